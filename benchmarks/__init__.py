@@ -1,0 +1,1 @@
+"""Side by side with others, in one run, as ratios: `make bench`."""

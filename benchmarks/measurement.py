@@ -1,0 +1,32 @@
+"""What a benchmark finds: our cost beside another's, on the same machine in the same run."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the table of results.
+
+    A measurement is a cost, so that less is better in every line: write seconds a token, not
+    tokens a second. The other may be a peer, a textbook way to compute the same, or a bound such
+    as the time of the matrix products alone; None if there is nothing to compare with.
+
+    >>> Measurement("composition, 144 heads", ours=0.5, unit="s", other="dense", theirs=4.0).ratio
+    0.125
+    """
+
+    what: str
+    ours: float
+    unit: str
+    other: str | None = None
+    theirs: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Our cost as a share of theirs."""
+        return None if self.theirs is None else self.ours / self.theirs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

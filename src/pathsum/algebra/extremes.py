@@ -1,0 +1,281 @@
+"""The largest entries of a factored matrix, exactly, without the matrix.
+
+Blocks of `A @ B` go through one buffer, one GEMM each, and only the largest entry of each row of a
+block is looked at before the rest is worth reading. Rows of A and columns of B are taken by
+descending length, and a block whose vectors are too short to matter is never computed.
+
+Exact means: what a stable sort of the dense product would give, with entries computed in the dtype
+of the factors (half precision is read as float32). Equal entries come in order of row, then column.
+Entries that differ by rounding alone may swap places, as they may between two dense products that
+are blocked differently.
+
+Memory: one copy of the factors, one block, and a few tensors for the entries of a block that are in
+the race. Those are few, unless ties are so many that most of a block is in it; then they are about
+ten times as large as the block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.algebra.blocks import (
+    BLOCK_BYTES,
+    Strip,
+    block_shape,
+    bound,
+    length_bounds,
+    matrices,
+    not_a_number,
+    stacked,
+    strips,
+)
+from pathsum.algebra.factored import Factored
+from pathsum.algebra.records import RowMaxima, TopEntries
+from pathsum.errors import InputError
+
+
+def topk(
+    f: Factored, k: int, *, largest: bool = True, block_bytes: int = BLOCK_BYTES
+) -> TopEntries:
+    """The k largest (or smallest) of all m n entries, best first, with their rows and columns.
+
+    >>> f = Factored(torch.tensor([[1.0], [2.0], [2.0]]), torch.tensor([[3.0, -5.0]]))
+    >>> top = topk(f, 2)
+    >>> top.values, top.rows, top.columns
+    (tensor([6., 6.]), tensor([1, 2]), tensor([0, 0]))
+
+    Equal entries come in order of row, then column. A batch gives one answer for each element,
+    [*batch, k]. `block_bytes` is the size of the block that is held at a time; it changes speed and
+    memory, not the answer.
+
+    Not for a single row or column: `f.row(i).topk(k)` is direct. Not for k near m n, where the
+    answer is larger than the matrix.
+    """
+    m, n = f.shape[-2:]
+    if not 1 <= k <= m * n:
+        raise InputError(
+            f"the top {k} entries of a {m} × {n} matrix were asked for: "
+            f"k must be between 1 and {m * n}, the number of entries."
+        )
+    # The smallest entries of A B are the largest of (−A) B, and signs do not touch rounding.
+    sign = 1.0 if largest else -1.0
+    found = [_topk(Factored(g.A * sign, g.B), k, block_bytes) for g in matrices(f)]
+    values = stacked([best.values for best in found], f, k)
+    keys = stacked([best.keys for best in found], f, k).long()
+    # Adding zero turns −0.0, which the sign may have made, into 0.0.
+    return TopEntries(values * sign + 0.0, keys // n, keys % n)
+
+
+def argmax_rows(f: Factored, *, block_bytes: int = BLOCK_BYTES) -> RowMaxima:
+    """The largest entry of every row and its column, [*batch, m]; of equal ones the first column.
+
+    >>> f = Factored(torch.tensor([[1.0], [-1.0]]), torch.tensor([[3.0, -5.0, -5.0]]))
+    >>> best = argmax_rows(f)
+    >>> best.values, best.columns
+    (tensor([3., 5.]), tensor([0, 1]))
+
+    A row leaves the computation once no column that is left is long enough to beat its best. For
+    columns use `f.T`, for smallest entries `-f`. Not for a few rows: `f.row(i).max()` is direct.
+    """
+    found = [_argmax_rows(g, block_bytes) for g in matrices(f)]
+    m = f.shape[-2]
+    return RowMaxima(
+        stacked([best.values for best in found], f, m),
+        stacked([best.columns for best in found], f, m).long(),
+    )
+
+
+def row_ranks(
+    f: Factored, columns: Int[Tensor, "count"], *, block_bytes: int = BLOCK_BYTES
+) -> Int[Tensor, "*batch m"]:
+    """How many entries of row i are greater than its entry in column `columns[i]`, [*batch, m].
+
+    Rank 0 is the largest entry of the row, or equal to it.
+
+    >>> f = Factored(torch.eye(3), torch.tensor([[5.0, 6, 7], [1, 3, 2], [0, 0, 0]]))
+    >>> row_ranks(f, torch.arange(3))  # where does the diagonal stand?
+    tensor([2, 0, 0])
+
+    Other entries that agree with it up to rounding count or not as the rounding goes. If only the
+    largest entry matters use `argmax_rows`, which can stop earlier.
+    """
+    m, n = f.shape[-2:]
+    if columns.shape != (m,):
+        raise InputError(
+            f"columns has shape {list(columns.shape)} and the matrix has {m} rows: "
+            f"one column for each row is needed, shape [{m}]."
+        )
+    if int(columns.min()) < 0 or int(columns.max()) >= n:
+        raise InputError(
+            f"columns go from {int(columns.min())} to {int(columns.max())} "
+            f"and the matrix has {n} columns: each must be between 0 and {n - 1}."
+        )
+    found = [_row_ranks(g, columns, block_bytes) for g in matrices(f)]
+    return stacked(found, f, m).long()
+
+
+class _Best:
+    """The k best entries so far. An entry is a value and a key, row · n + column, that breaks ties.
+
+    `floor` is the value of the k-th best and `floor_key` its key: what an entry has to beat.
+    """
+
+    def __init__(self, k: int, like: Tensor) -> None:
+        self.k = k
+        self.values = like.new_empty(0)
+        self.keys = like.new_empty(0, dtype=torch.long)
+        self.floor = -math.inf
+        self.floor_key = -1
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+
+    def offer(self, values: Float[Tensor, "some"], keys: Int[Tensor, "some"]) -> None:
+        self._waiting.append((values, keys))
+        # Sorting k entries for every few that arrive would cost more than a floor that lags.
+        if sum(waiting.numel() for waiting, _ in self._waiting) * 8 >= self.k:
+            self.settle()
+
+    def settle(self) -> None:
+        values = torch.cat([self.values, *(waiting for waiting, _ in self._waiting)])
+        keys = torch.cat([self.keys, *(waiting for _, waiting in self._waiting)])
+        self._waiting = []
+        order = keys.argsort()
+        order = order[values[order].argsort(descending=True, stable=True)][: self.k]
+        self.values, self.keys = values[order], keys[order]
+        if len(order) == self.k:
+            self.floor = float(self.values[-1])
+            self.floor_key = int(self.keys[-1])
+
+
+def _topk(f: Factored, k: int, block_bytes: int) -> _Best:
+    high, wide = block_shape(f, block_bytes)
+    rows = [(strip, f.A[strip.ids]) for strip in strips(length_bounds(f.A), high)]
+    columns = _column_strips(f, wide)
+    # The most promising first: the first block that cannot reach the floor ends the search.
+    pairs = sorted(
+        itertools.product(rows, columns),
+        key=lambda pair: bound(pair[0][0].length, pair[1][0].length),
+        reverse=True,
+    )
+    buffer = f.A.new_empty(high * wide)
+    best = _Best(k, f.A)
+    for (row_strip, left), (column_strip, right) in pairs:
+        if bound(row_strip.length, column_strip.length) < best.floor:
+            break
+        block = _product(left, right, buffer)
+        _offer_block(best, block, row_strip.ids * f.shape[-1], column_strip.ids)
+    best.settle()
+    return best
+
+
+def _column_strips(f: Factored, wide: int) -> list[tuple[Strip, Float[Tensor, "r _"]]]:
+    """The columns of B by descending length, a strip at a time."""
+    return [(strip, f.B[:, strip.ids]) for strip in strips(length_bounds(f.B.mT), wide)]
+
+
+def _product(
+    left: Float[Tensor, "high r"], right: Float[Tensor, "r wide"], buffer: Float[Tensor, "size"]
+) -> Float[Tensor, "high wide"]:
+    high, wide = left.shape[0], right.shape[1]
+    block = buffer[: high * wide].view(high, wide)
+    return torch.mm(left, right, out=block)
+
+
+def _offer_block(
+    best: _Best,
+    block: Float[Tensor, "high wide"],
+    row_keys: Int[Tensor, "high"],
+    ids: Int[Tensor, "wide"],
+) -> None:
+    """Offer what can still enter: one pass over the block, more only over rows that have some."""
+    peaks = block.amax(1)
+    hit = (peaks < best.floor).logical_not_().nonzero().squeeze(1)  # a NaN is a hit as well
+    if not len(hit):
+        return
+    peaks = peaks[hit]
+    if bool(peaks.isnan().any()):
+        raise not_a_number()
+    floor = best.floor
+    if floor > -math.inf:
+        # A row that only ties with the floor needs a smaller key.
+        hit = hit[(peaks > floor) | (row_keys[hit] + ids[0] < best.floor_key)]
+    elif block.numel() > best.k:
+        # Of a first block only the best k can matter, and what ties with the last of them.
+        floor = float(block.flatten().topk(best.k).values[-1])
+    some = block[hit]
+    at_row, at_column = (some >= floor).nonzero(as_tuple=True)
+    best.offer(some[at_row, at_column], row_keys[hit][at_row] + ids[at_column])
+
+
+def _argmax_rows(f: Factored, block_bytes: int) -> RowMaxima:
+    m, n = f.shape
+    high, wide = block_shape(f, block_bytes)
+    columns = _column_strips(f, wide)
+    lengths = length_bounds(f.A)
+    buffer = f.A.new_empty(high * wide)
+    best = RowMaxima(
+        f.A.new_full((m,), -math.inf), torch.full((m,), n, dtype=torch.long, device=f.device)
+    )
+    for start in range(0, m, high):
+        rows = slice(start, start + high)
+        piece = RowMaxima(best.values[rows], best.columns[rows])
+        for strip, right in columns:
+            alive = _reachable(lengths[rows], strip, piece.values)
+            if not len(alive):
+                break
+            block = _product(f.A[rows][alive], right, buffer)
+            _improve(piece, alive, block, strip.ids)
+    return best
+
+
+def _reachable(
+    lengths: Float[Tensor, "high"], strip: Strip, values: Float[Tensor, "high"]
+) -> Int[Tensor, "some"]:
+    """The rows that have an entry in the strip which may be as large as their value."""
+    # Written as not-less so that a bound that is not a number rules nothing out.
+    return (lengths * strip.length < values).logical_not_().nonzero().squeeze(1)
+
+
+def _improve(
+    best: RowMaxima,
+    alive: Int[Tensor, "alive"],
+    block: Float[Tensor, "alive wide"],
+    ids: Int[Tensor, "wide"],
+) -> None:
+    """Update `best` in place, at the rows `alive`, by the columns of a block."""
+    peaks = block.amax(1)
+    hit = (peaks < best.values[alive]).logical_not_().nonzero().squeeze(1)  # a NaN is a hit as well
+    peaks, rows = peaks[hit], alive[hit]
+    if bool(peaks.isnan().any()):
+        raise not_a_number()
+    # max gives the first of equal entries, as argmax does, ten times faster.
+    columns = ids[block[hit].max(1).indices]
+    better = (peaks > best.values[rows]) | (columns < best.columns[rows])
+    best.values[rows[better]] = peaks[better]
+    best.columns[rows[better]] = columns[better]
+
+
+def _row_ranks(f: Factored, columns: Int[Tensor, "m"], block_bytes: int) -> Int[Tensor, "m"]:
+    m = f.shape[0]
+    high, wide = block_shape(f, block_bytes)
+    wide = min(wide, 2**24)  # counts are summed in the block's own dtype: exact up to here
+    columns = columns.to(f.device)
+    values = f.entries(torch.arange(m, device=f.device), columns)
+    lengths = length_bounds(f.A)
+    ranks = torch.zeros(m, dtype=torch.long, device=f.device)
+    buffer = f.A.new_empty(high * wide)
+    for strip, right in _column_strips(f, wide):
+        for rows in _reachable(lengths, strip, values).split(high):
+            block = _product(f.A[rows], right, buffer)
+            # The entry itself is taken out: its two computed values may differ by rounding.
+            own = torch.searchsorted(strip.ids, columns[rows]).clamp_(max=len(strip.ids) - 1)
+            here = (strip.ids[own] == columns[rows]).nonzero().squeeze(1)
+            block[here, own[here]] = -math.inf
+            if bool(block.amax(1).isnan().any()):
+                raise not_a_number()
+            ranks[rows] += block.gt_(values[rows, None]).sum(1).long()
+    return ranks

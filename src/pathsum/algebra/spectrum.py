@@ -1,0 +1,192 @@
+"""Norms, eigenvalues and singular values of a factored matrix, from r × r products.
+
+Every function works in float32 or float64: half-precision factors are read as float32. Factors are
+balanced first (`balanced`), so that a product of a huge column and a tiny row costs no accuracy.
+Results agree with dense linear algebra norm-wise: an error is small relative to the norms of the
+balanced factors (for eigenvalues times their condition number), which is the size of the largest
+singular value unless the factors cancel each other. A singular value or an eigenvalue 10⁻¹⁶ times
+smaller than the largest is noise, here as in a dense decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from pathsum.algebra.factored import Factored
+from pathsum.algebra.records import SVD, Eigen
+from pathsum.errors import InputError
+
+
+def widened(f: Factored) -> Factored:
+    """`f` itself, or in float32 if it is in half precision, where no decomposition is sound."""
+    return f.to(torch.float32) if torch.finfo(f.dtype).bits < 32 else f
+
+
+def balanced(f: Factored) -> Factored:
+    """The same product with factors of matching scale.
+
+    For each inner index k, column k of A and row k of B are multiplied by 2ˢ and 2⁻ˢ so that their
+    largest magnitudes are within a factor of 4. Powers of two change no digit, and `A B` stays what
+    it was. A term with a zero side is zero and both its sides are set to zero.
+
+    >>> f = Factored(torch.tensor([[1e8, 1e-8]]), torch.tensor([[1e-8], [1e8]]))
+    >>> balanced(f).A
+    tensor([[0.7451, 1.3422]])
+
+    Half-precision factors come back in float32. Raises on NaN and infinity.
+    """
+    f = widened(f)
+    a = f.A.abs().amax(-2)
+    b = f.B.abs().amax(-1)
+    if not bool(a.isfinite().all() & b.isfinite().all()):
+        raise InputError(
+            f"{f} holds NaN or infinite numbers: it has no spectrum and no norm; "
+            "check where the factors come from."
+        )
+    shift = torch.div(b.frexp().exponent - a.frexp().exponent, 2, rounding_mode="floor")
+    # 2ˢ and 2⁻ˢ have to be normal numbers themselves.
+    limit = 1 - math.frexp(torch.finfo(f.dtype).smallest_normal)[1]
+    shift = shift.clamp(-limit, limit)
+    lives = ((a > 0) & (b > 0)).to(f.dtype)
+    return Factored(
+        f.A * torch.ldexp(lives, shift)[..., None, :],
+        f.B * torch.ldexp(lives, -shift)[..., :, None],
+    )
+
+
+def norm(f: Factored) -> Float[Tensor, "*batch"]:
+    """The Frobenius norm `‖A B‖`, [*batch].
+
+    `‖A B‖ = ‖R B‖` with `A = Q R`: a QR of the shorter factor, then one small product. The textbook
+    `Σ (AᵀA) ∘ (B Bᵀ)` is the square of the same number and loses half the digits where factors
+    cancel: with it `(f - f).norm()` would be 10⁻⁸ ‖f‖ and not 10⁻¹⁶ ‖f‖.
+
+    A trace may be permuted cyclically, a norm may not: `‖A B C‖ ≠ ‖C A B‖`.
+    """
+    f = balanced(f)
+    m, n = f.shape[-2:]
+    if f.rank_bound >= min(m, n):
+        core = f.dense()
+    elif m <= n:
+        core = _triangle(f.A) @ f.B
+    else:
+        core = f.A @ _triangle(f.B.mT).mT
+    # The largest entry goes out first: squares of 1e200 overflow where their root does not.
+    scale = core.abs().amax((-2, -1))
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return safe * torch.linalg.vector_norm(core / safe[..., None, None], dim=(-2, -1))
+
+
+def eigenvalues(f: Factored) -> Complex[Tensor, "*batch q"]:
+    """The eigenvalues that may be nonzero, complex, [*batch, min(r, n)].
+
+    `A B` and `B A` have the same nonzero eigenvalues, and `B A` is r × r. (Where r > n the n × n
+    matrix is the smaller one and is used as it is.) Sorted by descending magnitude, then by
+    descending real part, then by descending imaginary part: a conjugate pair stands together, the
+    one above the real axis first.
+
+    >>> eigenvalues(Factored(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0, 4.0]])))
+    tensor([11.+0.j])
+
+    Eigenvalues say nothing about single entries: [[-1, 2], [-4, 5]] has eigenvalues 1 and 3 and a
+    negative diagonal entry.
+    """
+    f.require_square("an eigenvalue")
+    values = torch.linalg.eigvals(_core(balanced(f)))
+    return values.gather(-1, _order(values))
+
+
+def eigenvectors(f: Factored) -> Eigen:
+    """Eigenvalues with right eigenvectors: if `(B A) v = λ v` then `(A B)(A v) = λ (A v)`.
+
+    The columns of `vectors` have length 1, and their entry of largest magnitude is real and
+    positive. Left eigenvectors are the right ones of `f.T`. Where an eigenvalue is zero up to
+    rounding its vector means nothing: it is any vector, or zero.
+    """
+    f.require_square("an eigenvector")
+    f = balanced(f)
+    values, small = torch.linalg.eig(_core(f))
+    order = _order(values)
+    values = values.gather(-1, order)
+    small = small.gather(-1, order[..., None, :].expand(small.shape))
+    vectors = f.A.to(small.dtype) @ small if f.rank_bound <= f.shape[-1] else small
+    return Eigen(values, _unit_columns(vectors))
+
+
+def svd(f: Factored) -> SVD:
+    """The thin singular value decomposition, `A B = U diag(S) Vh`, q = min(r, m, n) values.
+
+    QR of A and of Bᵀ, then the decomposition of the r × r product of the two triangles:
+    `A B = Q_A (R_A R_Bᵀ) Q_Bᵀ`. The cost is that of two QRs, whatever the size of the matrix.
+
+    >>> f = Factored(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0, 4.0]]))
+    >>> svd(f).S[0]  # the spectral norm
+    tensor(10.)
+
+    For the Frobenius norm alone use `norm`, which is cheaper.
+    """
+    f = balanced(f)
+    if f.rank_bound >= min(f.shape[-2:]):
+        left, values, right = torch.linalg.svd(f.dense(), full_matrices=False)
+    else:
+        q_a, r_a = torch.linalg.qr(f.A)
+        q_b, r_b = torch.linalg.qr(f.B.mT)
+        left, values, right = torch.linalg.svd(r_a @ r_b.mT)
+        left, right = q_a @ left, right @ q_b.mT
+    peak = left.gather(-2, left.abs().argmax(-2, keepdim=True))
+    sign = torch.where(peak < 0, -1.0, 1.0).to(left.dtype)
+    return SVD(left * sign, values, right * sign.mT)
+
+
+def singular_values(f: Factored) -> Float[Tensor, "*batch q"]:
+    """The singular values alone, descending, [*batch, min(r, m, n)]."""
+    f = balanced(f)
+    if f.rank_bound >= min(f.shape[-2:]):
+        return torch.linalg.svdvals(f.dense())
+    return torch.linalg.svdvals(_triangle(f.A) @ _triangle(f.B.mT).mT)
+
+
+def positivity(values: Complex[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
+    """`Σλ / Σ|λ|` of eigenvalues: 1 where all are positive, −1 where all are negative.
+
+    The sum over a real matrix is real (complex ones come in pairs) and equals the trace.
+
+    >>> positivity(torch.tensor([3.0 + 0j, -1.0 + 0j]))
+    tensor(0.5000)
+
+    NaN where every eigenvalue is zero. A summary, not a proof, and large by chance where the
+    factors share directions: compare it with a null that keeps what is shared.
+    """
+    return values.real.sum(-1) / values.abs().sum(-1)
+
+
+def _core(f: Factored) -> Float[Tensor, "*batch q q"]:
+    """The small matrix whose eigenvalues are those of `A B` that may be nonzero."""
+    return f.B @ f.A if f.rank_bound <= f.shape[-1] else f.dense()
+
+
+def _triangle(tall: Float[Tensor, "*batch m r"]) -> Float[Tensor, "*batch r r"]:
+    return torch.linalg.qr(tall, mode="r").R
+
+
+def _order(values: Complex[Tensor, "*batch q"]) -> Tensor:
+    """Indices by descending magnitude, then real part, then imaginary part."""
+    # Stable sorts, the last key first.
+    order = values.imag.argsort(dim=-1, descending=True, stable=True)
+    for key in (values.real, values.abs()):
+        again = key.gather(-1, order).argsort(dim=-1, descending=True, stable=True)
+        order = order.gather(-1, again)
+    return order
+
+
+def _unit_columns(vectors: Complex[Tensor, "*batch n q"]) -> Complex[Tensor, "*batch n q"]:
+    peak = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
+    size = peak.abs()
+    safe = torch.where(size > 0, size, torch.ones_like(size))
+    turned = vectors / safe * torch.where(size > 0, peak.conj() / safe, torch.ones_like(peak))
+    length = torch.linalg.vector_norm(turned, dim=-2, keepdim=True)
+    return turned / torch.where(length > 0, length, torch.ones_like(length))

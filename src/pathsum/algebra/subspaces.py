@@ -1,0 +1,65 @@
+"""Angles between subspaces, given by vectors that span them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+
+
+def orthonormal(vectors: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
+    """An orthonormal basis of the span of the columns, which must be linearly independent."""
+    d, p = vectors.shape[-2:]
+    if p > d:
+        raise InputError(
+            f"{p} vectors in {d} dimensions were given as a basis: they cannot be independent; "
+            "pass the singular vectors that belong to nonzero singular values."
+        )
+    if torch.finfo(vectors.dtype).bits < 32:
+        vectors = vectors.to(torch.float32)
+    # Lengths do not matter to a span, and without them a tiny column is not lost beside a huge one.
+    lengths = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
+    if not bool((lengths > 0).all() & lengths.isfinite().all()):
+        raise InputError(
+            "a spanning vector is zero or not finite: it has no direction; "
+            "leave it out, or pass singular vectors."
+        )
+    return torch.linalg.qr(vectors / lengths).Q
+
+
+def principal_angles(
+    left: Float[Tensor, "*#batch d p"], right: Float[Tensor, "*#batch d q"]
+) -> Float[Tensor, "*batch s"]:
+    """The min(p, q) principal angles between two spans, in radians, ascending.
+
+    With orthonormal bases X and Y the cosines are the singular values of `Xᵀ Y`, the sines those of
+    `Y − X Xᵀ Y`. An angle is read from its cosine where that is small and from its sine otherwise:
+    an arc cosine alone loses half the digits of small angles.
+
+    >>> principal_angles(torch.eye(3)[:, :1], torch.tensor([[1.0], [1.0], [0.0]]))
+    tensor([0.7854])
+
+    Columns must be linearly independent; of a matrix of low rank pass its singular vectors.
+    """
+    x, y = orthonormal(left), orthonormal(right)
+    if x.shape[-1] < y.shape[-1]:
+        x, y = y, x
+    shared = x.mT @ y
+    cosines = torch.linalg.svdvals(shared).clamp(max=1.0)
+    sines = torch.linalg.svdvals(y - x @ shared).clamp(max=1.0).flip(-1)
+    return torch.where(cosines**2 < 0.5, cosines.acos(), sines.asin())
+
+
+def overlap(
+    left: Float[Tensor, "*#batch d p"], right: Float[Tensor, "*#batch d q"]
+) -> Float[Tensor, "*batch"]:
+    """The projection kernel `‖Xᵀ Y‖² = Σ cos² θ` of orthonormal bases X and Y, [*batch].
+
+    How many dimensions two spans share, from 0 to min(p, q). At random it is p q / d on average.
+
+    >>> overlap(torch.eye(3)[:, :2], torch.eye(3)[:, 1:])
+    tensor(1.)
+    """
+    return (orthonormal(left).mT @ orthonormal(right)).square().sum((-2, -1))

@@ -1,0 +1,1 @@
+"""The command line: one command a file, each argument parsing, a call, and a view."""

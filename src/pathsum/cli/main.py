@@ -1,0 +1,86 @@
+"""The `pathsum` command: which commands there are, and how errors leave it."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from pathsum._version import __version__
+from pathsum.cli.bandwidth import bandwidth
+from pathsum.cli.bigram import bigram
+from pathsum.cli.composition import composition
+from pathsum.cli.corpus import corpus
+from pathsum.cli.demo import demo
+from pathsum.cli.head import head
+from pathsum.cli.models import models
+from pathsum.cli.paths import paths
+from pathsum.cli.scores import scores
+from pathsum.cli.train import train
+from pathsum.cli.trigrams import trigrams
+from pathsum.errors import PathsumError
+
+app = typer.Typer(
+    name="pathsum",
+    help="A transformer is a sum over paths: write the sum down, and see which paths matter.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for command in (
+    demo,
+    models,
+    corpus,
+    train,
+    bigram,
+    head,
+    trigrams,
+    composition,
+    bandwidth,
+    paths,
+    scores,
+):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"pathsum {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def pathsum(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """A transformer is a sum over paths: write the sum down, and see which paths matter."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line and give its exit code: 0, 2 for bad input, 1 for failure."""
+    try:
+        app(arguments, prog_name="pathsum")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except PathsumError as error:
+        if "--debug" in arguments:
+            raise
+        text = Text(f"error: {error}", style="red")
+        Console(file=sys.stderr, highlight=False).print(text, soft_wrap=True)
+        return error.exit_code
+    return 0
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    sys.exit(main(sys.argv[1:]))

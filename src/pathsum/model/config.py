@@ -1,0 +1,202 @@
+"""The shape of a model: what it is made of, before any weights."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pathsum.errors import ConfigError, near_misses
+
+if TYPE_CHECKING:
+    Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
+    Norm: TypeAlias = Literal["none", "layer", "rms"]
+    Mlp: TypeAlias = Literal["none", "relu", "gelu", "gelu_tanh", "silu_gated"]
+    Block: TypeAlias = Literal["serial", "parallel"]
+    QkNorm: TypeAlias = Literal["none", "rms"]
+    RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
+else:
+    # A file may hold any string; `Config` itself says which are right, in a sentence.
+    Positions = Norm = Mlp = Block = QkNorm = RotaryPairing = str
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "positions": ("qk", "residual", "rotary", "none"),
+    "norm": ("none", "layer", "rms"),
+    "mlp": ("none", "relu", "gelu", "gelu_tanh", "silu_gated"),
+    "block": ("serial", "parallel"),
+    "qk_norm": ("none", "rms"),
+    "rotary_pairing": ("halves", "adjacent"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a decoder-only transformer; by default the paper's attention-only family.
+
+    Where positions enter, `positions`:
+      `"qk"`        added to the inputs of W_Q and W_K only, after any normalisation (the paper)
+      `"residual"`  added to the stream once, before the first layer (GPT-2)
+      `"rotary"`    queries and keys are rotated by an angle that grows with position
+      `"none"`      nowhere
+    `norm` is applied before every read of the stream and before the unembedding. In a `"parallel"`
+    block the MLP reads the same stream as the heads; in a `"serial"` one it reads what they wrote.
+    `qk_norm="rms"` normalises each query and each key over the head's width, before any rotation.
+    `score_cap` and `logit_cap` bend scores and logits with a tanh; expansions refuse such models.
+
+    >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
+    4
+    """
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int
+    positions: Positions = "qk"
+    norm: Norm = "none"
+    mlp: Mlp = "none"
+    d_mlp: int = 0
+    n_kv_heads: int = 0
+    block: Block = "serial"
+    qk_norm: QkNorm = "none"
+    rotary_base: float = 10_000.0
+    rotary_fraction: float = 1.0
+    rotary_pairing: RotaryPairing = "halves"
+    norm_eps: float = 1e-5
+    score_scale: float = 0.0
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    start_token: int | None = None
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_sizes(self)
+        # What follows from other fields is filled in, so that equal models have equal configs.
+        if self.mlp != "none" and self.d_mlp == 0:
+            object.__setattr__(self, "d_mlp", 4 * self.d_model)
+        if self.n_kv_heads == 0:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.score_scale == 0.0:
+            object.__setattr__(self, "score_scale", 1.0 / math.sqrt(self.d_head))
+        _check_fit(self)
+
+    @property
+    def rotary_width(self) -> int:
+        """How many of a head's dimensions are rotated (0 on other models)."""
+        if self.positions != "rotary":
+            return 0
+        return round(self.d_head * self.rotary_fraction)
+
+    @property
+    def heads_a_key(self) -> int:
+        """How many query heads share one key/value head."""
+        return self.n_heads // self.n_kv_heads
+
+    def replace(self, **changes: Any) -> "Config":
+        """A config that differs in the named fields; what follows from them follows anew."""
+        values = self.to_dict()
+        if self.mlp == "none" or self.d_mlp == 4 * self.d_model or changes.get("mlp") == "none":
+            values["d_mlp"] = 0
+        if self.n_kv_heads == self.n_heads:
+            values["n_kv_heads"] = 0
+        if self.score_scale == 1.0 / math.sqrt(self.d_head):
+            values["score_scale"] = 0.0
+        return Config.from_dict({**values, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as stored in `config.json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Config":
+        """The config of plain values; an unknown or a missing name is an error."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in fields:
+                raise ConfigError(
+                    f"a config has no field {name!r}{near_misses(name, fields)} "
+                    f"(its fields are {', '.join(fields)})"
+                )
+        missing = [
+            name
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and name not in values
+        ]
+        if missing:
+            raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
+        return cls(**values)
+
+
+def _check_choices(config: Config) -> None:
+    for name, choices in _CHOICES.items():
+        value = getattr(config, name)
+        if value not in choices:
+            raise ConfigError(
+                f"{name}={value!r} is unknown{near_misses(str(value), choices)}; "
+                f"{name} may be {', '.join(map(repr, choices))}"
+            )
+
+
+def _check_sizes(config: Config) -> None:
+    least = {"n_layers": 0, "d_mlp": 0, "n_kv_heads": 0}
+    for name in (
+        *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
+        *("d_mlp", "n_kv_heads"),
+    ):
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 1):
+            raise ConfigError(
+                f"{name}={value!r} is not a size; "
+                f"a whole number of at least {least.get(name, 1)} would be right"
+            )
+    for name in ("rotary_base", "norm_eps", "score_cap", "logit_cap"):
+        value = getattr(config, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{name}={value!r} must be a finite number above 0")
+    if not math.isfinite(config.score_scale):
+        raise ConfigError(
+            f"score_scale={config.score_scale!r} must be finite; 0 stands for 1/√d_head"
+        )
+
+
+def _check_fit(config: Config) -> None:
+    if config.mlp == "none" and config.d_mlp:
+        raise ConfigError(
+            f"d_mlp={config.d_mlp} is given, but mlp='none' has no neurons; "
+            "name an activation in mlp, or leave d_mlp out"
+        )
+    if config.n_heads % config.n_kv_heads:
+        raise ConfigError(
+            f"n_heads={config.n_heads} is not a multiple of n_kv_heads={config.n_kv_heads}, "
+            "so query heads cannot share key/value heads evenly"
+        )
+    if config.block == "parallel" and config.mlp == "none":
+        raise ConfigError(
+            "block='parallel' says that an MLP reads beside the heads, but mlp='none'; "
+            "use block='serial'"
+        )
+    if config.start_token is not None and not 0 <= config.start_token < config.d_vocab:
+        raise ConfigError(
+            f"start_token={config.start_token} is no token of a vocabulary of {config.d_vocab}; "
+            f"an id from 0 to {config.d_vocab - 1}, or None, would be right"
+        )
+    _check_rotary(config)
+
+
+def _check_rotary(config: Config) -> None:
+    if config.positions != "rotary":
+        for field in dataclasses.fields(config):
+            if field.name.startswith("rotary_") and getattr(config, field.name) != field.default:
+                raise ConfigError(
+                    f"{field.name} is set, but positions={config.positions!r} rotates nothing; "
+                    "set positions='rotary', or leave it out"
+                )
+        return
+    width = config.d_head * config.rotary_fraction
+    if not 0 < config.rotary_fraction <= 1 or round(width) != width or round(width) % 2:
+        raise ConfigError(
+            f"rotary_fraction={config.rotary_fraction} of d_head={config.d_head} is {width:g} "
+            "dimensions, but rotations take an even number of them, at least 2, at most d_head"
+        )

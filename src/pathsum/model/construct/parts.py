@@ -1,0 +1,120 @@
+"""What the hand-built models are made of: blocks of the stream, words, and idle heads."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model.config import Config
+from pathsum.model.make import from_tensors
+from pathsum.model.model import Model
+from pathsum.text import Tokenizer
+
+START = "<s>"
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+# A score that wins a softmax over a few hundred others; half of it is where a head rests when
+# nothing matches. e^-20 is what leaks to either side.
+SURE = 40.0
+
+
+class Blocks:
+    """The stream cut into named blocks.
+
+    >>> blocks = Blocks(token=3, out=3)
+    >>> blocks.width, blocks.rows("out")
+    (6, tensor([3, 4, 5]))
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self._starts: dict[str, int] = {}
+        self._sizes = sizes
+        self.width = 0
+        for name, size in sizes.items():
+            self._starts[name] = self.width
+            self.width += size
+
+    def rows(self, name: str) -> Tensor:
+        """The dimensions of a block."""
+        start = self._starts[name]
+        return torch.arange(start, start + self._sizes[name])
+
+
+class HandBuilt:
+    """Stacked tensors of zeros to be filled in, and the model they make."""
+
+    def __init__(self, config: Config, dtype: torch.dtype) -> None:
+        layers, heads, d, k = config.n_layers, config.n_heads, config.d_model, config.d_head
+        self.config = config
+        self.tensors = {
+            "W_E": torch.zeros(config.d_vocab, d, dtype=dtype),
+            "W_Q": torch.zeros(layers, heads, d, k, dtype=dtype),
+            "W_K": torch.zeros(layers, heads, d, k, dtype=dtype),
+            "W_V": torch.zeros(layers, heads, d, k, dtype=dtype),
+            "W_O": torch.zeros(layers, heads, k, d, dtype=dtype),
+            "W_U": torch.zeros(d, config.d_vocab, dtype=dtype),
+        }
+        if config.positions in ("qk", "residual"):
+            self.tensors["W_pos"] = torch.zeros(config.n_ctx, d, dtype=dtype)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def asks(self, layer: int, head: int, rows: Tensor, columns: Tensor, score: float) -> None:
+        """Queries: stream dimensions `rows` ask in `columns`, worth `score` where a key answers."""
+        self["W_Q"][layer, head, rows, columns] = score / self.config.score_scale
+
+    def answers(self, layer: int, head: int, rows: Tensor, columns: Tensor) -> None:
+        """Keys: stream dimensions `rows` answer in `columns`."""
+        self["W_K"][layer, head, rows, columns] = 1.0
+
+    def moves(self, layer: int, head: int, rows: Tensor, to: Tensor, by: float = 1.0) -> None:
+        """Values: what stands in `rows` at the source is written to `to`, one to one."""
+        columns = torch.arange(len(rows))
+        self["W_V"][layer, head, rows, columns] = 1.0
+        self["W_O"][layer, head, columns, to] = by
+
+    def rests_on(self, layer: int, head: int, token: Tensor, start: int, score: float) -> None:
+        """Where nothing matches, attend to the start token, through the head's last column."""
+        last = torch.tensor([self.config.d_head - 1])
+        self.asks(layer, head, token, last.expand(len(token)), score)
+        self.answers(layer, head, token[start : start + 1], last)
+
+    def attends_one_back(self, layer: int, head: int, place: Tensor) -> None:
+        """Attend to the position before; `place` are the one-hot dimensions of positions."""
+        every = torch.arange(len(place))
+        self.asks(layer, head, place[1:], every[:-1], SURE)
+        self.answers(layer, head, place, every)
+
+    def idles_beside(self, first: int, seed: int) -> None:
+        """Make every head from number `first` on, in every layer, an idle one."""
+        for layer in range(self.config.n_layers):
+            for head in range(first, self.config.n_heads):
+                self.idles(layer, head, seed=seed * 10_007 + layer * 101 + head)
+
+    def idles(self, layer: int, head: int, seed: int) -> None:
+        """A head of small random weights: it does nothing, and composes with others by chance."""
+        generator = torch.Generator().manual_seed(seed)
+        # Composition scores do not see a head's size; everything else sees that this one is small.
+        for name, std in (("W_Q", 0.02), ("W_K", 0.02), ("W_V", 0.02), ("W_O", 1e-4)):
+            tensor = self[name][layer, head]
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            tensor.copy_(noise.to(tensor.dtype) * std)
+
+    def model(self, name: str, words: Sequence[str]) -> Model:
+        """What was built, with a tokenizer of its words."""
+        return from_tensors(
+            self.config, self.tensors, name=name, tokenizer=Tokenizer.of_words(words)
+        )
+
+
+def with_start(words: Sequence[str]) -> tuple[str, ...]:
+    """The vocabulary: the start token, then the words."""
+    if len(set(words)) != len(words):
+        raise InputError("a word is listed twice; each token needs a text of its own")
+    if START in words:
+        raise InputError(f"{START!r} is the start token's own text; choose other words")
+    if not words:
+        raise InputError("a model needs at least one word besides the start token")
+    return (START, *words)

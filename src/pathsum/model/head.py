@@ -1,0 +1,146 @@
+"""Head: one attention head and its two circuits, from weights alone."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.errors import NotExactError
+from pathsum.model.labels import HeadId
+from pathsum.model.reads import fold_read, folded_unembedding
+from pathsum.model.rotary import rotate
+from pathsum.model.transformer import normalise
+from pathsum.model.weights import LayerWeights, Weights
+
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head of a model; `model.head("L1H4")` or `model.head(1, 4)` gives it.
+
+    Reads come with the gain and centring of the normalisation before them folded in, so that
+    `ov` and `qk` are what the head does to the stream itself; the scale (one number a position)
+    is not a weight and is left out.
+    """
+
+    model: "Model"
+    id: HeadId
+
+    @property
+    def label(self) -> str:
+        """The name it has everywhere, `L1H4`."""
+        return str(self.id)
+
+    @property
+    def W_Q(self) -> Float[Tensor, "d k"]:
+        """Its query read, folded."""
+        layer = self._layer
+        folded = self._read(layer.W_Q[self.id.head])
+        return folded if layer.q_norm_w is None else folded * layer.q_norm_w
+
+    @property
+    def W_K(self) -> Float[Tensor, "d k"]:
+        """Its key read, folded (shared with its neighbours where K/V heads are grouped)."""
+        layer = self._layer
+        folded = self._read(layer.W_K[self.kv])
+        return folded if layer.k_norm_w is None else folded * layer.k_norm_w
+
+    @property
+    def W_V(self) -> Float[Tensor, "d k"]:
+        """Its value read, folded."""
+        return self._read(self._layer.W_V[self.kv])
+
+    @property
+    def W_O(self) -> Float[Tensor, "k d"]:
+        """Its write."""
+        return self._layer.W_O[self.id.head]
+
+    @property
+    def kv(self) -> int:
+        """Which key/value head of its layer it uses."""
+        return self.id.head // self.model.config.heads_a_key
+
+    @property
+    def ov(self) -> Factored:
+        """OV = W_V W_O in the stream's basis: row side read at the source, column side written."""
+        return Factored(self.W_V, self.W_O)
+
+    @property
+    def qk(self) -> Factored:
+        """QK = W_Q W_Kᵀ · score_scale: row side the destination, column side the source."""
+        if self.model.config.positions == "rotary":
+            raise NotExactError(
+                f"{self.label} has no single QK matrix: positions are rotary, so it depends on the "
+                "offset between destination and source; qk_at(offset) gives it for one offset"
+            )
+        return self.qk_at(0)
+
+    def qk_at(self, offset: int) -> Factored:
+        """QK for one offset, destination − source: W_Q R(offset) W_Kᵀ · score_scale.
+
+        The same at every offset on a model without rotary positions.
+        """
+        config = self.model.config
+        W_Q = self.W_Q
+        if config.positions == "rotary":
+            places = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
+            W_Q = rotate(config, W_Q, places)
+        return Factored(W_Q * config.score_scale, self.W_K.T)
+
+    @property
+    def full_ov(self) -> Factored:
+        """Full OV in the token basis: row the source token, column the predicted token."""
+        return embeddings_as_read(self.model.weights, self.id.layer) @ self.ov @ self._W_U
+
+    @property
+    def full_qk(self) -> Factored:
+        """Full QK in the token basis: row the destination token, column the source token."""
+        return self._between_tokens(self.qk)
+
+    def full_qk_at(self, offset: int) -> Factored:
+        """Full QK for one offset."""
+        return self._between_tokens(self.qk_at(offset))
+
+    @property
+    def basis(self) -> str:
+        """What the token basis leaves out, in words; empty where it leaves out nothing."""
+        return token_basis_note(self.model.weights, self.id.layer)
+
+    def _between_tokens(self, qk: Factored) -> Factored:
+        embeddings = embeddings_as_read(self.model.weights, self.id.layer)
+        return embeddings @ qk @ embeddings.T
+
+    @property
+    def _layer(self) -> LayerWeights:
+        return self.model.weights.layers[self.id.layer]
+
+    @property
+    def _W_U(self) -> Float[Tensor, "d vocab"]:
+        return folded_unembedding(self.model.weights)[0]
+
+    def _read(self, W: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return fold_read(self.model.config.norm, W, self._layer.ln1_w)
+
+
+def embeddings_as_read(weights: Weights, layer: int) -> Float[Tensor, "vocab d"]:
+    """Token embeddings as the reads of a layer meet them, but for gain, which reads have folded in.
+
+    Before layer 0 nothing has been written, so each embedding is normalised as the model would
+    (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
+    on what was written on the way and is left out.
+    """
+    if layer > 0 or weights.config.norm == "none":
+        return weights.W_E
+    return normalise(weights.config, weights.W_E[None], None, None)[0][0]
+
+
+def token_basis_note(weights: Weights, layer: int) -> str:
+    """What a circuit in the token basis leaves out at this depth."""
+    if layer == 0 or weights.config.norm == "none":
+        return ""
+    return "direct path, scale omitted"

@@ -1,0 +1,128 @@
+"""Models from numbers in memory: given tensors, or random ones."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import WeightsError, near_misses
+from pathsum.model.config import Config
+from pathsum.model.model import Model
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import (
+    LAYER_NAMES,
+    MODEL_NAMES,
+    Weights,
+    layer_shapes,
+    model_shapes,
+    required_in_layer,
+)
+from pathsum.text import Tokenizer
+
+
+def from_tensors(
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    *,
+    name: str = "from tensors",
+    tokenizer: Tokenizer | None = None,
+    token_counts: Tensor | None = None,
+) -> Model:
+    """A model of given tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
+
+    Keeps the dtype (float64 in, float64 out) and copies nothing. `W_pos` is [n_ctx, d_model], or
+    [layer, n_ctx, d_model] where each layer adds positions of its own. Biases (`b_Q b_K b_V b_O
+    b_U b_in b_gate b_out`), MLPs (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w
+    ln_f_b q_norm_w k_norm_w`) may be left out where a model has none.
+    """
+    flat: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        if key in LAYER_NAMES and not (key == "W_pos" and tensor.ndim == 2):
+            if tensor.ndim == 0 or tensor.shape[0] != config.n_layers:
+                raise WeightsError(
+                    f"{key} has shape {list(tensor.shape)}, but the first axis counts layers and "
+                    f"the config has n_layers={config.n_layers}; {_stacked_shape(config, key)} "
+                    "would be right"
+                )
+            flat |= {f"layers.{layer}.{key}": tensor[layer] for layer in range(config.n_layers)}
+        elif key in MODEL_NAMES:
+            flat[key] = tensor
+        else:
+            known = [*MODEL_NAMES, *LAYER_NAMES]
+            raise WeightsError(
+                f"{key} is not a tensor's name{near_misses(key, known)} ({', '.join(known)})"
+            )
+    _check_dtypes(flat)
+    weights = Weights(config, MemoryStore(flat))
+    return Model(weights, name=name, tokenizer=tokenizer, token_counts=token_counts)
+
+
+def random_model(
+    config: Config,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    position_tables: Literal["shared", "each"] = "shared",
+    biases: bool = False,
+    gains: bool = False,
+) -> Model:
+    """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
+
+    Nothing in it prefers any direction of the stream, so it is what chance looks like. `biases`
+    and `gains` add small random biases and normalisation gains around 1 wherever the config has
+    room for them; `position_tables="each"` gives each layer a W_pos of its own.
+
+    >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
+    torch.Size([3, 128])
+    """
+    each = position_tables == "each" and config.positions == "qk"
+    shapes = {n: s for n, s in model_shapes(config).items() if n != "W_pos" or not each}
+    for layer in range(config.n_layers):
+        for name, shape in layer_shapes(config).items():
+            if name != "W_pos" or each:
+                shapes[f"layers.{layer}.{name}"] = shape
+    generator = torch.Generator().manual_seed(seed)
+    flat = {
+        name: _draw(name.rsplit(".", 1)[-1], shape, generator).to(dtype)
+        for name, shape in shapes.items()
+        if _wanted(name.rsplit(".", 1)[-1], biases, gains)
+    }
+    return Model(Weights(config, MemoryStore(flat)), name=f"random, seed {seed}")
+
+
+def _wanted(name: str, biases: bool, gains: bool) -> bool:
+    if name.endswith("_w"):
+        return gains
+    if name.startswith("ln"):
+        return biases and gains
+    return biases or name.startswith("W")
+
+
+def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Drawn in float64 whatever comes after, so that a seed means the same model in any dtype."""
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if name in ("W_E", "W_pos"):
+        return noise
+    if name.startswith("W"):
+        return noise * shape[-2] ** -0.5
+    return noise * 0.2 + (1.0 if name.endswith("_w") else 0.0)
+
+
+def _check_dtypes(flat: Mapping[str, Tensor]) -> None:
+    dtypes = {name: tensor.dtype for name, tensor in flat.items()}
+    for name, dtype in dtypes.items():
+        if not dtype.is_floating_point:
+            raise WeightsError(f"{name} is {dtype}; weights are floating-point numbers")
+    if len(set(dtypes.values())) > 1:
+        listed = ", ".join(f"{name} is {dtype}" for name, dtype in list(dtypes.items())[:4])
+        raise WeightsError(
+            f"the tensors are of different dtypes ({listed}, …); convert them to one dtype first"
+        )
+
+
+def _stacked_shape(config: Config, key: str) -> str:
+    shape = layer_shapes(config).get(key)
+    if shape is None:
+        return f"a config with room for {key} (it needs {', '.join(required_in_layer(config))})"
+    return str([config.n_layers, *shape])

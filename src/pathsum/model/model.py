@@ -1,0 +1,160 @@
+"""Model: a config, weights and what is known of its tokens."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import overload
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import TokenError, WeightsError
+from pathsum.model.config import Config
+from pathsum.model.head import Head
+from pathsum.model.labels import HeadId, HeadName, find_head
+from pathsum.model.storage import write_model
+from pathsum.model.trace import Trace, record
+from pathsum.model.transformer import check_tokens, forward
+from pathsum.model.weights import Weights
+from pathsum.text import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The object studied. Called on token ids it gives logits.
+
+    `tokenizer` and `token_counts` (how often training saw each token) are None where unknown;
+    `transformations` lists what was done to the weights since they were trained.
+    """
+
+    weights: Weights
+    name: str = "unnamed"
+    tokenizer: Tokenizer | None = None
+    token_counts: Int[Tensor, " vocab"] | None = None
+    transformations: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        vocab = self.config.d_vocab
+        if self.tokenizer is not None and self.tokenizer.size > vocab:
+            raise TokenError(
+                f"the tokenizer has {self.tokenizer.size} tokens, but the model's vocabulary has "
+                f"{vocab}; they do not belong together"
+            )
+        if self.token_counts is not None and self.token_counts.shape != (vocab,):
+            raise WeightsError(
+                f"token_counts has shape {list(self.token_counts.shape)}, but the vocabulary has "
+                f"{vocab} tokens; one count a token would be right"
+            )
+
+    @property
+    def config(self) -> Config:
+        """Its shape."""
+        return self.weights.config
+
+    @torch.no_grad()
+    def __call__(self, tokens: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos vocab"]:
+        """Logits at every position, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
+        logits = forward(self.weights, check_tokens(self.config, tokens).to(self.weights.device))
+        return logits[0] if tokens.ndim == 1 else logits
+
+    @torch.no_grad()
+    def trace(self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]) -> Trace:
+        """Run and record. Text gets the start token, if the config names one; ids stay as given."""
+        return record(self, self.tokens(text_or_tokens))
+
+    def tokens(
+        self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]
+    ) -> Int[Tensor, "batch pos"]:
+        """Token ids, [batch, pos], checked; text gets the start token, ids stay as given."""
+        if isinstance(text_or_tokens, str):
+            ids = torch.tensor(self.encode(text_or_tokens), dtype=torch.long)
+        else:
+            ids = torch.as_tensor(text_or_tokens)
+        return check_tokens(self.config, ids).to(self.weights.device)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with the start token before them, if the config names one."""
+        if self.tokenizer is None:
+            raise TokenError(
+                f"the model {self.name!r} has no tokenizer, so it cannot read text; "
+                "give token ids, as in model.trace([3, 1, 4])"
+            )
+        start = [] if self.config.start_token is None else [self.config.start_token]
+        return start + self.tokenizer.encode(text)
+
+    def token_text(self, token: int) -> str:
+        """A token as a person reads it: its text with visible spaces, or its id in brackets."""
+        if self.tokenizer is None:
+            return f"<{token}>"
+        return self.tokenizer.show(token)
+
+    def token_id(self, token: str | int) -> int:
+        """The id of one token, given as its text or as an id."""
+        if isinstance(token, str):
+            if self.tokenizer is None:
+                raise TokenError(
+                    f"the model {self.name!r} has no tokenizer, so {token!r} means nothing to it; "
+                    "give a token's id"
+                )
+            return self.tokenizer.id(token)
+        if not 0 <= token < self.config.d_vocab:
+            raise TokenError(
+                f"token id {token} is out of range: the vocabulary has {self.config.d_vocab} "
+                f"tokens, so ids go from 0 to {self.config.d_vocab - 1}"
+            )
+        return token
+
+    @overload
+    def head(self, layer: HeadName) -> Head: ...
+    @overload
+    def head(self, layer: int, head: int) -> Head: ...
+    def head(self, layer: HeadName | int, head: int | None = None) -> Head:
+        """One head, named by label, by pair, or by two numbers."""
+        if isinstance(layer, int):
+            if head is None:
+                raise TypeError("a head is named by its layer and its number, or by a label")
+            layer = (layer, head)
+        return Head(self, find_head(layer, self.config.n_layers, self.config.n_heads))
+
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
+        """All heads, layer by layer."""
+        config = self.config
+        return tuple(
+            Head(self, HeadId(layer, head))
+            for layer in range(config.n_layers)
+            for head in range(config.n_heads)
+        )
+
+    def to(
+        self,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> "Model":
+        """The same model computed in another dtype or on another device."""
+        place = None if device is None else torch.device(device)
+        return replace(self, weights=self.weights.to(dtype, place))
+
+    def save(self, folder: str | FilePath) -> None:
+        """Write config.json, model.safetensors and, if there is one, tokenizer.json.
+
+        Files are written aside and renamed when all are whole, so a save that fails leaves what
+        was there before.
+        """
+        write_model(
+            FilePath(folder),
+            self.weights,
+            name=self.name,
+            tokenizer=self.tokenizer,
+            token_counts=self.token_counts,
+            transformations=self.transformations,
+        )
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"Model({self.name!r}: {c.n_layers} layers × {c.n_heads} heads × {c.d_head}, "
+            f"d_model {c.d_model}, vocabulary {c.d_vocab}, context {c.n_ctx}, "
+            f"positions {c.positions}, norm {c.norm}, mlp {c.mlp})"
+        )

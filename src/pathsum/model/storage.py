@@ -1,0 +1,158 @@
+"""Model folders: config.json, model.safetensors, tokenizer.json, in pathsum's own format.
+
+config.json carries `"format": "pathsum-model"` and a version. The safetensors file repeats the
+config in its metadata, so that files of two different saves are noticed.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pathsum.errors import FailedError, FileError
+from pathsum.model.config import Config
+from pathsum.model.store import FileStore
+from pathsum.model.weights import Weights
+from pathsum.text import Tokenizer
+
+FORMAT = "pathsum-model"
+VERSION = 1
+CONFIG, TENSORS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a model folder holds."""
+
+    weights: Weights
+    name: str
+    tokenizer: Tokenizer | None
+    token_counts: Tensor | None
+    transformations: tuple[str, ...]
+
+
+def read_model(folder: Path) -> Stored:
+    """Open a model folder: config and names are checked, tensors are mapped, not read."""
+    head = _read_head(folder)
+    config = Config.from_dict(head["config"])
+    if not (folder / TENSORS).exists():
+        raise FileError(_no_tensors(folder))
+    store = FileStore(folder / TENSORS)
+    told = store.metadata.get("config")
+    if told is not None and json.loads(told) != head["config"]:
+        raise FileError(
+            f"{folder / CONFIG} and {folder / TENSORS} come from different saves (their configs "
+            "differ); save the model again, or bring back the file that belongs to the other"
+        )
+    counts = store.get("token_counts") if "token_counts" in store.shapes else None
+    file = folder / TOKENIZER
+    return Stored(
+        weights=Weights(config, store),
+        name=str(head.get("name", folder.name)),
+        tokenizer=Tokenizer.from_file(file) if file.exists() else None,
+        token_counts=counts,
+        transformations=tuple(head.get("transformations", ())),
+    )
+
+
+def write_model(
+    folder: Path,
+    weights: Weights,
+    *,
+    name: str,
+    tokenizer: Tokenizer | None,
+    token_counts: Tensor | None,
+    transformations: tuple[str, ...],
+) -> None:
+    """Write a model folder; a failure leaves the old files intact and nothing half-written."""
+    config = weights.config.to_dict()
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": name,
+        "config": config,
+        "transformations": list(transformations),
+    }
+    tensors = {key: tensor.contiguous().cpu() for key, tensor in weights.items()}
+    if token_counts is not None:
+        tensors["token_counts"] = token_counts.to(torch.int64).contiguous().cpu()
+    metadata = {"format": FORMAT, "version": str(VERSION), "config": json.dumps(config)}
+    writers: dict[str, Callable[[Path], object]] = {
+        TENSORS: lambda file: save_file(tensors, str(file), metadata),
+        CONFIG: lambda file: file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8"),
+    }
+    if tokenizer is not None:
+        text = tokenizer.to_json()
+        writers[TOKENIZER] = lambda file: file.write_text(text, encoding="utf-8")
+    write_together(folder, writers)
+    if tokenizer is None:
+        (folder / TOKENIZER).unlink(missing_ok=True)
+
+
+def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:
+    """Write several files aside and rename them when all are whole."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedError(f"cannot make the folder {folder} ({error})") from error
+    aside = {name: folder / f".{name}.{os.getpid()}.part" for name in writers}
+    try:
+        for name, write in writers.items():
+            write(aside[name])
+            _flush_to_disk(aside[name])
+        for name, file in aside.items():
+            file.replace(folder / name)
+    except Exception as error:
+        # Whatever stopped it: what lies aside is half-written, and what was there is still whole.
+        for file in aside.values():
+            file.unlink(missing_ok=True)
+        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
+            raise FailedError(
+                f"saving to {folder} failed ({error}); what was there before is untouched"
+            ) from error
+        raise
+
+
+def _flush_to_disk(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def _read_head(folder: Path) -> dict[str, Any]:
+    file = folder / CONFIG
+    if not file.exists():
+        raise FileError(f"{folder} has no {CONFIG}, so it is not a model that pathsum saved")
+    try:
+        head = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileError(f"{file} is not JSON ({error}); save the model again") from error
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        found = head.get("format") if isinstance(head, dict) else None
+        raise FileError(
+            f'{file} does not say \'"format": "{FORMAT}"\' (it says {found!r}), so it is not a '
+            "model that pathsum saved"
+        )
+    if head.get("version") != VERSION:
+        raise FileError(
+            f"{file} is of version {head.get('version')!r} of the format, and this pathsum reads "
+            f"version {VERSION}; use the pathsum that wrote it, or save it again"
+        )
+    if not isinstance(head.get("config"), dict):
+        raise FileError(f"{file} has no config in it; save the model again")
+    return head
+
+
+def _no_tensors(folder: Path) -> str:
+    pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
+    if pickles:
+        return (
+            f"{folder} holds {pickles[0].name} and no {TENSORS}: a pickle can run code when "
+            "opened, so pathsum does not open it; save the weights as safetensors"
+        )
+    return f"{folder} has no {TENSORS}; a model folder holds {CONFIG} and {TENSORS}"

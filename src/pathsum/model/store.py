@@ -1,0 +1,97 @@
+"""Where tensors lie: in memory, or in a safetensors file that is read when asked."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pathsum.errors import FileError
+
+
+class Store(ABC):
+    """Tensors by flat name (`W_E`, `layers.0.W_Q`); shapes are known before anything is read."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
+
+    @abstractmethod
+    def get(self, name: str) -> Tensor:
+        """One tensor, as stored."""
+
+
+class MemoryStore(Store):
+    """Tensors in memory."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        self.dtypes = {name: tensor.dtype for name, tensor in self._tensors.items()}
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, itself and not a copy."""
+        return self._tensors[name]
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+}
+
+
+class FileStore(Store):
+    """A safetensors file, memory-mapped: a tensor's pages are read when its numbers are."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        _refuse_what_is_no_safetensors(file)
+        try:
+            self._open: Any = safe_open(str(file), framework="pt")
+        except SafetensorError as error:
+            raise FileError(
+                f"{file} is not a whole safetensors file ({error}); it may have been cut short "
+                "or damaged: copy or save it again"
+            ) from error
+        names: list[str] = list(self._open.keys())
+        slices = {name: self._open.get_slice(name) for name in names}
+        self.metadata: Mapping[str, str] = dict(self._open.metadata() or {})
+        self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+        self.dtypes = {name: self._known(name, part.get_dtype()) for name, part in slices.items()}
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, mapped from the file."""
+        return self._open.get_tensor(name)
+
+    def _known(self, name: str, dtype: str) -> torch.dtype:
+        if dtype not in _DTYPES:
+            raise FileError(
+                f"{self.file} stores {name} as {dtype}, which pathsum does not read; "
+                f"{', '.join(_DTYPES)} would be right"
+            )
+        return _DTYPES[dtype]
+
+
+def _refuse_what_is_no_safetensors(file: Path) -> None:
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    # A safetensors file begins with the length of its header and then the header's "{"; the length
+    # alone may look like a pickle's first bytes.
+    looks_right = head[8:9] == b"{"
+    if not looks_right and (head[:1] == b"\x80" or head[:4] == b"PK\x03\x04"):
+        raise FileError(
+            f"{file} is a pickle (torch.save), which can run code when opened, so pathsum does not "
+            "open it; safetensors is expected: load it with torch.load(..., weights_only=True) "
+            "and pass the tensors to pathsum.from_tensors"
+        )
+    if len(head) < 9:
+        raise FileError(
+            f"{file} holds {len(head)} bytes, too few for a safetensors file; "
+            "it may have been cut short: copy or save it again"
+        )

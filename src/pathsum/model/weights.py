@@ -1,0 +1,308 @@
+"""Weights: the waist of the house. Everything before makes one, everything after consumes one."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import WeightsError, near_misses
+from pathsum.model.config import Config
+from pathsum.model.store import Store
+
+# Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
+CONVERTED_LAYERS_KEPT = 2 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """One layer's tensors, by the names of the paper, rows first (see `pathsum.shapes`).
+
+    `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only).
+    """
+
+    W_Q: Float[Tensor, "head d k"]
+    W_K: Float[Tensor, "kv d k"]
+    W_V: Float[Tensor, "kv d k"]
+    W_O: Float[Tensor, "head k d"]
+    W_pos: Float[Tensor, "ctx d"] | None = None
+    b_Q: Float[Tensor, "head k"] | None = None
+    b_K: Float[Tensor, "kv k"] | None = None
+    b_V: Float[Tensor, "kv k"] | None = None
+    b_O: Float[Tensor, " d"] | None = None
+    ln1_w: Float[Tensor, " d"] | None = None
+    ln1_b: Float[Tensor, " d"] | None = None
+    q_norm_w: Float[Tensor, " k"] | None = None
+    k_norm_w: Float[Tensor, " k"] | None = None
+    W_in: Float[Tensor, "d m"] | None = None
+    W_gate: Float[Tensor, "d m"] | None = None
+    W_out: Float[Tensor, "m d"] | None = None
+    b_in: Float[Tensor, " m"] | None = None
+    b_gate: Float[Tensor, " m"] | None = None
+    b_out: Float[Tensor, " d"] | None = None
+    ln2_w: Float[Tensor, " d"] | None = None
+    ln2_b: Float[Tensor, " d"] | None = None
+
+
+LAYER_NAMES = tuple(field.name for field in fields(LayerWeights))
+MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
+
+
+def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that a layer of this config may have."""
+    d, k, h, kv, m = (
+        *(config.d_model, config.d_head, config.n_heads),
+        *(config.n_kv_heads, config.d_mlp),
+    )
+    shapes: dict[str, tuple[int, ...]] = {
+        "W_Q": (h, d, k),
+        "W_K": (kv, d, k),
+        "W_V": (kv, d, k),
+        "W_O": (h, k, d),
+        "b_Q": (h, k),
+        "b_K": (kv, k),
+        "b_V": (kv, k),
+        "b_O": (d,),
+    }
+    if config.positions == "qk":
+        shapes["W_pos"] = (config.n_ctx, d)
+    if config.norm != "none":
+        shapes["ln1_w"] = (d,)
+    if config.norm == "layer":
+        shapes["ln1_b"] = (d,)
+    if config.qk_norm != "none":
+        shapes |= {"q_norm_w": (k,), "k_norm_w": (k,)}
+    if config.mlp != "none":
+        shapes |= {"W_in": (d, m), "W_out": (m, d), "b_in": (m,), "b_out": (d,)}
+        shapes |= {name.replace("1", "2"): (d,) for name in ("ln1_w", "ln1_b") if name in shapes}
+    if config.mlp == "silu_gated":
+        shapes |= {"W_gate": (d, m), "b_gate": (m,)}
+    return shapes
+
+
+def model_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor outside the layers."""
+    d, vocab = config.d_model, config.d_vocab
+    shapes: dict[str, tuple[int, ...]] = {"W_E": (vocab, d), "b_U": (vocab,)}
+    if not config.tied:
+        shapes["W_U"] = (d, vocab)
+    if config.positions in ("qk", "residual"):
+        shapes["W_pos"] = (config.n_ctx, d)
+    if config.norm != "none":
+        shapes["ln_f_w"] = (d,)
+    if config.norm == "layer":
+        shapes["ln_f_b"] = (d,)
+    return shapes
+
+
+def required_in_layer(config: Config) -> tuple[str, ...]:
+    """What no layer of this config can do without."""
+    mlp = () if config.mlp == "none" else ("W_in", "W_out")
+    gate = ("W_gate",) if config.mlp == "silu_gated" else ()
+    return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate)
+
+
+class Weights:
+    """A model's tensors, read layer by layer when first used, checked when first used.
+
+    Names and shapes are checked at once (they are known without reading); that every number is
+    finite is checked when a tensor is first read. Half-precision files are computed in float32.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        _check_names_and_shapes(config, store.shapes)
+        self.dtype = dtype or _computing_dtype(store)
+        self.device = device or store.get("W_E").device
+        self.layers = Layers(self)
+
+    @cached_property
+    def W_E(self) -> Float[Tensor, "vocab d"]:
+        """Token embeddings, a row each."""
+        return self.read("W_E")
+
+    @cached_property
+    def W_U(self) -> Float[Tensor, "d vocab"]:
+        """The unembedding; W_Eᵀ where they are tied."""
+        return self.W_E.T if self.config.tied else self.read("W_U")
+
+    @cached_property
+    def W_pos(self) -> Float[Tensor, "ctx d"] | None:
+        """The position table shared by all, if there is one."""
+        return self.read_if_there("W_pos")
+
+    @cached_property
+    def b_U(self) -> Float[Tensor, " vocab"] | None:
+        """The bias of the logits."""
+        return self.read_if_there("b_U")
+
+    @cached_property
+    def ln_f_w(self) -> Float[Tensor, " d"] | None:
+        """The gain of the normalisation before the unembedding."""
+        return self.read_if_there("ln_f_w")
+
+    @cached_property
+    def ln_f_b(self) -> Float[Tensor, " d"] | None:
+        """Its bias."""
+        return self.read_if_there("ln_f_b")
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers, counted without reading them."""
+        return sum(torch.Size(self.store.shapes[name]).numel() for name in self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Flat names of what is stored, in order."""
+        return tuple(name for name in self.store.shapes if name != "token_counts")
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by flat name, read one at a time."""
+        for name in self.names:
+            yield name, self.read(name)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in the computing dtype, or an error if its numbers are not finite."""
+        stored = self.store.get(name)
+        tensor = stored.to(dtype=self.dtype, device=self.device)
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise WeightsError(
+                f"{name} holds {bad} numbers that are NaN or infinite (of {tensor.numel()}), and "
+                "everything computed from them would be too; the run that made it has diverged, or "
+                "the file is damaged"
+            )
+        return tensor
+
+    def read_if_there(self, name: str) -> Tensor | None:
+        """One tensor, or None where the model has none of that name."""
+        return self.read(name) if name in self.store.shapes else None
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Weights":
+        """The same weights computed in another dtype or on another device."""
+        return Weights(self.config, self.store, dtype or self.dtype, device or self.device)
+
+    def converts(self, name: str) -> bool:
+        """Whether reading this tensor makes a copy."""
+        return self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
+
+
+class Layers(Sequence[LayerWeights]):
+    """A model's layers, each read when first asked for."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
+        self._kept_bytes: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._weights.config.n_layers
+
+    @overload
+    def __getitem__(self, index: int) -> LayerWeights: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LayerWeights]: ...
+    def __getitem__(self, index: int | slice) -> LayerWeights | Sequence[LayerWeights]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        layer = index + len(self) if index < 0 else index
+        if not 0 <= layer < len(self):
+            raise IndexError(f"layer {index} of a model with {len(self)}")
+        if layer not in self._kept:
+            self._keep(layer)
+        self._kept.move_to_end(layer)
+        return self._kept[layer]
+
+    def _keep(self, layer: int) -> None:
+        weights = self._weights
+        read: dict[str, Any] = {}
+        copied = 0
+        for name in LAYER_NAMES:
+            flat = f"layers.{layer}.{name}"
+            if flat in weights.store.shapes:
+                read[name] = weights.read(flat)
+                copied += read[name].nbytes if weights.converts(flat) else 0
+        if weights.config.positions == "qk" and "W_pos" not in read:
+            read["W_pos"] = weights.W_pos
+        self._kept[layer] = LayerWeights(**read)
+        self._kept_bytes[layer] = copied
+        while sum(self._kept_bytes.values()) > CONVERTED_LAYERS_KEPT and len(self._kept) > 1:
+            dropped, _ = self._kept.popitem(last=False)
+            del self._kept_bytes[dropped]
+
+
+def _computing_dtype(store: Store) -> torch.dtype:
+    dtype = store.dtypes["W_E"]
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _expected(config: Config) -> dict[str, tuple[int, ...]]:
+    shapes = model_shapes(config)
+    for layer in range(config.n_layers):
+        for name, shape in layer_shapes(config).items():
+            shapes[f"layers.{layer}.{name}"] = shape
+    return shapes
+
+
+def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    names = ["W_E"] if config.tied else ["W_E", "W_U"]
+    names += [
+        f"layers.{layer}.{name}"
+        for layer in range(config.n_layers)
+        for name in required_in_layer(config)
+    ]
+    if config.positions == "residual":
+        names.append("W_pos")
+    if config.positions == "qk" and "W_pos" not in shapes:
+        # Either one table for all layers, or a table each.
+        each = [f"layers.{layer}.W_pos" for layer in range(config.n_layers)]
+        names += each if any(name in shapes for name in each) else ["W_pos"] * bool(each)
+    return names
+
+
+def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    expected = _expected(config)
+    for name, shape in shapes.items():
+        if name == "token_counts":
+            continue
+        if name not in expected:
+            raise WeightsError(_unexpected(config, name))
+        if shape != expected[name]:
+            raise WeightsError(
+                f"{name} has shape {list(shape)}, but this config needs {list(expected[name])} "
+                f"({_why(config)})"
+            )
+    for name in _required(config, shapes):
+        if name not in shapes:
+            raise WeightsError(
+                f"{name} is missing: a model with {_why(config)} needs it, "
+                f"with shape {list(expected[name])}"
+            )
+
+
+def _unexpected(config: Config, name: str) -> str:
+    bare = name.rsplit(".", 1)[-1]
+    if bare in (*LAYER_NAMES, *MODEL_NAMES):
+        return f"{name} is given, but a model with {_why(config)} has no use for it"
+    known = [*MODEL_NAMES, *LAYER_NAMES]
+    return f"{name} is not a tensor's name{near_misses(bare, known)} ({', '.join(known)})"
+
+
+def _why(config: Config) -> str:
+    told = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
+    told += ["positions", "norm", "mlp"]
+    told += ["d_mlp"] if config.mlp != "none" else []
+    told += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
+    told += ["tied"] if config.tied else []
+    return ", ".join(f"{name}={getattr(config, name)!r}" for name in told)

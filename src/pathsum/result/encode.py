@@ -1,0 +1,65 @@
+"""Values as JSON: tensors as nested lists, complex numbers as pairs, what is not finite as null."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import FailedError
+
+
+@runtime_checkable
+class WritesItself(Protocol):
+    """A value with a JSON form of its own, such as a path or a head's label."""
+
+    def to_json(self) -> Any:
+        """The JSON form."""
+        ...
+
+
+def jsonable(value: object) -> Any:
+    """The JSON form of any value that a record may hold.
+
+    Numbers that JSON cannot say (NaN, infinities) become null: a NaN in a result means "there is
+    no such number here", and that is what null means too.
+
+    >>> jsonable((1, float("nan"), 2 + 3j))
+    [1, None, [2.0, 3.0]]
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, complex):
+        return [jsonable(value.real), jsonable(value.imag)]
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, WritesItself):
+        return value.to_json()
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: jsonable(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if not field.name.startswith("_")
+        }
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [jsonable(item) for item in value]
+    raise FailedError(
+        f"a result holds a {type(value).__name__}, which has no JSON form; "
+        "give the type a to_json method or store a plain value"
+    )
+
+
+def _tensor(value: Tensor) -> Any:
+    plain = value.detach().cpu()
+    if plain.is_complex():
+        return jsonable(torch.view_as_real(plain).tolist())
+    if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
+        return jsonable(plain.tolist())
+    return plain.tolist()

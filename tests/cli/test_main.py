@@ -1,0 +1,33 @@
+import json
+
+import pytest
+
+from pathsum.cli.main import main
+
+
+def test_models_lists_what_load_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    names = [model["name"] for model in told["models"]]
+    assert "hand-built-induction" in names
+    assert main(["models"]) == 0
+    assert "hand-built-induction" in capsys.readouterr().out
+
+
+def test_demo_runs_unattended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    shown = capsys.readouterr().out
+    assert "'sat' with probability 1.000" in shown
+    assert "L1H0" in shown
+
+
+def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from pathsum import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pathsum {__version__}\n"

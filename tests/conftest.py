@@ -1,0 +1,43 @@
+"""How every test runs.
+
+Identities are tested in float64, where a wrong formula cannot hide behind rounding, and once more
+in float32, where a promotion that should not happen shows. The default dtype stays torch's own
+(float32): changing it here would hide a tensor that the library makes without saying which dtype it
+means. Say `dtype=torch.float64` where a test makes its tensors.
+
+Randomness is named: a seed or a `torch.Generator` drawn or written in the test. The global
+generator is seeded before each test only so that an oversight does not make a test depend on the
+ones before it.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# The same examples on every run: a red test is red for everybody, and a slow machine is no fault.
+# To look for more: pytest --hypothesis-profile=search
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "search", settings.get_profile("repeatable"), derandomize=False, max_examples=2000
+)
+settings.load_profile("repeatable")
+
+
+def pytest_configure() -> None:
+    """Share the cores among the workers: threads beyond the cores only wait for each other."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // workers))
+
+
+@pytest.fixture(autouse=True)
+def _same_start_for_every_test() -> None:
+    torch.manual_seed(0)

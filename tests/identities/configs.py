@@ -1,0 +1,77 @@
+"""Random models of every variant, for properties that must hold on all of them."""
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pathsum.model import Config, Model, random_model
+
+
+@st.composite
+def configs(
+    draw: st.DrawFn,
+    *,
+    max_layers: int = 4,
+    max_heads: int = 6,
+    min_layers: int = 0,
+    positions: tuple[str, ...] = ("qk", "residual", "rotary", "none"),
+    norms: tuple[str, ...] = ("none", "layer", "rms"),
+    mlps: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu_gated"),
+    tied: bool = True,
+) -> Config:
+    """A config of any variant, small enough to compute everything densely."""
+    n_heads = draw(st.integers(1, max_heads))
+    kv = draw(st.sampled_from([n for n in range(1, n_heads + 1) if n_heads % n == 0]))
+    d_head = draw(st.sampled_from([2, 4, 6]))
+    where = draw(st.sampled_from(positions))
+    mlp = draw(st.sampled_from(mlps))
+    extra: dict[str, Any] = {}
+    if where == "rotary":
+        extra["rotary_fraction"] = draw(st.sampled_from([1.0, 2 / d_head]))
+        extra["rotary_pairing"] = draw(st.sampled_from(["halves", "adjacent"]))
+        extra["rotary_base"] = draw(st.sampled_from([100.0, 10_000.0]))
+    if mlp != "none":
+        extra["d_mlp"] = draw(st.integers(1, 9))
+        extra["block"] = draw(st.sampled_from(["serial", "parallel"]))
+    return Config(
+        n_layers=draw(st.integers(min_layers, max_layers)),
+        n_heads=n_heads,
+        d_model=draw(st.integers(2, 13)),
+        d_head=d_head,
+        d_vocab=draw(st.integers(2, 17)),
+        n_ctx=draw(st.integers(6, 10)),
+        positions=where,  # pyright: ignore[reportArgumentType]
+        norm=draw(st.sampled_from(norms)),  # pyright: ignore[reportArgumentType]
+        mlp=mlp,  # pyright: ignore[reportArgumentType]
+        n_kv_heads=kv,
+        qk_norm=draw(st.sampled_from(["none", "rms"])),
+        score_scale=draw(st.sampled_from([0.0, 0.7])),
+        tied=draw(st.booleans()) if tied else False,
+        **extra,
+    )
+
+
+@st.composite
+def models(draw: st.DrawFn, dtype: torch.dtype = torch.float64, **limits: Any) -> Model:
+    """A random model of any variant, with or without biases, gains and position tables each."""
+    return random_model(
+        draw(configs(**limits)),
+        seed=draw(st.integers(0, 2**16)),
+        dtype=dtype,
+        position_tables=draw(st.sampled_from(["shared", "each"])),
+        biases=draw(st.booleans()),
+        gains=draw(st.booleans()),
+    )
+
+
+@st.composite
+def models_with_tokens(
+    draw: st.DrawFn, dtype: torch.dtype = torch.float64, **limits: Any
+) -> tuple[Model, Tensor]:
+    """A random model and a batch that it can read."""
+    model = draw(models(dtype, **limits))
+    batch, length = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    return model, torch.randint(model.config.d_vocab, (batch, length), generator=generator)

@@ -1,0 +1,72 @@
+from typing import Any
+
+import pytest
+
+from pathsum.errors import ConfigError
+from pathsum.model import Config
+
+SIZES: dict[str, Any] = {
+    "n_layers": 2,
+    "n_heads": 4,
+    "d_model": 64,
+    "d_head": 16,
+    "d_vocab": 128,
+    "n_ctx": 64,
+}
+
+
+def test_defaults_are_the_papers_family() -> None:
+    config = Config(**SIZES)
+    assert (config.positions, config.norm, config.mlp) == ("qk", "none", "none")
+    assert config.n_kv_heads == 4
+    assert config.score_scale == 0.25
+    assert config.d_mlp == 0
+
+
+def test_what_follows_from_other_fields_is_filled_in() -> None:
+    assert Config(**SIZES, mlp="gelu").d_mlp == 256
+    assert Config(**SIZES, mlp="gelu") == Config(**SIZES, mlp="gelu", d_mlp=256, n_kv_heads=4)
+
+
+def test_plain_values_round_trip() -> None:
+    config = Config(**SIZES, positions="rotary", rotary_fraction=0.5, norm="rms", qk_norm="rms")
+    assert Config.from_dict(config.to_dict()) == config
+    assert config.rotary_width == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "rotery"}, "positions='rotery' is unknown; did you mean 'rotary'"),
+        ({"norm": "batch"}, "norm may be 'none', 'layer', 'rms'"),
+        ({"n_heads": 0}, "n_heads=0 is not a size; a whole number of at least 1"),
+        ({"n_layers": -1}, "n_layers=-1 is not a size"),
+        ({"d_model": True}, "d_model=True is not a size"),
+        ({"n_kv_heads": 3}, "n_heads=4 is not a multiple of n_kv_heads=3"),
+        ({"d_mlp": 8}, "d_mlp=8 is given, but mlp='none' has no neurons"),
+        ({"block": "parallel"}, "block='parallel' says that an MLP reads beside the heads"),
+        ({"start_token": 128}, "start_token=128 is no token of a vocabulary of 128"),
+        ({"rotary_base": 500.0}, "rotary_base is set, but positions='qk' rotates nothing"),
+        ({"positions": "rotary", "rotary_fraction": 0.3}, "an even number of them"),
+        ({"score_cap": -1.0}, "score_cap=-1.0 must be a finite number above 0"),
+        ({"norm_eps": float("nan")}, "norm_eps=nan must be a finite number"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_dict({**SIZES, **changes})
+
+
+def test_unknown_and_missing_names() -> None:
+    with pytest.raises(ConfigError, match="no field 'n_layer'; did you mean 'n_layers'"):
+        Config.from_dict({**SIZES, "n_layer": 2})
+    with pytest.raises(ConfigError, match="lacks d_model, n_ctx"):
+        Config.from_dict({k: v for k, v in SIZES.items() if k not in ("d_model", "n_ctx")})
+
+
+def test_replacing_a_field_renews_what_follows_from_it() -> None:
+    config = Config(**SIZES, mlp="gelu")
+    assert config.replace(n_heads=2).n_kv_heads == 2
+    assert config.replace(d_head=4).score_scale == 0.5
+    assert config.replace(mlp="none").d_mlp == 0
+    assert Config(**SIZES, n_kv_heads=2).replace(n_heads=8).n_kv_heads == 2

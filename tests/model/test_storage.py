@@ -1,0 +1,216 @@
+"""Model folders: whole or untouched, and clear about what is wrong with them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import pathsum as ps
+from pathsum.errors import FailedError, FileError, WeightsError
+from pathsum.model import storage
+from pathsum.model.weights import Weights
+
+CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
+TOKENS = torch.tensor([1, 2, 3])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ps.random_model(CONFIG).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_folder_holds_what_it_says(folder: Path) -> None:
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    head = json.loads((folder / "config.json").read_text())
+    assert (head["format"], head["version"]) == ("pathsum-model", 1)
+    assert head["config"]["n_layers"] == 2
+
+
+def test_tokenizer_counts_and_transformations_come_back(tmp_path: Path) -> None:
+    model = ps.construct.induction(["x", "y"])
+    counts = torch.tensor([5, 200, 3])
+    ps.Model(model.weights, "mine", model.tokenizer, counts, ("folded",)).save(tmp_path)
+    again = ps.load(tmp_path)
+    assert again.name == "mine"
+    assert again.transformations == ("folded",)
+    assert again.token_counts is not None and torch.equal(again.token_counts, counts)
+    assert again.encode("y x") == [0, 2, 1]
+
+
+def test_saving_without_a_tokenizer_removes_the_old_one(tmp_path: Path) -> None:
+    ps.construct.induction(["x", "y"]).save(tmp_path)
+    ps.random_model(CONFIG).save(tmp_path)
+    assert ps.load(tmp_path).tokenizer is None
+
+
+def test_tied_embeddings_are_stored_once(tmp_path: Path) -> None:
+    model = ps.random_model(CONFIG.replace(tied=True))
+    model.save(tmp_path)
+    assert "W_U" not in load_file(tmp_path / "model.safetensors")
+    assert torch.equal(ps.load(tmp_path)(TOKENS), model(TOKENS))
+
+
+def test_half_precision_files_are_computed_in_float32(tmp_path: Path) -> None:
+    half = ps.random_model(CONFIG, dtype=torch.float16)
+    stored = {name: half.weights.store.get(name) for name in half.weights.names}
+    half.save(tmp_path)
+    save_file(stored, tmp_path / "model.safetensors")
+    model = ps.load(tmp_path)
+    assert model.weights.store.dtypes["W_E"] == torch.float16
+    assert model(TOKENS).dtype == torch.float32
+
+
+def test_layers_are_read_when_first_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    plain = Weights.read
+    monkeypatch.setattr(Weights, "read", lambda self, name: read.append(name) or plain(self, name))
+    model = ps.load(folder)
+    assert read == []
+    _ = model.head("L1H0").ov
+    assert read and all(name.startswith("layers.1.") or name == "W_pos" for name in read)
+
+
+def test_converted_layers_are_not_all_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.model.weights.CONVERTED_LAYERS_KEPT", 1)
+    wide = ps.load(folder).to(torch.float64)
+    first = wide.weights.layers[0]
+    _ = wide.weights.layers[1]
+    assert wide.weights.layers[0] is not first
+    torch.testing.assert_close(wide.weights.layers[0].W_Q, first.W_Q)
+
+
+def test_saving_over_the_files_a_model_is_mapped_from(folder: Path) -> None:
+    model = ps.load(folder)
+    wanted = ps.random_model(CONFIG)(TOKENS)
+    model.save(folder)
+    assert torch.equal(model(TOKENS), wanted)
+    assert torch.equal(ps.load(folder)(TOKENS), wanted)
+
+
+@pytest.mark.parametrize("failing", ["model.safetensors", "config.json"])
+def test_a_save_that_fails_leaves_the_old_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def disk_full(file: Path) -> None:
+        if failing in file.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "_flush_to_disk", disk_full)
+    with pytest.raises(FailedError, match="No space left .*; what was there before is untouched"):
+        ps.random_model(CONFIG, seed=1).save(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_folder_that_is_not_there() -> None:
+    with pytest.raises(FileError, match="no model 'two-layr'.* nor a folder"):
+        ps.load("two-layr")
+    with pytest.raises(FileError, match="did you mean 'hand-built-induction'"):
+        ps.load("hand-built-inductoin")
+
+
+def test_a_file_instead_of_a_folder(folder: Path) -> None:
+    with pytest.raises(FileError, match="is a file; a model is a folder"):
+        ps.load(folder / "config.json")
+
+
+def test_a_truncated_file(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(FileError, match="not a whole safetensors file .* cut short"):
+        ps.load(folder)
+    file.write_bytes(b"abc")
+    with pytest.raises(FileError, match="holds 3 bytes, too few"):
+        ps.load(folder)
+
+
+def test_a_corrupt_header(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[8:40] = b"?" * 32
+    file.write_bytes(bytes(data))
+    with pytest.raises(FileError, match="not a whole safetensors file"):
+        ps.load(folder)
+
+
+def test_a_pickle_is_not_opened(folder: Path) -> None:
+    torch.save({"W_E": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(FileError, match="is a pickle .* can run code when opened"):
+        ps.load(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "weights.bin")
+    with pytest.raises(FileError, match=r"weights.bin and no model.safetensors: a pickle"):
+        ps.load(folder)
+
+
+def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
+    # 0x280 bytes of header: the file begins with 80 02, as a pickle does.
+    model = ps.random_model(CONFIG)
+    model.save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    wanted = (length // 0x100 + 1) * 0x100 + 0x80
+    padded = wanted.to_bytes(8, "little") + data[8 : 8 + length].ljust(wanted) + data[8 + length :]
+    assert padded[0] == 0x80
+    file.write_bytes(padded)
+    assert torch.equal(ps.load(tmp_path)(TOKENS), model(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "does not say .*pathsum-model"),
+        ({"version": 99}, "is of version 99 of the format, and this pathsum reads version 1"),
+        ({"config": None}, "has no config in it"),
+    ],
+)
+def test_a_config_that_is_not_ours(folder: Path, change: dict, message: str) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(FileError, match=message):
+        ps.load(folder)
+
+
+def test_a_config_that_is_not_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(FileError, match="is not JSON"):
+        ps.load(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(FileError, match=r"has no config.json"):
+        ps.load(folder)
+
+
+def test_files_of_two_saves_are_noticed(folder: Path, tmp_path: Path) -> None:
+    ps.random_model(CONFIG.replace(norm="rms")).save(tmp_path / "other")
+    (tmp_path / "other" / "config.json").replace(folder / "config.json")
+    with pytest.raises(FileError, match="come from different saves"):
+        ps.load(folder)
+
+
+def test_shapes_in_a_file_that_do_not_fit(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["layers.1.W_Q"] = tensors["layers.1.W_Q"][:, :5].contiguous()
+    save_file(tensors, file)
+    with pytest.raises(WeightsError, match=r"layers.1.W_Q has shape \[2, 5, 4\], .*\[2, 8, 4\]"):
+        ps.load(folder)
+
+
+def test_a_tokenizer_that_does_not_belong(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(FileError, match="is not a tokenizer that tokenizers .* can read"):
+        ps.load(folder)
+
+
+def test_a_hub_id_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    with pytest.raises(FailedError, match="could not be had from the hub .no network"):
+        ps.load("someone/some-model")

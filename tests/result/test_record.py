@@ -1,0 +1,108 @@
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import FailedError
+from pathsum.model import HeadId, Path
+from pathsum.result import Column, Record, Table, jsonable, records, schema, schemas, text_column
+
+
+@dataclass(frozen=True, eq=False)
+class Inner(Record, kind="test-inner"):
+    head: HeadId
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outer(Record, kind="test-outer"):
+    name: str
+    count: int
+    exact: bool
+    note: str | None
+    group: Literal["q", "k"]
+    values: Float[Tensor, "heads heads"]
+    path: Path
+    inner: tuple[Inner, ...]
+    by_name: dict[str, float]
+    pair: tuple[int, str]
+    _hidden: int = 0
+
+
+def example() -> Outer:
+    return Outer(
+        name="<b>bold</b>",
+        count=3,
+        exact=True,
+        note=None,
+        group="q",
+        values=torch.tensor([[1.0, float("nan")], [float("inf"), 2.0]]),
+        path=Path("embed", ["L0H1"]),
+        inner=(Inner(HeadId(0, 1), 0.5),),
+        by_name={"a": 1.0},
+        pair=(1, "x"),
+    )
+
+
+def test_json_has_format_version_and_every_public_field() -> None:
+    told = json.loads(example().dumps())
+    assert told["format"] == "pathsum-test-outer"
+    assert told["version"] == 1
+    assert told["values"] == [[1.0, None], [None, 2.0]]
+    assert told["path"]["text"] == "A[L0H1] ⊗ W_E·OV[L0H1]·W_U"
+    assert told["inner"] == [{"head": "L0H1", "weight": 0.5}]
+    assert "_hidden" not in told
+
+
+def test_complex_numbers_are_pairs() -> None:
+    assert jsonable(torch.tensor([1 + 2j])) == [[1.0, 2.0]]
+
+
+def test_what_has_no_json_form_is_an_error() -> None:
+    with pytest.raises(FailedError, match="holds a object, which has no JSON form"):
+        jsonable(object())
+
+
+def test_the_schema_comes_from_the_fields() -> None:
+    told = schema(Outer)
+    assert set(told["required"]) == set(told["properties"]) == set(example().to_dict())
+    properties = told["properties"]
+    assert properties["values"] == {"type": "array", "x-axes": "heads heads"}
+    assert properties["group"] == {"enum": ["q", "k"]}
+    assert properties["note"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert properties["inner"]["items"]["properties"]["head"]["pattern"] == "^L[0-9]+H[0-9]+$"
+    assert properties["by_name"]["additionalProperties"] == {"type": ["number", "null"]}
+    assert properties["pair"]["prefixItems"] == [{"type": "integer"}, {"type": "string"}]
+
+
+def test_every_kind_is_listed_once() -> None:
+    assert records()["test-outer"] is Outer
+    assert "test-inner" in schemas()
+    with pytest.raises(TypeError, match="two records are of kind 'test-outer'"):
+
+        class Another(Record, kind="test-outer"):
+            pass
+
+
+def test_views_escape_what_they_show() -> None:
+    html = example()._repr_html_()
+    assert "&lt;b&gt;bold&lt;/b&gt;" in html
+    assert "<b>" not in html
+
+
+def test_a_table_in_all_its_forms() -> None:
+    table = Table(
+        (text_column("token"), Column("logit", ".2f", unit="nats")),
+        (("[bold]x", 1.234), ("y", float("nan")), ("z", None)),
+        title="a title",
+        note="a note",
+    )
+    text = table.to_text()
+    assert "[bold]x" in text  # a token is not markup
+    assert "1.23" in text and "–" in text and "logit (nats)" in text and "a note" in text
+    assert table.to_csv().splitlines()[:2] == ["token,logit (nats)", "[bold]x,1.234"]
+    assert table.to_dicts()[0] == {"token": "[bold]x", "logit": 1.234}

@@ -1,0 +1,39 @@
+"""The front door: what is promised is there, and nothing else."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import pathsum as ps
+
+SOURCE = Path(ps.__file__)
+
+
+def test_every_name_is_there() -> None:
+    for name in ps.__all__:
+        assert getattr(ps, name) is not None
+    assert dir(ps) == sorted(ps.__all__)
+
+
+def test_every_name_stands_in_the_map() -> None:
+    words = set((inspect.getdoc(ps) or "").split())
+    assert set(ps.__all__) - words == {"__version__"}
+
+
+def test_lazy_names_are_the_ones_that_type_checkers_see() -> None:
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen | {"__version__"} == set(ps.__all__)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = ps.nonsense
