@@ -10,8 +10,6 @@ generator is seeded before each test only so that an oversight does not make a t
 ones before it.
 """
 
-import os
-
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -32,10 +30,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """Share the cores among the workers: threads beyond the cores only wait for each other."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(max(1, (cores or 1) // workers))
+    """One thread each: the tensors are small, and threads would only wait for each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

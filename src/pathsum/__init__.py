@@ -6,6 +6,8 @@ The map, in reading order:
     where models come    load random_model from_tensors construct
     the algebra          Factored
     from weights alone   bigram skip_trigrams composition bandwidth
+    who does what        atlas induction
+    on a run             term_importance ablate replace
     training             Corpus train
     errors               PathsumError
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pathsum.algebra import Factored
     from pathsum.circuits import bandwidth, bigram, composition, skip_trigrams
     from pathsum.errors import PathsumError
+    from pathsum.heads import atlas, induction
     from pathsum.model import (
         Config,
         Head,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         from_tensors,
         random_model,
     )
+    from pathsum.paths import ablate, replace, term_importance
     from pathsum.sources import load
     from pathsum.text import Corpus
     from pathsum.training import train
@@ -53,14 +57,19 @@ _HOMES = {
     "PathsumError": "pathsum.errors",
     "Trace": "pathsum.model",
     "Weights": "pathsum.model",
+    "ablate": "pathsum.paths",
+    "atlas": "pathsum.heads",
     "bandwidth": "pathsum.circuits",
     "bigram": "pathsum.circuits",
     "composition": "pathsum.circuits",
     "construct": "pathsum.model",
     "from_tensors": "pathsum.model",
+    "induction": "pathsum.heads",
     "load": "pathsum.sources",
     "random_model": "pathsum.model",
+    "replace": "pathsum.paths",
     "skip_trigrams": "pathsum.circuits",
+    "term_importance": "pathsum.paths",
     "train": "pathsum.training",
 }
 
@@ -75,14 +84,19 @@ __all__ = [
     "Trace",
     "Weights",
     "__version__",
+    "ablate",
+    "atlas",
     "bandwidth",
     "bigram",
     "composition",
     "construct",
     "from_tensors",
+    "induction",
     "load",
     "random_model",
+    "replace",
     "skip_trigrams",
+    "term_importance",
     "train",
 ]
 

@@ -32,11 +32,12 @@ def block_shape(f: Factored, block_bytes: int) -> tuple[int, int]:
 
 
 def length_bounds(vectors: Float[Tensor, "count r"]) -> Float[Tensor, "count"]:
-    """Upper bounds of the lengths of the rows, in float64, tight up to rounding.
+    """Upper bounds of the lengths of the rows, in float64, above zero, tight up to rounding.
 
     A computed length is short by at most r/2 + 2 roundings and by the squares that underflowed; a
     computed a · b exceeds ‖a‖ ‖b‖ by at most r roundings. More than both is added here, so that the
-    product of two bounds holds for the entry that a GEMM delivers, not only for the true one.
+    product of two bounds holds for the entry that a GEMM delivers, not only for the true one. A
+    length whose square overflows is infinite and rules nothing out.
     """
     lengths = torch.linalg.vector_norm(vectors, dim=1)
     if not bool(lengths.isfinite().all()) and not bool(vectors.isfinite().all()):
@@ -65,12 +66,6 @@ def strips(lengths: Float[Tensor, "count"], size: int) -> list[Strip]:
     """
     order = lengths.argsort(descending=True, stable=True)
     return [Strip(ids.sort().values, float(lengths[ids[0]])) for ids in order.split(size)]
-
-
-def bound(left: float, right: float) -> float:
-    """The product of two lengths; a zero length with an infinite one bounds nothing."""
-    product = left * right
-    return math.inf if math.isnan(product) else product
 
 
 def matrices(f: Factored) -> Iterator[Factored]:

@@ -27,7 +27,6 @@ from pathsum.algebra.blocks import (
     BLOCK_BYTES,
     Strip,
     block_shape,
-    bound,
     length_bounds,
     matrices,
     not_a_number,
@@ -153,21 +152,21 @@ class _Best:
 
 def _topk(f: Factored, k: int, block_bytes: int) -> _Best:
     high, wide = block_shape(f, block_bytes)
-    rows = [(strip, f.A[strip.ids]) for strip in strips(length_bounds(f.A), high)]
-    columns = _column_strips(f, wide)
-    # The most promising first: the first block that cannot reach the floor ends the search.
-    pairs = sorted(
-        itertools.product(rows, columns),
-        key=lambda pair: bound(pair[0][0].length, pair[1][0].length),
-        reverse=True,
-    )
+    rows = [
+        (strip, strip.ids * f.shape[-1], f.A[strip.ids])
+        for strip in strips(length_bounds(f.A), high)
+    ]
+    pairs = list(itertools.product(rows, _column_strips(f, wide)))
+    reach = [row[0].length * column[0].length for row, column in pairs]
     buffer = f.A.new_empty(high * wide)
     best = _Best(k, f.A)
-    for (row_strip, left), (column_strip, right) in pairs:
-        if bound(row_strip.length, column_strip.length) < best.floor:
+    # The most promising first: the first block that cannot reach the floor ends the search.
+    for at in sorted(range(len(pairs)), key=lambda at: -reach[at]):
+        if reach[at] < best.floor:
             break
+        (_, row_keys, left), (column_strip, right) = pairs[at]
         block = _product(left, right, buffer)
-        _offer_block(best, block, row_strip.ids * f.shape[-1], column_strip.ids)
+        _offer_block(best, block, row_keys, column_strip.ids)
     best.settle()
     return best
 
@@ -227,7 +226,8 @@ def _argmax_rows(f: Factored, block_bytes: int) -> RowMaxima:
             alive = _reachable(lengths[rows], strip, piece.values)
             if not len(alive):
                 break
-            block = _product(f.A[rows][alive], right, buffer)
+            left = f.A[rows] if len(alive) == len(piece.values) else f.A[rows][alive]
+            block = _product(left, right, buffer)
             _improve(piece, alive, block, strip.ids)
     return best
 
@@ -236,8 +236,7 @@ def _reachable(
     lengths: Float[Tensor, "high"], strip: Strip, values: Float[Tensor, "high"]
 ) -> Int[Tensor, "some"]:
     """The rows that have an entry in the strip which may be as large as their value."""
-    # Written as not-less so that a bound that is not a number rules nothing out.
-    return (lengths * strip.length < values).logical_not_().nonzero().squeeze(1)
+    return (lengths * strip.length >= values).nonzero().squeeze(1)
 
 
 def _improve(

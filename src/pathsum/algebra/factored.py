@@ -19,6 +19,7 @@ from pathsum.algebra.records import SVD, RowMaxima, TopEntries
 from pathsum.errors import InputError
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
+Scale: TypeAlias = int | float | Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,8 +32,8 @@ class Factored:
     >>> f = Factored(torch.ones(50_257, 2), torch.eye(2, 50_257))
     >>> f
     Factored(50257 × 2 × 50257, float32)
-    >>> f.trace(), f.row(7)[:3], f.topk(1).values  # never 50,257 × 50,257 in memory
-    (tensor(2.), tensor([1., 1., 0.]), tensor([1.]))
+    >>> f.trace(), f.row(7)[:3], f.eigenvalues()  # never 50,257 × 50,257 in memory
+    (tensor(2.), tensor([1., 1., 0.]), tensor([2.+0.j, 0.+0.j]))
 
     Operators keep the product apart: `f @ g` and `f @ tensor` and `tensor @ f` multiply the inner
     factors, `f + g` stacks them (ranks add), `f * 2` scales one of them, `f.T` swaps them, `f[i]`
@@ -130,7 +131,7 @@ class Factored:
             return NotImplemented
         return self + (-other)
 
-    def __mul__(self, scale: float | Tensor) -> Factored:
+    def __mul__(self, scale: Scale) -> Factored:
         """Scaling by a number, or by a tensor with one number for each batch element."""
         if isinstance(scale, Tensor):
             _common_batch(self.batch_shape, scale.shape)
@@ -142,10 +143,10 @@ class Factored:
             return Factored(self.A * scale, self.B)
         return Factored(self.A, self.B * scale)
 
-    def __rmul__(self, scale: float | Tensor) -> Factored:
+    def __rmul__(self, scale: Scale) -> Factored:
         return self * scale
 
-    def __truediv__(self, scale: float | Tensor) -> Factored:
+    def __truediv__(self, scale: Scale) -> Factored:
         if not isinstance(scale, int | float | Tensor):
             return NotImplemented
         return self * (1 / scale)

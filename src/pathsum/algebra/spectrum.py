@@ -35,7 +35,7 @@ def balanced(f: Factored) -> Factored:
 
     >>> f = Factored(torch.tensor([[1e8, 1e-8]]), torch.tensor([[1e-8], [1e8]]))
     >>> balanced(f).A
-    tensor([[0.7451, 1.3422]])
+    tensor([[0.7451, 0.6711]])
 
     Half-precision factors come back in float32. Raises on NaN and infinity.
     """
@@ -70,11 +70,11 @@ def norm(f: Factored) -> Float[Tensor, "*batch"]:
     f = balanced(f)
     m, n = f.shape[-2:]
     if f.rank_bound >= min(m, n):
-        core = f.dense()
+        core = _finite(f.dense())
     elif m <= n:
-        core = _triangle(f.A) @ f.B
+        core = _finite(_triangle(f.A) @ f.B)
     else:
-        core = f.A @ _triangle(f.B.mT).mT
+        core = _finite(f.A @ _triangle(f.B.mT).mT)
     # The largest entry goes out first: squares of 1e200 overflow where their root does not.
     scale = core.abs().amax((-2, -1))
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -131,11 +131,11 @@ def svd(f: Factored) -> SVD:
     """
     f = balanced(f)
     if f.rank_bound >= min(f.shape[-2:]):
-        left, values, right = torch.linalg.svd(f.dense(), full_matrices=False)
+        left, values, right = torch.linalg.svd(_finite(f.dense()), full_matrices=False)
     else:
         q_a, r_a = torch.linalg.qr(f.A)
         q_b, r_b = torch.linalg.qr(f.B.mT)
-        left, values, right = torch.linalg.svd(r_a @ r_b.mT)
+        left, values, right = torch.linalg.svd(_finite(r_a @ r_b.mT))
         left, right = q_a @ left, right @ q_b.mT
     peak = left.gather(-2, left.abs().argmax(-2, keepdim=True))
     sign = torch.where(peak < 0, -1.0, 1.0).to(left.dtype)
@@ -146,8 +146,8 @@ def singular_values(f: Factored) -> Float[Tensor, "*batch q"]:
     """The singular values alone, descending, [*batch, min(r, m, n)]."""
     f = balanced(f)
     if f.rank_bound >= min(f.shape[-2:]):
-        return torch.linalg.svdvals(f.dense())
-    return torch.linalg.svdvals(_triangle(f.A) @ _triangle(f.B.mT).mT)
+        return torch.linalg.svdvals(_finite(f.dense()))
+    return torch.linalg.svdvals(_finite(_triangle(f.A) @ _triangle(f.B.mT).mT))
 
 
 def positivity(values: Complex[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
@@ -166,7 +166,17 @@ def positivity(values: Complex[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
 
 def _core(f: Factored) -> Float[Tensor, "*batch q q"]:
     """The small matrix whose eigenvalues are those of `A B` that may be nonzero."""
-    return f.B @ f.A if f.rank_bound <= f.shape[-1] else f.dense()
+    return _finite(f.B @ f.A if f.rank_bound <= f.shape[-1] else f.dense())
+
+
+def _finite(core: Float[Tensor, "*batch p q"]) -> Float[Tensor, "*batch p q"]:
+    """What a decomposition is about to read: an infinity in it may crash LAPACK."""
+    if not bool(core.isfinite().all()):
+        raise InputError(
+            f"the product overflows {core.dtype}: it has no spectrum there; "
+            "scale the factors down or use float64."
+        )
+    return core
 
 
 def _triangle(tall: Float[Tensor, "*batch m r"]) -> Float[Tensor, "*batch r r"]:

@@ -8,15 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from pathsum._version import __version__
+from pathsum.cli.atlas import atlas
 from pathsum.cli.bandwidth import bandwidth
 from pathsum.cli.bigram import bigram
 from pathsum.cli.composition import composition
 from pathsum.cli.corpus import corpus
 from pathsum.cli.demo import demo
 from pathsum.cli.head import head
+from pathsum.cli.induction import induction
 from pathsum.cli.models import models
+from pathsum.cli.patch import patch
 from pathsum.cli.paths import paths
+from pathsum.cli.replace import replace
 from pathsum.cli.scores import scores
+from pathsum.cli.terms import terms
 from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
 from pathsum.errors import PathsumError
@@ -42,6 +47,11 @@ for command in (
     bandwidth,
     paths,
     scores,
+    terms,
+    replace,
+    patch,
+    atlas,
+    induction,
 ):
     app.command()(command)
 

@@ -32,6 +32,12 @@ class Column:
         """Its name with the unit, as it stands above the numbers."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
+    @property
+    def stacked_heading(self) -> str:
+        """The heading in lines, where it would make a column of numbers wider than they are."""
+        narrow = self.align == "right" and len(self.heading) > 10
+        return self.heading.replace(" ", "\n") if narrow else self.heading
+
     def write(self, cell: Cell) -> str:
         """A cell as text: floats by the column's format, absent values as a dash."""
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
@@ -41,7 +47,7 @@ class Column:
         if isinstance(cell, float):
             written = format(cell, self.format)
             # What rounds to zero has no sign.
-            return written.lstrip("-") if not written.strip("-0.") else written
+            return written.lstrip("-") if not written.strip("-0.%") else written
         return str(cell)
 
 
@@ -107,9 +113,13 @@ class Table:
     def __rich__(self) -> Group:
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in self.columns:
-            heading = Text(column.heading)
             never = column.wrap == "never"
-            table.add_column(heading, justify=column.align, no_wrap=never, overflow="fold")
+            table.add_column(
+                Text(column.stacked_heading),
+                justify=column.align,
+                no_wrap=never,
+                overflow="fold",
+            )
         for row in self.rows:
             # Text, not str: a token may contain what rich would read as markup.
             cells = zip(self.columns, row, strict=True)

@@ -1,0 +1,132 @@
+"""Circuits between tokens at the shape of GPT-2 small: spectra of all heads, extremes of one.
+
+Beside transformer-lens, which lives in an environment of its own (`make peers`); without it those
+lines say what ours cost and compare with nothing.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.measurement import Measurement
+from pathsum.algebra import Factored
+from pathsum.circuits import copying_ratios, token_ov
+from pathsum.circuits.basis import token_product
+from pathsum.circuits.copying import layer_eigenvalues
+from pathsum.model import Config, Model, random_model
+
+PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
+LAYERS, HEADS, D, K, VOCAB = 12, 12, 768, 64, 50_257
+BLOCK = 1024
+
+# The circuit as its documentation builds it, one layer at a time to keep it in memory.
+PEER_PROGRAM = f"""
+import json, time, torch
+torch.set_num_threads({torch.get_num_threads()})
+from transformer_lens import FactoredMatrix
+torch.manual_seed(0)
+W_E, W_U = torch.randn({VOCAB}, {D}), torch.randn({D}, {VOCAB})
+start, total = time.perf_counter(), 0
+for layer in range({LAYERS}):
+    OV = FactoredMatrix(torch.randn({HEADS}, {D}, {K}), torch.randn({HEADS}, {K}, {D}))
+    begin = time.perf_counter()
+    values = (W_E @ OV @ W_U).eigenvalues
+    total += time.perf_counter() - begin
+    assert values.shape == ({HEADS}, {K})
+print(json.dumps(total))
+"""
+
+
+def main() -> list[Measurement]:
+    """Measure."""
+    config = Config(LAYERS, HEADS, D, K, VOCAB, 8, norm="none")
+    model = random_model(config, seed=0)
+    found = [*extremes(model), *spectra(model)]
+    for one in found:
+        print(one, flush=True)
+    return found
+
+
+def spectra(model: Model) -> list[Measurement]:
+    """Eigenvalues of all 144 full OV circuits; then the same with the null of each ratio."""
+
+    def ours() -> None:
+        product = token_product(model.weights, 0)
+        for layer in range(LAYERS):
+            layer_eigenvalues(model.weights, layer, product)
+
+    seconds = best(ours, 2)
+    theirs = peer_seconds()
+    told = "transformer-lens" if theirs is not None else "transformer-lens (environment missing)"
+    null = best(lambda: copying_ratios(model), 1)
+    return [
+        Measurement("eigenvalues of 144 full OV", seconds, "s", told, theirs),
+        Measurement("the same with the copying null, 400 draws", null, "s", "without it", seconds),
+    ]
+
+
+def extremes(model: Model) -> list[Measurement]:
+    """The 100 largest of one full OV's 2.5 billion entries, beside the bare products."""
+    ov = token_ov(model, "L5H5")
+    before = peak_memory(reset=True)
+    seconds = best(lambda: ov.topk(100), 2)
+    after = peak_memory()
+    bare = best(lambda: blocked_product(ov), 2)
+    return [
+        Measurement("top 100 of one full OV", seconds, "s", "bare blocked GEMM", bare),
+        Measurement("its memory above the model", (after - before) / 2**20, "MB"),
+    ]
+
+
+def blocked_product(f: Factored) -> None:
+    """Every block of the product once, and nothing else."""
+    buffer = f.A.new_empty(BLOCK * BLOCK)
+    right: list[Tensor] = [part.contiguous() for part in f.B.split(BLOCK, dim=1)]
+    for rows in f.A.split(BLOCK):
+        for columns in right:
+            m, n = len(rows), columns.shape[1]
+            torch.mm(rows, columns, out=buffer[: m * n].view(m, n))
+
+
+def peer_seconds() -> float | None:
+    """What transformer-lens takes in a process of its own, or None where it is not there."""
+    if not PEER.exists():
+        return None
+    done = subprocess.run(
+        [str(PEER), "-c", PEER_PROGRAM], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(done.stderr, file=sys.stderr)
+        raise RuntimeError("transformer-lens failed on its own circuit")
+    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def best(run: Callable[[], object], times: int) -> float:
+    """The shortest of some runs, in seconds."""
+    found: list[float] = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def peak_memory(reset: bool = False) -> int:
+    """The largest resident size since the last reset, in bytes; Linux tells, others give 0."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Composition of all pairs of heads with nulls at the shapes of GPT-2 small and XL, 2 threads.
+
+Beside transformer-lens (`make peers`), which gives scores without nulls, and beside the time that
+the multiplications alone would take: our own count of them at the rate of a large matrix product on
+this machine, measured before and after. Random weights; LayerNorm with gains, as GPT-2 has it.
+
+At these shapes a pair costs d² by blocks of the symmetric forms and 2 d k² by products of factors:
+0.6 against 6.3 million at d = 768, 2.6 against 13.1 million at d = 1600, k = 64.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks.measurement import Measurement
+from pathsum.circuits import composition, gram
+from pathsum.circuits.sides import sides
+from pathsum.model import Config, Model, random_model
+
+PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
+THREADS = 2
+SMALL = Config(12, 12, 768, 64, 1000, 8, positions="residual", norm="layer")
+XL = Config(48, 25, 1600, 64, 1000, 8, positions="residual", norm="layer")
+
+# What all_composition_scores does, on weights alone.
+PEER_PROGRAM = f"""
+import json, time, torch
+torch.set_num_threads({THREADS})
+from pathlib import Path
+from transformer_lens import FactoredMatrix
+from transformer_lens.utilities.matrix import composition_scores
+torch.manual_seed(0)
+shape = ({SMALL.n_layers}, {SMALL.n_heads}, {SMALL.d_model}, {SMALL.d_head})
+W_Q, W_K, W_V, W_O = (torch.randn(shape) for _ in range(4))
+W_O = W_O.transpose(-2, -1).contiguous()
+def peak():
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return int(next(row for row in rows if row.startswith("VmHWM")).split()[1]) / 1024
+Path("/proc/self/clear_refs").write_text("5")
+before, start = peak(), time.perf_counter()
+OV, QK = FactoredMatrix(W_V, W_O), FactoredMatrix(W_Q, W_K.transpose(-2, -1))
+for right in (QK, QK.T, OV):
+    composition_scores(OV, right, broadcast_dims=True)
+print(json.dumps([time.perf_counter() - start, peak() - before]))
+"""
+
+
+def main() -> list[Measurement]:
+    """Measure, print and return."""
+    torch.set_num_threads(THREADS)
+    found = [*small(), *xl()]
+    for each in found:
+        ratio = "" if each.ratio is None else f"{each.ratio:8.4f} × {each.other}"
+        print(f"{each.what:<56} {each.ours:8.2f} {each.unit:<3} {ratio}", flush=True)
+    return found
+
+
+def small() -> list[Measurement]:
+    """GPT-2 small: 144 heads, 28,512 edges."""
+    model = random_model(SMALL, gains=True)
+    composition(model)
+    seconds, memory, bound = measured(model, rounds=5)
+    theirs = peer()
+    name = "transformer-lens 4.3, no nulls"
+    if theirs is None:
+        name += " (not installed: make peers)"
+    return [
+        Measurement("GPT-2 small", seconds, "s", name, theirs and theirs[0]),
+        Measurement("GPT-2 small, its own products alone", seconds, "s", "GEMM rate", bound),
+        Measurement("GPT-2 small, above the weights", memory, "MB", name, theirs and theirs[1]),
+    ]
+
+
+def xl() -> list[Measurement]:
+    """GPT-2 XL: 1,200 heads, 2.1 million edges; peak memory with the weights."""
+    model = random_model(XL, gains=True)
+    seconds, memory, bound = measured(model, rounds=1)
+    total = resident() + memory
+    limit = "4 GB"
+    return [
+        Measurement("GPT-2 XL, its own products alone", seconds, "s", "GEMM rate", bound),
+        Measurement("GPT-2 XL, above the weights", memory, "MB"),
+        Measurement("GPT-2 XL, the whole process", total, "MB", limit, 4096.0),
+    ]
+
+
+def measured(model: Model, rounds: int) -> tuple[float, float, float]:
+    """Seconds and MB above what was there before, and seconds of the multiplications alone."""
+    forms = sides(model, centred=True, offset=None)
+    count = gram.flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
+    del forms
+    rate = gemm_rate()
+    before = peak(reset=True)
+    seconds = min(timed(lambda: composition(model)) for _ in range(rounds))
+    memory = peak() - before
+    return seconds, memory, count / max(rate, gemm_rate())
+
+
+def gemm_rate(size: int = 3072) -> float:
+    """Multiplications and additions a second in one large square product, the best of some."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / min(timed(lambda: a @ b) for _ in range(5))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def peer() -> tuple[float, float] | None:
+    """What transformer-lens takes in a process of its own: seconds and MB, or None without it."""
+    if not PEER.exists():
+        return None
+    command = [str(PEER), "-c", PEER_PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr, file=sys.stderr)
+        raise RuntimeError("transformer-lens failed on its own composition scores")
+    seconds, memory = json.loads(done.stdout.strip().splitlines()[-1])
+    return float(seconds), float(memory)
+
+
+def peak(reset: bool = False) -> float:
+    """The largest resident size since the last reset, in MB (Linux)."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    return status("VmHWM")
+
+
+def resident() -> float:
+    """The resident size, in MB (Linux)."""
+    return status("VmRSS")
+
+
+def status(name: str) -> float:
+    """A line of what the system knows of this process, in MB."""
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return int(next(row for row in rows if row.startswith(name)).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Training: seconds for a million tokens, beside a lean loop in plain PyTorch, at two sizes.
+
+The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
+queries and keys (they read the stream with positions added) and one for values, fused AdamW for
+everything. Ours does more (Muon, a schedule) and is timed as it trains, with its data loading;
+reports, looks and checkpoints are left out on both sides. Rounds alternate, so that a machine that
+slows down slows both; the best round of each counts.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.measurement import Measurement
+from pathsum.model import Config
+from pathsum.text import Corpus
+from pathsum.training import Recipe, recipe
+from pathsum.training.distributed import World
+from pathsum.training.metrics import unwatched
+from pathsum.training.session import Session
+
+STEPS, ROUNDS = 40, 5
+
+
+class PlainLayer(nn.Module):
+    """Attention as one writes it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        width = config.n_heads * config.d_head
+        self.config = config
+        self.qk = nn.Linear(config.d_model, 2 * width, bias=False)
+        self.v = nn.Linear(config.d_model, width, bias=False)
+        self.o = nn.Linear(width, config.d_model, bias=False)
+        self.position = nn.Embedding(config.n_ctx, config.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stream after this layer."""
+        batch, places, _ = x.shape
+        shape = (batch, places, self.config.n_heads, self.config.d_head)
+        query, key = self.qk(x + self.position.weight[:places]).chunk(2, dim=-1)
+        parts = [part.view(shape).transpose(1, 2) for part in (query, key, self.v(x))]
+        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        return x + self.o(mixed.transpose(1, 2).reshape(batch, places, -1))
+
+
+class Plain(nn.Module):
+    """The whole of it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(config.d_vocab, config.d_model)
+        self.layers = nn.Sequential(*(PlainLayer(config) for _ in range(config.n_layers)))
+        self.unembed = nn.Linear(config.d_model, config.d_vocab, bias=False)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The loss."""
+        logits = self.unembed(self.layers(self.embed(tokens)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class PlainLoop:
+    """A lean loop on tokens in memory."""
+
+    def __init__(self, chosen: Recipe, corpus: Corpus) -> None:
+        self.chosen = chosen
+        self.tokens = corpus.train.windows(range(4000), chosen.config.n_ctx + 1)
+        self.model = Plain(chosen.config)
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=0.004, fused=True)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def step(self) -> None:
+        """One step."""
+        rows = torch.randint(len(self.tokens), (self.chosen.batch,), generator=self.generator)
+        batch = self.tokens[rows]
+        loss = self.model(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+
+def seconds_a_million_tokens(chosen: Recipe, step: object) -> float:
+    """The time of some steps, scaled."""
+    begin = time.perf_counter()
+    for _ in range(STEPS):
+        step()  # pyright: ignore[reportCallIssue]
+    tokens = STEPS * chosen.batch * chosen.config.n_ctx
+    return (time.perf_counter() - begin) / tokens * 1e6
+
+
+def compare(what: str, chosen: Recipe) -> Measurement:
+    """Both loops, in turn."""
+    corpus = Corpus.open(chosen.data.corpus, vocabulary=chosen.data.vocabulary)
+    with tempfile.TemporaryDirectory() as folder:
+        here = World(0, 1, torch.device("cpu"))
+        ours = Session(chosen, corpus, Path(folder), here, "ddp", unwatched)
+        theirs = PlainLoop(chosen, corpus)
+        rounds = [
+            (
+                seconds_a_million_tokens(chosen, ours.learn),
+                seconds_a_million_tokens(chosen, theirs.step),
+            )
+            for _ in range(ROUNDS)
+        ]
+    best = [min(times) for times in zip(*rounds, strict=True)]
+    return Measurement(
+        f"{what}, a million tokens", best[0], "s", "plain PyTorch, fused attention", best[1]
+    )
+
+
+def main() -> list[Measurement]:
+    """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
+    wide = recipe("two-layer", "bundled", data__corpus="python", data__vocabulary=2048, batch=4)
+    return [
+        compare("two layers, d_model 128", recipe("two-layer", "quick")),
+        compare("two layers, d_model 256", wide),
+    ]

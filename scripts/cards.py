@@ -1,0 +1,287 @@
+"""The numbers of a model's card, measured anew: losses, heads, circuits, each with its interval.
+
+    python scripts/cards.py RUN ...                 measure runs of `pathsum train`, print the cards
+    python scripts/cards.py RUN ... --bundle DIR    put each model, in half precision, into DIR/NAME
+                                                    and measure what was put there
+
+A run's folder names its corpus, which is opened again (and built, if it is not in the cache), so
+the held-out text is the one that training never saw. Cards are card.json and card.md beside the
+model.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import pathsum as ps
+from pathsum.circuits import composition, copying_ratios
+from pathsum.heads import atlas
+from pathsum.model import Model
+from pathsum.text import Corpus
+from pathsum.text.probes import random_repeats
+from pathsum.training import Recipe
+from pathsum.training.checkpoint import read_run
+from pathsum.training.probe import often_seen, token_losses
+
+SEQUENCES, TOGETHER = 512, 16
+# p < 0.001 needs more draws of the null than 1,000.
+NULL_DRAWS = 4000
+SHOWN_TWICE = 100
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean with the half-width of its 95 % interval; sequences or draws are the sample."""
+
+    value: float
+    within: float
+
+    @classmethod
+    def of(cls, sample: Tensor) -> "Measured":
+        """From independent values."""
+        spread = float(sample.double().std() / math.sqrt(len(sample)))
+        return cls(float(sample.double().mean()), 1.96 * spread)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.within:.3f}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something a model must show, and whether it does."""
+
+    what: str
+    value: float
+    needed: str
+    passed: bool
+
+
+def losses(model: Model, tokens: Tensor) -> Tensor:
+    """The loss at every predicted token, [sequence, pos − 1]."""
+    return torch.cat([token_losses(model(part), part) for part in tokens.split(TOGETHER)])
+
+
+def bigram_losses(corpus: Corpus, tokens: Tensor) -> tuple[Tensor, float]:
+    """Losses of p(b | a) = (n(a, b) + α p(b)) / (n(a) + α), with the α that suits it best."""
+    vocabulary = corpus.info.vocabulary
+    pairs = np.zeros(vocabulary * vocabulary, dtype=np.int64)
+    for array in corpus.train.arrays:
+        ids = np.asarray(array, dtype=np.int64)
+        pairs += np.bincount(ids[:-1] * vocabulary + ids[1:], minlength=len(pairs))
+    counts = torch.from_numpy(pairs).view(vocabulary, vocabulary).double()
+    single = (corpus.token_counts.double() + 1) / (corpus.token_counts.sum() + vocabulary)
+    before, after = tokens[:, :-1], tokens[:, 1:]
+    seen, first = counts[before, after], counts.sum(1)[before]
+    best, chosen = torch.empty(0), 0.0
+    for alpha in (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0):
+        found = -((seen + alpha * single[after]) / (first + alpha)).log()
+        if not len(best) or found.mean() < best.mean():
+            best, chosen = found, alpha
+    return best, chosen
+
+
+def of_text(model: Model, corpus: Corpus) -> dict[str, Any]:
+    """Held-out loss beside the bigram table's, and a held-out text shown twice."""
+    tokens = corpus.held_out_batch(SEQUENCES, model.config.n_ctx)
+    found = losses(model, tokens)
+    table, alpha = bigram_losses(corpus, tokens)
+    length = min(SHOWN_TWICE, (model.config.n_ctx - 1) // 2)
+    start, text = tokens[:, :1], tokens[:, 1 : 1 + length]
+    twice = losses(model, torch.cat((start, text, text), dim=1))
+    first, second = twice[:, : length - 1].mean(1), twice[:, length : 2 * length - 1].mean(1)
+    # A window begins in the middle of a text, which a table of neighbours cannot know.
+    return {
+        "held_out_loss": Measured.of(found.mean(1)),
+        "bigram_loss": Measured.of(table[:, 1:].mean(1)),
+        "bigram_alpha": alpha,
+        "over_bigram": Measured.of((found[:, 1:] - table[:, 1:]).mean(1)),
+        "text_first_time": Measured.of(first),
+        "text_second_time": Measured.of(second),
+        "text_drop": Measured.of(first - second),
+    }
+
+
+def of_repeats(model: Model, draws: int = 64, length: int = 64) -> dict[str, Any]:
+    """Loss on random tokens the first and the second time, and what guessing among them costs."""
+    assert model.token_counts is not None
+    start = model.config.start_token
+    assert start is not None
+    pool = often_seen(model.token_counts, start, 2 * length)
+    probe = random_repeats(pool, length, repeats=2, draws=draws, start_token=start)
+    found = losses(model, probe.tokens)
+    first = found[:, :length].mean(1)
+    second = found[:, length + 1 :].mean(1)
+    return {
+        "repeat_first_time": Measured.of(first),
+        "repeat_second_time": Measured.of(second),
+        "repeat_drop": Measured.of(first - second),
+        "uniform_guessing": math.log(len(pool)),
+    }
+
+
+def of_heads(model: Model) -> dict[str, Any]:
+    """The best head by each score, copying heads, and the strongest K-composition."""
+    found = atlas(model, draws=40)
+    labels = [head.label for head in model.heads]
+    best: dict[str, Any] = {}
+    for name in ("previous_token", "induction", "prefix_matching"):
+        label = max(labels, key=lambda one: found[one].scores[name].value)
+        score = found[label].scores[name]
+        best[name] = {
+            "head": label,
+            "score": Measured(score.value, 1.96 * score.stderr),
+            "chance": score.null,
+        }
+    ratios = copying_ratios(model, draws=NULL_DRAWS).heads
+    best["copying_heads"] = sum(head.ratio > 0 and head.p < 0.001 for head in ratios)
+    best["heads"] = len(ratios)
+    if model.config.n_layers > 1:
+        scores = composition(model)
+        excess = scores.k.excess.nan_to_num(-1)
+        write, read = divmod(int(excess.argmax()), excess.shape[1])
+        best["k_composition"] = {
+            "writes": scores.heads[write],
+            "reads": scores.heads[read],
+            "excess": float(excess.max()),
+            "p": float(scores.k.p[write, read]),
+        }
+    return best
+
+
+def checks(layers: int, found: dict[str, Any]) -> list[Check]:
+    """What a model of a depth must show."""
+    if layers == 0:
+        over = found["over_bigram"].value
+        return [Check("loss over the bigram table's", over, "≤ 0.05", over <= 0.05)]
+    stripe = found["induction"]["score"].value
+    drop = found["repeat_drop"].value
+    if layers == 1:
+        share = found["copying_heads"] / found["heads"]
+        return [
+            Check("share of copying heads, p < 0.001", share, "≥ 0.5", share >= 0.5),
+            Check("induction stripe", stripe, "< 0.05", stripe < 0.05),
+            Check("drop on random repeats", drop, "< 0.3", drop < 0.3),
+        ]
+    previous, text = found["previous_token"]["score"].value, found["text_drop"].value
+    prefix, second = found["prefix_matching"]["score"].value, found["repeat_second_time"].value
+    edge = found["k_composition"]
+    meets = (edge["writes"], edge["reads"]) == (
+        found["previous_token"]["head"],
+        found["induction"]["head"],
+    )
+    return [
+        Check("induction stripe", stripe, "≥ 0.5", stripe >= 0.5),
+        Check("previous-token head", previous, "≥ 0.9", previous >= 0.9),
+        Check("drop on random repeats", drop, "≥ 3", drop >= 3),
+        Check("drop on a text shown twice", text, "≥ 1", text >= 1),
+        Check("largest K-composition is between the two", edge["excess"], "it is", meets),
+        Check("target: induction stripe", stripe, "≥ 0.7", stripe >= 0.7),
+        Check("target: prefix matching", prefix, "≥ 0.7", prefix >= 0.7),
+        Check("target: drop on random repeats", drop, "≥ 4", drop >= 4),
+        Check(
+            "target: second time below uniform guessing",
+            second,
+            f"< {found['uniform_guessing']:.2f}",
+            second < found["uniform_guessing"],
+        ),
+    ]
+
+
+def card(folder: Path, run: Path) -> dict[str, Any]:
+    """Measure the model in a folder that a run trained."""
+    told = read_run(run)
+    made = Recipe.from_dict(told["recipe"])
+    corpus = Corpus.open(
+        made.data.corpus,
+        vocabulary=made.data.vocabulary,
+        held_out=made.data.held_out,
+        field=made.data.field,
+    )
+    model = ps.load(folder)
+    found: dict[str, Any] = of_text(model, corpus)
+    if model.config.n_layers:
+        found |= of_repeats(model) | of_heads(model)
+    config = model.config
+    scale = f", positions × {made.start.later_position_scale:g} after the first layer"
+    about = f"trained on {made.data.corpus}, seed {made.seed}"
+    return {
+        "format": "pathsum-card",
+        "version": 1,
+        "name": made.name,
+        "about": about + (scale if config.n_layers > 1 else ""),
+        "corpus": told["corpus"] | {"folder": ""},
+        "recipe": told["recipe"],
+        "machine": told["machine"],
+        "tokens_trained": made.tokens,
+        "measured": found,
+        "checks": checks(config.n_layers, found),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Records as JSON has them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def as_text(made: dict[str, Any]) -> str:
+    """A card for people."""
+    lines = [f"# {made['name']}", "", made["about"] + ".", "", "| measured | |", "|---|---|"]
+    for name, value in made["measured"].items():
+        shown = value
+        if isinstance(value, dict):
+            shown = ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+        lines.append(f"| {name.replace('_', ' ')} | {_short(shown)} |")
+    lines += ["", "| check | value | needed | |", "|---|---|---|---|"]
+    lines += [
+        f"| {one.what} | {one.value:.3f} | {one.needed} | {'passes' if one.passed else 'misses'} |"
+        for one in made["checks"]
+    ]
+    corpus = made["corpus"]
+    origin = f"{corpus['about']}; {corpus['tokens']:,} tokens, {corpus['fingerprint'][:16]}"
+    told = (
+        f"Trained on {made['tokens_trained']:,} tokens of the corpus `{corpus['name']}` "
+        f"({origin}), "
+        f"vocabulary {corpus['vocabulary']:,}. Intervals are 95 %, over sequences or draws."
+    )
+    lines += ["", told, ""]
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """Measure what was named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--bundle", type=Path, metavar="DIR")
+    asked = parser.parse_args()
+    for run in asked.runs:
+        folder = run
+        if asked.bundle is not None:
+            model = ps.load(run)
+            folder = asked.bundle / model.name
+            model.to(torch.float16).save(folder)
+        made = card(folder, run)
+        text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"
+        (folder / "card.json").write_text(text, encoding="utf-8")
+        (folder / "card.md").write_text(as_text(made), encoding="utf-8")
+        print(as_text(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Train the models that come with pathsum, and put them and their cards into the package.
+
+    python scripts/train_bundled.py [NAME ...]
+
+Hours on two cores, for all of them. Each trains in runs/bundled/NAME and is resumed from there if
+it was stopped. The models are those of the preset `bundled`.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "runs" / "bundled"
+INTO = ROOT / "src" / "pathsum" / "sources" / "bundled"
+
+
+def main(names: list[str]) -> None:
+    """Train what was named, or all."""
+    from pathsum.training import variants
+
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    for name in names or variants("bundled"):
+        run = RUNS / name
+        begun = (run / "run.json").exists()
+        what = [str(run), "--resume"] if begun else [name, "--preset", "bundled", "--out", str(run)]
+        command = [sys.executable, "-m", "pathsum", "train", *what]
+        subprocess.run(command, env=environment, check=True)
+        cards = [
+            sys.executable,
+            str(ROOT / "scripts" / "cards.py"),
+            str(run),
+            "--bundle",
+            str(INTO),
+        ]
+        subprocess.run(cards, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""The paper, from weights alone: what can be said about a model before it has read anything.
+
+    bigram           the direct path W_E W_U, and how well it is a text's bigram table
+    token_qk         who attends to whom, between tokens       attention   one token's view of it
+    token_ov         what attending does to logits             effect      one token's view of it
+    copying          eigenvalues with their null, the diagonal, top-1; clusters of tokens
+    skip_trigrams    [source] … [destination] → [out], patterns, bugs, what text says
+    positional       the offset profile of each head
+    composition      how much each head reads of what each earlier one writes, beside chance
+    bandwidth        who uses which dimensions of the stream; virtual_weights, write to read
+
+No vocabulary × vocabulary matrix is ever made: circuits between tokens stay factored, and their
+largest entries, rows and spectra are found from the factors.
+"""
+
+from pathsum.circuits.bandwidth import Bandwidth, bandwidth
+from pathsum.circuits.bigram import Bigram, Continuations, bigram, continuations
+from pathsum.circuits.bug_cost import BugCost, bug_cost
+from pathsum.circuits.bugs import Bug, Bugs, forced_bugs
+from pathsum.circuits.cards import HeadCard, TokenCard, head_card, token_card
+from pathsum.circuits.clusters import Clusters, Mode, clusters
+from pathsum.circuits.components import PairComponents, pair_components
+from pathsum.circuits.composition import Composition, CompositionScores, composition
+from pathsum.circuits.copying import Copying, CopyingRatios, copying, copying_ratios
+from pathsum.circuits.edges import Edge, Edges
+from pathsum.circuits.evidence import Evidence
+from pathsum.circuits.ov import Effect, effect, token_ov
+from pathsum.circuits.patterns import Pattern
+from pathsum.circuits.positional import OffsetProfile, Positional, positional
+from pathsum.circuits.projection import ProjectionKernel, projection_kernel
+from pathsum.circuits.qk import Attention, attention, token_qk
+from pathsum.circuits.sequences import open_text
+from pathsum.circuits.skip_trigrams import SkipTrigram, SkipTrigrams, skip_trigrams
+from pathsum.circuits.source_table import SourceTable, source_table
+from pathsum.circuits.tokens import Scored, Token
+from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
+
+__all__ = [
+    "Attention",
+    "Bandwidth",
+    "Bigram",
+    "Bug",
+    "BugCost",
+    "Bugs",
+    "Clusters",
+    "Composition",
+    "CompositionScores",
+    "Continuations",
+    "Copying",
+    "CopyingRatios",
+    "Edge",
+    "Edges",
+    "Effect",
+    "Evidence",
+    "HeadCard",
+    "Mode",
+    "OffsetProfile",
+    "PairComponents",
+    "Pattern",
+    "Positional",
+    "ProjectionKernel",
+    "Scored",
+    "SkipTrigram",
+    "SkipTrigrams",
+    "SourceTable",
+    "Token",
+    "TokenCard",
+    "VirtualWeights",
+    "attention",
+    "bandwidth",
+    "bigram",
+    "bug_cost",
+    "clusters",
+    "composition",
+    "continuations",
+    "copying",
+    "copying_ratios",
+    "effect",
+    "forced_bugs",
+    "head_card",
+    "open_text",
+    "pair_components",
+    "positional",
+    "projection_kernel",
+    "skip_trigrams",
+    "source_table",
+    "token_card",
+    "token_ov",
+    "token_qk",
+    "virtual_weights",
+]

@@ -1,0 +1,165 @@
+"""Where heads look by position alone: a profile over offsets, read from weights.
+
+The score of destination i and source j has a part that no token enters. Where position vectors
+exist (in the inputs of W_Q and W_K, or in the stream) it is `posQ[i] · posK[j]`, plus b_Q's part of
+the query; on a rotary model it is the average query against the average key, turned by the offset.
+Softmax ignores what is constant along a row, so each row is centred over a window of offsets, the
+same for every destination counted: a score that depends on the offset alone then has no spread.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.circuits.basis import refuse_capped_scores, require_heads
+from pathsum.circuits.offsets import offset_parts
+from pathsum.circuits.tokens import joined
+from pathsum.errors import InputError
+from pathsum.model import HeadName, Model
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+WINDOW = 64
+
+
+@dataclass(frozen=True, eq=False)
+class OffsetProfile(Record, kind="offset-profile"):
+    """What one head makes of offsets, destination − source, from 0 to the window's end.
+
+    `score[Δ]` is the mean over destinations of the position part of the score, each destination's
+    own mean over the window removed, and `spread[Δ]` its standard deviation over destinations
+    (places, or on a rotary model destination tokens).
+    `attention[Δ]` is the mean pattern that the position part alone would give, over the whole
+    context (None where a scale that it depends on is not known from weights). `content` is the
+    standard deviation of the content part of the score over token pairs, and `position` that of
+    `score` over offsets: the larger of the two decides where the head looks.
+    """
+
+    head: str
+    score: Float[Tensor, " window"]
+    spread: Float[Tensor, " window"]
+    attention: Float[Tensor, " window"] | None
+    position: float
+    content: float
+    note: str
+
+    @property
+    def peak(self) -> int:
+        """The offset with the largest score."""
+        return int(self.score.argmax())
+
+    @property
+    def share(self) -> float:
+        """position² / (position² + content²): 1 for a head that looks by position alone."""
+        total = self.position**2 + self.content**2
+        return self.position**2 / total if total > 0 else float("nan")
+
+    def to_table(self) -> Table:
+        """The first offsets, one a row."""
+        columns = (
+            Column("offset"),
+            Column("score", "+.3f"),
+            Column("spread"),
+            Column("attention"),
+        )
+        rows = tuple(
+            (
+                *(offset, float(self.score[offset]), float(self.spread[offset])),
+                None if self.attention is None else float(self.attention[offset]),
+            )
+            for offset in range(min(len(self.score), 10))
+        )
+        told = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
+        title = f"{self.head}: scores by offset from position alone"
+        return Table(columns, rows, title=title, note=joined((told, self.note)))
+
+
+@dataclass(frozen=True, eq=False)
+class Positional(Record, kind="positional"):
+    """The offset profiles of all heads."""
+
+    heads: tuple[OffsetProfile, ...]
+    note: str
+
+    def __getitem__(self, label: str) -> OffsetProfile:
+        return next(head for head in self.heads if head.head == label)
+
+    def to_table(self) -> Table:
+        """One row a head: where its profile peaks, and position beside content."""
+        columns = (
+            text_column("head"),
+            Column("peak at"),
+            Column("score", "+.2f"),
+            Column("attention"),
+            Column("position sd", ".2f"),
+            Column("content sd", ".2f"),
+            Column("share", ".1%"),
+        )
+        rows = tuple(
+            (
+                *(h.head, h.peak, float(h.score[h.peak])),
+                None if h.attention is None else float(h.attention[h.peak]),
+                *(h.position, h.content, h.share),
+            )
+            for h in self.heads
+        )
+        told = "score, attention: at the peak; share: position² / (position² + content²)"
+        title = "where heads look by position alone"
+        return Table(columns, rows, title=title, note=joined((told, self.note)))
+
+
+@torch.no_grad()
+def positional(
+    model: Model, *heads: HeadName, window: int | None = None, progress: Progress = silent
+) -> Positional:
+    """The offset profile of each head (all if none are named), with the content term beside it.
+
+    `window` is how many offsets are looked at: by default half the context, 64 at most, so that
+    every destination counted (those from window − 1 on) sees all of them.
+
+    >>> from pathsum.model import construct
+    >>> profile = positional(construct.induction(), "L0H0").heads[0]
+    >>> profile.peak, round(float(profile.attention[1]), 3)
+    (1, 1.0)
+
+    What position does through composition (a head that reads what an earlier one wrote about
+    positions) is not here: that is in the scores of a run.
+    """
+    require_heads(model)
+    refuse_capped_scores(model, "where heads look")
+    config = model.config
+    if config.positions == "none":
+        raise InputError(
+            "this model has positions='none': no score of it depends on position; "
+            "a model with positions 'qk', 'residual' or 'rotary' would be right"
+        )
+    if window is None:
+        window = max(1, min(WINDOW, config.n_ctx // 2))
+    if not 1 <= window <= config.n_ctx:
+        raise InputError(
+            f"window={window} offsets do not fit a context of {config.n_ctx}; "
+            f"from 1 to {config.n_ctx} would be right"
+        )
+    chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
+    found: list[OffsetProfile] = []
+    for index, head in enumerate(chosen):
+        progress(index, len(chosen), f"offsets of {head.label}")
+        parts = offset_parts(head, window)
+        centred = parts.rows - parts.rows.mean(1, keepdim=True)
+        weight = parts.weights[:, None]
+        score = (weight * centred).sum(0)
+        found.append(
+            OffsetProfile(
+                head=head.label,
+                score=score,
+                spread=(weight * (centred - score).square()).sum(0).sqrt(),
+                attention=parts.attention,
+                position=float(score.std(correction=0)),
+                content=parts.content,
+                note=parts.note,
+            )
+        )
+    progress(len(chosen), len(chosen), "offsets")
+    remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
+    return Positional(tuple(found), joined(tuple(remarks)))

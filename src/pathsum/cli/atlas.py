@@ -1,0 +1,29 @@
+"""`pathsum atlas`: every head of a model, every score, and a kind where the evidence agrees."""
+
+from typing import Annotated
+
+import typer
+
+from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.view import progress, show
+
+
+def atlas(
+    model: ModelName,
+    head: Annotated[
+        str | None, typer.Option("--head", help="Show one head, all its scores and its evidence.")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the probe.")] = 10,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Score every head against chance and name its kind, where data and weights agree."""
+    from pathsum.heads import atlas as make_atlas
+    from pathsum.sources import load
+
+    loaded = load(model)
+    if head is not None:
+        loaded.head(head)  # a head that is not there is said before the work, not after it
+    with progress(as_json) as advance:
+        found = make_atlas(loaded, draws=draws, seed=seed, progress=advance)
+    show(found if head is None else found[head], as_json)

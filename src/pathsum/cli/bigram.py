@@ -1,0 +1,40 @@
+"""`pathsum bigram`: the direct path of a model."""
+
+from typing import Annotated
+
+import typer
+
+from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.view import progress, show
+
+
+def bigram(
+    model: ModelName,
+    token: Annotated[
+        str | None, typer.Option("--token", help="Show what is expected after this token.")
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="How many rows (20), or tokens with --token (10).")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus",
+            help="Compare with the bigrams of a text: a corpus name, a file or a folder.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the direct path W_E W_U: what each token says about the next one without any head."""
+    from pathsum.circuits import bigram as direct_path
+    from pathsum.circuits import continuations, open_text
+    from pathsum.sources import load
+
+    loaded = load(model)
+    if token is not None:
+        show(continuations(loaded, token, k), as_json)
+        return
+    with progress(as_json) as told:
+        text = None if corpus is None else open_text(loaded, corpus, progress=told)
+        found = direct_path(loaded, text, k, progress=told)
+    show(found, as_json)

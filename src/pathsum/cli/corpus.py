@@ -1,0 +1,39 @@
+"""`pathsum corpus`: build a corpus and say what is in it."""
+
+from typing import Annotated
+
+import typer
+
+from pathsum.cli.options import AsJson
+from pathsum.cli.view import progress, show
+
+
+def corpus(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME|PATH]",
+            help="A named corpus, a file, a folder, or a dataset on the hub (owner/name). "
+            "Without it the named ones are listed.",
+        ),
+    ] = None,
+    vocab: Annotated[int, typer.Option("--vocab", help="How many tokens to learn.")] = 1024,
+    held_out: Annotated[
+        float, typer.Option("--held-out", help="The share of documents to hold out.")
+    ] = 0.05,
+    field: Annotated[
+        str, typer.Option("--field", help="Where .jsonl, Parquet and datasets keep their text.")
+    ] = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Build a corpus (tokenizer and tokens, kept in the cache folder) and describe it."""
+    from pathsum.text import Corpus, named_corpora
+
+    if name is None:
+        show(named_corpora(), as_json)
+        return
+    with progress(as_json) as advance:
+        built = Corpus.open(
+            name, vocabulary=vocab, held_out=held_out, field=field, progress=advance
+        )
+    show(built.info, as_json)

@@ -1,0 +1,131 @@
+"""`pathsum train`: a model from nothing, with a live view; or one from its checkpoint on."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pathsum.cli.options import AsJson
+from pathsum.cli.view import show
+
+if TYPE_CHECKING:
+    from pathsum.training import Recipe
+
+INTERRUPTED = 130
+
+
+def train(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.toml|RUN",
+            help="zero-layer, one-layer, two-layer; a recipe of your own; a run to resume.",
+        ),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick.")] = False,
+    preset: Annotated[
+        str, typer.Option(help="quick, bundled (hours) or paper (GPUs).")
+    ] = "bundled",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to train in; by default runs/NAME.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Another draw of weights and batches.")] = None,
+    steps: Annotated[int | None, typer.Option(help="How many steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences a step.")] = None,
+    layers: Annotated[int | None, typer.Option(help="How many layers.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="What to learn from.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="How many tokens to learn.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.clip=1.0."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",
+    recipe_only: Annotated[
+        bool, typer.Option("--show", help="Print the recipe as TOML and do nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model. Ctrl-C saves it and says how to go on.
+
+    Many processes: torchrun --nproc-per-node 2 -m pathsum train two-layer --preset paper
+    """
+    # Threads that spin while they wait stop each other when the machine has other work too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
+    short |= {"data.corpus": corpus, "data.vocabulary": vocab}
+    changes = {name: value for name, value in short.items() if value is not None}
+    changes |= dict(map(_setting, change or []))
+    keywords = {name.replace(".", "__"): value for name, value in changes.items()}
+    preset = "quick" if quick else preset
+    if recipe_only:
+        _show_recipe(what, preset, keywords)
+        return
+    _train(what, preset, out, resume, _strategy(strategy), keywords, as_json)
+
+
+def _train(
+    what: str,
+    preset: str,
+    out: Path | None,
+    resume: bool,
+    strategy: Any,
+    changes: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from pathsum.cli.training_view import watching
+    from pathsum.training import train as run
+
+    first = os.environ.get("RANK", "0") == "0"
+    try:
+        with watching(quiet=as_json or not first) as view:
+            done = run(
+                what,
+                preset,
+                out=out,
+                resume=resume,
+                strategy=strategy,
+                watch=view.report,
+                progress=view.advance,
+                **changes,
+            )
+    except KeyboardInterrupt as stopped:
+        if first:
+            print(str(stopped) or "stopped before the first step", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if first:
+        show(done, as_json)
+
+
+def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
+    from pathsum.training import recipe, to_toml
+
+    chosen: Recipe = recipe(what, preset, **changes)
+    print(to_toml(chosen), end="")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """One --set, its value read as TOML reads it, or as a text."""
+    import tomllib
+
+    from pathsum.errors import InputError
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text!r} has no '='; NAME=VALUE would be right")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _strategy(text: str) -> str:
+    from pathsum.errors import InputError
+
+    if text not in ("ddp", "fsdp"):
+        raise InputError(f"--strategy {text!r} is not one there is; ddp or fsdp would be right")
+    return text

@@ -1,0 +1,140 @@
+"""How a training run is watched: a live panel in a terminal, plain lines anywhere else."""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pathsum.training import Metrics
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 40
+
+
+class View(Protocol):
+    """Where a run's reports go while it lasts."""
+
+    def report(self, metrics: "Metrics") -> None:
+        """A step was reported."""
+        ...
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        """The corpus is being built."""
+        ...
+
+
+@contextmanager
+def watching(quiet: bool) -> Generator[View]:
+    """A view of a run. Aside, on stderr: results have stdout."""
+    aside = Console(file=sys.stderr, highlight=False)
+    if quiet:
+        yield _Silence()
+    elif not aside.is_terminal:
+        yield _Lines()
+    else:
+        with Live(console=aside, auto_refresh=False) as live:
+            yield _Panel(live)
+
+
+def line(metrics: "Metrics") -> str:
+    """A report as one line."""
+    parts = [
+        f"step {metrics.step}/{metrics.steps}",
+        f"loss {metrics.loss:.3f}",
+        f"{metrics.tokens_per_second:,.0f} tokens/s",
+        f"{duration(metrics.seconds_left)} left",
+    ]
+    sight = metrics.sight
+    if sight is not None:
+        parts.append(f"held-out {sight.held_out_loss:.3f}")
+        if sight.induction_head:
+            parts.append(f"previous token {sight.previous_token:.2f} ({sight.previous_token_head})")
+            parts.append(f"induction {sight.induction:.2f} ({sight.induction_head})")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> duration(75.0), duration(7300.0)
+    ('1:15', '2:01:40')
+    """
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def sparkline(values: list[float], low: float, high: float) -> str:
+    """Numbers as a row of bars, the last ones if there are many.
+
+    >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0)
+    '▁▅█'
+    """
+    last = len(_BARS) - 1
+    span = max(high - low, 1e-9)
+    shares = (min(1.0, max(0.0, (value - low) / span)) for value in values[-_WIDE:])
+    return "".join(_BARS[round(share * last)] for share in shares)
+
+
+class _Silence:
+    """Nobody watches."""
+
+    def report(self, metrics: "Metrics") -> None:
+        pass
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        pass
+
+
+class _Lines(_Silence):
+    """A line a report."""
+
+    def report(self, metrics: "Metrics") -> None:
+        print(line(metrics), file=sys.stderr, flush=True)
+
+
+class _Panel:
+    """The live view: what is so, and how it came to be so."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.losses: list[float] = []
+        self.sights: list[Metrics] = []
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        share = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
+        self.live.update(Text(f"corpus: {what}{share}"), refresh=True)
+
+    def report(self, metrics: "Metrics") -> None:
+        self.losses.append(metrics.loss)
+        if metrics.sight is not None:
+            self.sights.append(metrics)
+        self.live.update(self.view(metrics), refresh=True)
+
+    def view(self, metrics: "Metrics") -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=metrics.steps, completed=metrics.step, width=_WIDE)
+        table.add_row("step", f"{metrics.step:,} of {metrics.steps:,}", bar)
+        low, high = min(self.losses), max(self.losses)
+        table.add_row("loss", f"{metrics.loss:.3f} nats", sparkline(self.losses, low, high))
+        sights = [found.sight for found in self.sights if found.sight is not None]
+        if sights:
+            now = sights[-1]
+            table.add_row("held out", f"{now.held_out_loss:.3f} nats", "")
+            if now.induction_head:
+                previous = sparkline([sight.previous_token for sight in sights], 0.0, 1.0)
+                shown = f"{now.previous_token:.2f} {now.previous_token_head}"
+                table.add_row("previous token", shown, previous)
+                stripe = sparkline([sight.induction for sight in sights], 0.0, 1.0)
+                table.add_row("induction", f"{now.induction:.2f} {now.induction_head}", stripe)
+        speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
+        table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")
+        table.add_row("time left", duration(metrics.seconds_left), "Ctrl-C saves and stops")
+        return Group(Text(""), table)

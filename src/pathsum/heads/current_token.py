@@ -1,0 +1,23 @@
+"""Current-token heads: each row attends to itself."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.heads.kind import PAPER_2022, data_score
+from pathsum.heads.view import LayerView
+
+
+def measure(view: LayerView) -> Float[Tensor, "draw head"]:
+    """Mean attention to the own position."""
+    return view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
+
+
+CURRENT_TOKEN = data_score(
+    measure,
+    name="current_token",
+    title="current token",
+    formula="mean over i ≥ 1 of A[i, i]",
+    threshold=0.5,
+    reason="half of the attention: no other single place can have as much",
+    citation=PAPER_2022,
+)

@@ -1,0 +1,49 @@
+"""One number about one head, with what chance would give."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.result import Record
+
+
+@dataclass(frozen=True)
+class Score(Record, kind="head-score"):
+    """A score of a head: its value, its standard error over draws, the null's mean, and p.
+
+    `p` is the share of heads drawn at random that score at least as much, counted as
+    (1 + those at or above) / (1 + all drawn). A score from weights alone has no error.
+    """
+
+    value: float
+    stderr: float
+    null: float
+    p: float
+
+    def passes(self, threshold: float, alpha: float) -> bool:
+        """Whether it reaches the threshold and chance does not explain it."""
+        return self.value >= threshold and self.p <= alpha
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ± {self.stderr:.2f} (chance {self.null:.2f}, p {self.p:.3g})"
+
+
+def against_null(values: Float[Tensor, "draw head"], null: Float[Tensor, " drawn"]) -> list[Score]:
+    """The mean over draws of each head, compared with heads drawn at random."""
+    draws = values.shape[0]
+    error = values.std(0) / draws**0.5 if draws > 1 else torch.full_like(values[0], torch.nan)
+    mean = values.mean(0)
+    above = (null[None] >= mean[:, None]).sum(1)
+    # A head that does nothing has no score, and so nothing to compare.
+    p = torch.where(mean.isnan(), torch.nan, (1 + above) / (1 + len(null)))
+    return [
+        Score(
+            value=float(mean[head]),
+            stderr=float(error[head]),
+            null=float(null.mean()),
+            p=float(p[head]),
+        )
+        for head in range(values.shape[1])
+    ]

@@ -1,0 +1,120 @@
+"""Scores from weights alone: what a head would do, whatever text it is shown."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import copying_ratios
+from pathsum.circuits.qk import average_rotation
+from pathsum.heads.kind import PAPER, ScoreInfo
+from pathsum.heads.score import Score, against_null
+from pathsum.heads.view import turned
+from pathsum.model import Head, HeadId, Model
+from pathsum.model.head import embeddings_as_read
+
+# Heads drawn at random for each layer.
+DRAWN = 200
+
+COPYING_BY_WEIGHTS = ScoreInfo(
+    name="copying_weights",
+    title="copying (weights)",
+    evidence="weights",
+    formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centred",
+    probe="none: weights alone",
+    ceiling=1.0,
+    null="W_V and W_O drawn at random between this model's own embeddings",
+    threshold=0.0,
+    reason="any excess of positive eigenvalues that chance does not explain",
+    citation=PAPER,
+)
+
+MATCHING_BY_WEIGHTS = ScoreInfo(
+    name="matching_weights",
+    title="matching (weights)",
+    evidence="weights",
+    formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centred over tokens",
+    probe="none: weights alone",
+    ceiling=1.0,
+    null="query and key reads of the layer's heads, rotated at random",
+    threshold=0.0,
+    reason="any excess of positive eigenvalues that chance does not explain: same attends to same",
+    citation=PAPER,
+)
+
+DELETING_BY_WEIGHTS = ScoreInfo(
+    name="deleting_weights",
+    title="deleting (weights)",
+    evidence="weights",
+    formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
+    probe="none: weights alone",
+    ceiling=1.0,
+    null="reads of the layer's heads, rotated at random",
+    threshold=0.0,
+    reason="any excess of negative eigenvalues that chance does not explain",
+    citation=PAPER,
+)
+
+WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
+
+
+def weight_scores(model: Model, seed: int = 0) -> dict[HeadId, dict[str, Score]]:
+    """Every score from weights of every head."""
+    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    for ratio, head in zip(copying_ratios(model, seed=seed).heads, model.heads, strict=True):
+        found[head.id]["copying_weights"] = Score(ratio.ratio, 0.0, 0.0, ratio.p)
+    generator = torch.Generator().manual_seed(seed)
+    grams: dict[bool, Tensor] = {}
+    for layer in range(model.config.n_layers):
+        # Layer 0 meets normalised embeddings, all deeper ones the same plain ones.
+        if (layer == 0) not in grams:
+            grams[layer == 0] = _token_gram(model, layer)
+        heads = [head for head in model.heads if head.id.layer == layer]
+        matching = _matching(heads, grams[layer == 0], generator)
+        deleting = _deleting(heads, generator)
+        for head, matches, deletes in zip(heads, matching, deleting, strict=True):
+            found[head.id] |= {"matching_weights": matches, "deleting_weights": deletes}
+    return found
+
+
+def _token_gram(model: Model, layer: int) -> Float[Tensor, "d d"]:
+    """Eᵀ E with keys centred over tokens: all that eigenvalues of full QK see of the embeddings."""
+    embeddings = embeddings_as_read(model.weights, layer)
+    return (embeddings - embeddings.mean(0)).T @ embeddings
+
+
+def _matching(
+    heads: Sequence[Head], gram: Float[Tensor, "d d"], generator: torch.Generator
+) -> list[Score]:
+    """Eigenvalue positivity of full QK, by eig(A B) = eig(B A), against reads rotated at random."""
+    W_Q = torch.stack([head.W_Q for head in heads])
+    W_K = torch.stack([head.W_K for head in heads])
+    if heads[0].model.config.positions == "rotary":
+        W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
+    like = torch.arange(DRAWN) % len(heads)
+    return _scored(
+        positivity(torch.linalg.eigvals(W_K.mT @ gram @ W_Q)),
+        positivity(
+            torch.linalg.eigvals(
+                turned(W_K, like, generator).mT @ gram @ turned(W_Q, like, generator)
+            )
+        ),
+    )
+
+
+def _deleting(heads: Sequence[Head], generator: torch.Generator) -> list[Score]:
+    """Eigenvalue negativity of OV in the stream, against reads rotated at random."""
+    W_V = torch.stack([head.W_V for head in heads])
+    W_O = torch.stack([head.W_O for head in heads])
+    like = torch.arange(DRAWN) % len(heads)
+    return _scored(
+        -positivity(torch.linalg.eigvals(W_O @ W_V)),
+        -positivity(torch.linalg.eigvals(W_O[like] @ turned(W_V, like, generator))),
+    )
+
+
+def _scored(values: Float[Tensor, " head"], null: Float[Tensor, " drawn"]) -> list[Score]:
+    return [replace(score, stderr=0.0) for score in against_null(values[None], null)]

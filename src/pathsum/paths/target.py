@@ -1,0 +1,115 @@
+"""Which number is explained: a logit of one token at one position of each sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import Trace, Weights
+from pathsum.model.reads import fold_bias, fold_read
+from pathsum.shapes import Logits
+
+PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
+TokenName: TypeAlias = int | str | Sequence[int] | Sequence[str] | Int[Tensor, " batch"]
+Versus: TypeAlias = TokenName | Literal["mean"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A logit of each sequence: at its position, of its token, versus something.
+
+    `versus` is None (the raw logit), "mean" (minus the mean over the vocabulary: what survives of
+    a logit when all of them move together), or a token of each sequence (a difference of logits).
+    """
+
+    positions: Int[Tensor, " batch"]
+    tokens: Int[Tensor, " batch"]
+    versus: Int[Tensor, " batch"] | Literal["mean"] | None
+
+    def of(self, logits: Logits) -> Float[Tensor, " batch"]:
+        """The number itself, read from any run's logits."""
+        rows = torch.arange(len(self.tokens), device=logits.device)
+        at = logits[rows, self.positions]
+        value = at[rows, self.tokens]
+        if isinstance(self.versus, Tensor):
+            return value - at[rows, self.versus]
+        return value if self.versus is None else value - at.mean(-1)
+
+    def direction(
+        self, weights: Weights
+    ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, " batch"]]:
+        """What the final read must be multiplied with to give the number, and the bias to add.
+
+        The column of the (folded) unembedding; only the columns that are asked for are folded.
+        """
+        columns = self._columns(weights.W_U)
+        folded = fold_read(weights.config.norm, columns, weights.ln_f_w)
+        own = None if weights.b_U is None else self._columns(weights.b_U[None])[0]
+        return folded.T, fold_bias(columns, weights.ln_f_b, own)
+
+    def rows(self, part: slice) -> "Target":
+        """The target of some of the sequences."""
+        versus = self.versus[part] if isinstance(self.versus, Tensor) else self.versus
+        return Target(self.positions[part], self.tokens[part], versus)
+
+    def _columns(self, table: Float[Tensor, "d vocab"]) -> Float[Tensor, "d batch"]:
+        columns = table[:, self.tokens]
+        if isinstance(self.versus, Tensor):
+            return columns - table[:, self.versus]
+        return columns if self.versus is None else columns - table.mean(1, keepdim=True)
+
+
+def find_target(
+    trace: Trace,
+    position: PositionName = -1,
+    token: TokenName | None = None,
+    versus: Versus = None,
+) -> Target:
+    """The target that names mean on this run; without a token, what the model predicts there."""
+    batch, length = trace.tokens.shape
+    positions = _vector(position, batch, "position").to(trace.tokens.device)
+    for wrong in positions[(positions < -length) | (positions >= length)].tolist():
+        raise InputError(
+            f"position {wrong} is out of range: the sequence has {length} tokens, so positions go "
+            f"from 0 to {length - 1}, or from -1 (the last) to -{length}"
+        )
+    positions = positions % length
+    if token is None:
+        rows = torch.arange(batch, device=trace.tokens.device)
+        tokens = trace.logits[rows, positions].argmax(-1)
+    else:
+        tokens = _tokens(trace, token, "token")
+    if versus is None or (isinstance(versus, str) and versus == "mean"):
+        return Target(positions, tokens, "mean" if versus is not None else None)
+    return Target(positions, tokens, _tokens(trace, versus, "versus"))
+
+
+def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
+    model, batch = trace.model, trace.tokens.shape[0]
+    if isinstance(name, str | int):
+        ids: list[int] = [model.token_id(name)] * batch
+    else:
+        each = name.tolist() if isinstance(name, Tensor) else list(name)
+        ids = [model.token_id(one) for one in each]
+    return _vector(ids, batch, what).to(trace.tokens.device)
+
+
+def _vector(given: PositionName, batch: int, what: str) -> Int[Tensor, " batch"]:
+    values = torch.as_tensor(given)
+    if values.is_floating_point() or values.dtype == torch.bool or values.ndim > 1:
+        raise InputError(
+            f"{what} is {given!r}; a whole number, or one for each of the {batch} sequences, "
+            "would be right"
+        )
+    if values.ndim == 0:
+        return values.long().expand(batch)
+    if len(values) != batch:
+        raise InputError(
+            f"{what} has {len(values)} entries, but the trace has {batch} sequences; one for each "
+            "of them, or a single number for all, would be right"
+        )
+    return values.long()

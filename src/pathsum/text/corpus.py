@@ -1,0 +1,198 @@
+"""Corpus: a text as tokens, part of it held out, with a tokenizer learned from the rest."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pathsum.errors import FileError, InputError, near_misses
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.text.bpe import start_of
+from pathsum.text.building import FORMAT, HEAD, HELD_OUT, TOKENIZER, TRAIN, VERSION, build, shards
+from pathsum.text.cache import cache_folder, locked
+from pathsum.text.documents import Documents
+from pathsum.text.files import Files
+from pathsum.text.hub import HubDataset
+from pathsum.text.recipes import NAMED
+from pathsum.text.shards import TokenShards
+from pathsum.text.survey import survey
+from pathsum.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CorpusInfo(Record, kind="corpus-info"):
+    """What a corpus is made of. `fingerprint` is of its documents, in order."""
+
+    name: str
+    about: str
+    documents: int
+    held_out_documents: int
+    duplicates: int
+    characters: int
+    vocabulary: int
+    tokens: int
+    held_out_tokens: int
+    fingerprint: str
+    folder: str
+
+    def to_table(self) -> Table:
+        """What it is made of, a line each."""
+        every = self.tokens + self.held_out_tokens
+        rows: tuple[tuple[str, str], ...] = (
+            ("what it is", self.about),
+            ("documents", f"{self.documents:,} ({self.duplicates:,} copies left out)"),
+            ("held out", f"{self.held_out_documents:,} documents, {self.held_out_tokens:,} tokens"),
+            ("to train on", f"{self.tokens:,} tokens"),
+            (
+                "vocabulary",
+                f"{self.vocabulary:,}, {self.characters / every:.2f} characters a token",
+            ),
+            ("fingerprint", self.fingerprint[:16]),
+            ("folder", self.folder),
+        )
+        columns = (text_column("corpus"), text_column(self.name))
+        return Table(columns, rows, note="the tokenizer has not seen what is held out")
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A text as tokens: `Corpus.open("python", vocabulary=1024)` builds it or finds it built.
+
+    Documents that occur twice are taken once. Whole documents are held out, chosen by their hash;
+    the tokenizer is learned from the others. Tokens lie in memory-mapped files in the cache
+    folder, under a name made from the content, so a changed text is a different corpus.
+    """
+
+    folder: Path
+    info: CorpusInfo
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(
+        cls,
+        name: str | Path,
+        *,
+        vocabulary: int = 1024,
+        tokenizer: Tokenizer | None = None,
+        held_out: float = 0.05,
+        field: str = "text",
+        progress: Progress = silent,
+    ) -> "Corpus":
+        """A corpus by name, by file or folder, or by a dataset's name on the hub.
+
+        With a `tokenizer` that one is used, and `vocabulary` must be its size. `field` names where
+        `.jsonl`, Parquet and datasets keep their text.
+        """
+        collection = find_documents(name, field, progress)
+        if tokenizer is not None and tokenizer.size != vocabulary:
+            raise InputError(
+                f"the tokenizer has {tokenizer.size} tokens and the vocabulary asked for is "
+                f"{vocabulary}; they must be the same: set the vocabulary to {tokenizer.size}"
+            )
+        found = survey(collection, held_out, progress)
+        given = "" if tokenizer is None else tokenizer.to_json()
+        asked = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])
+        key = hashlib.sha256(asked.encode()).hexdigest()[:16]
+        folder = cache_folder() / "corpora" / f"{collection.name}-{key}"
+        if not (folder / HEAD).exists():
+            lock = folder.with_name(folder.name + ".lock")
+            with locked(lock, wait=True, taken=f"another process builds {folder}"):
+                if not (folder / HEAD).exists():
+                    head = {"format": FORMAT, "version": VERSION, "name": collection.name}
+                    head |= {"about": collection.about, "fingerprint": found.fingerprint}
+                    build(folder, collection, found, vocabulary, tokenizer, head, progress)
+        return cls.at(folder)
+
+    @classmethod
+    def at(cls, folder: Path) -> "Corpus":
+        """A corpus that was built in a folder."""
+        file = folder / HEAD
+        try:
+            head = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(f"{folder} is not a corpus that pathsum built ({error})") from error
+        if head.pop("format", None) != FORMAT or head.pop("version", None) != VERSION:
+            raise FileError(f"{file} is not of a corpus that this pathsum reads; build it again")
+        info = CorpusInfo(folder=str(folder), **head)
+        return cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
+
+    @cached_property
+    def train(self) -> TokenShards:
+        """What is trained on: documents one after another, each after a start token."""
+        return shards(self.folder, TRAIN)
+
+    @cached_property
+    def held_out(self) -> TokenShards:
+        """What is not."""
+        return shards(self.folder, HELD_OUT)
+
+    @cached_property
+    def token_counts(self) -> Int[Tensor, " vocab"]:
+        """How often each token occurs in what is trained on."""
+        return self.train.counts(self.info.vocabulary)
+
+    @cached_property
+    def start_token(self) -> int:
+        """The id of the token before every document and every sequence."""
+        return start_of(self.tokenizer)
+
+    def held_out_batch(self, sequences: int, length: int) -> Int[Tensor, "batch pos"]:
+        """Held-out sequences, spread evenly, each a start token and `length − 1` tokens of text."""
+        there = self.held_out.count_windows(length - 1)
+        if there == 0:
+            raise InputError(
+                f"the corpus {self.info.name!r} holds out {self.info.held_out_tokens} tokens, too "
+                f"few for a sequence of {length}; give more text, or use shorter sequences"
+            )
+        count = min(sequences, there)
+        numbers = [number * there // count for number in range(count)]
+        windows = self.held_out.windows(numbers, length - 1)
+        start = torch.full((count, 1), self.start_token)
+        return torch.cat((start, windows), dim=1)
+
+
+def find_documents(name: str | Path, field: str, progress: Progress) -> Documents:
+    """The documents that a name stands for."""
+    text = str(name)
+    if isinstance(name, str) and text in NAMED:
+        return NAMED[text]
+    path = Path(text).expanduser()
+    if path.exists():
+        return Files(path, field)
+    if isinstance(name, str) and HubDataset.is_name(text) and not path.parent.is_dir():
+        return HubDataset.parse(text, field=field, progress=progress)
+    raise InputError(
+        f"there is no corpus {text!r}: it is not a name ({', '.join(NAMED)}), a file, a folder or "
+        f"a dataset (owner/name){near_misses(text, NAMED)}"
+    )
+
+
+def named_corpora() -> "CorpusList":
+    """The corpora that have a name."""
+    return CorpusList(tuple(NamedCorpus(made.name, made.about) for made in NAMED.values()))
+
+
+@dataclass(frozen=True)
+class NamedCorpus(Record, kind="named-corpus"):
+    """A corpus that `Corpus.open` knows by name."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True)
+class CorpusList(Record, kind="corpus-list"):
+    """All of them."""
+
+    corpora: tuple[NamedCorpus, ...]
+
+    def to_table(self) -> Table:
+        """A line each."""
+        rows = tuple((corpus.name, corpus.about) for corpus in self.corpora)
+        note = "or name a file, a folder, or a dataset on the hub (owner/name)"
+        return Table((text_column("name"), Column("what it is", align="left")), rows, note=note)

@@ -1,0 +1,99 @@
+"""Documents of a dataset on the Hugging Face hub, streamed once and kept as JSON lines."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pathsum.errors import FailedError, InputError
+from pathsum.result import Progress, silent
+from pathsum.text.cache import cache_folder
+from pathsum.text.documents import Document
+from pathsum.text.files import text_of
+
+_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?::(?P<subset>[\w.-]+))?(?:@(?P<revision>[\w.-]+))?")
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """The texts of a dataset, named `owner/name`, `owner/name:subset` or `…@revision`.
+
+    A dataset on the hub may change under its name: a revision pins it. At most `limit` documents
+    are streamed, and what was streamed is kept in the cache, so a second build needs no network.
+    """
+
+    id: str
+    subset: str | None = None
+    revision: str | None = None
+    split: str = "train"
+    field: str = "text"
+    limit: int = 100_000
+    progress: Progress = silent
+
+    @staticmethod
+    def is_name(text: str) -> bool:
+        """Whether a text could be the name of a dataset."""
+        return _ID.fullmatch(text) is not None
+
+    @classmethod
+    def parse(cls, text: str, **options: Any) -> "HubDataset":
+        """The dataset that a text names."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise InputError(f"{text!r} is no dataset's name; owner/name would be right")
+        return cls(found["id"], found["subset"], found["revision"], **options)
+
+    @property
+    def name(self) -> str:
+        """The dataset's name as part of a folder's name."""
+        return self.id.replace("/", "-")
+
+    @property
+    def about(self) -> str:
+        """What is taken of it."""
+        pinned = f" at {self.revision}" if self.revision else ""
+        return f"up to {self.limit:,} documents of {self.id}{pinned}, split {self.split}"
+
+    def __iter__(self) -> Iterator[Document]:
+        with self._kept().open(encoding="utf-8") as opened:
+            for number, line in enumerate(opened):
+                yield Document(f"{self.id}:{number}", json.loads(line))
+
+    def _kept(self) -> Path:
+        asked = [self.id, self.subset, self.revision, self.split, self.field, self.limit]
+        key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+        file = cache_folder() / "datasets" / f"{self.name}-{key}.jsonl"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            aside = file.with_suffix(".part")
+            with aside.open("w", encoding="utf-8") as opened:
+                for number, text in enumerate(self._stream()):
+                    opened.write(json.dumps(text) + "\n")
+                    self.progress(number + 1, self.limit, f"fetching {self.id}")
+            aside.replace(file)
+        return file
+
+    def _stream(self) -> Iterator[str]:
+        try:
+            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise InputError(
+                f"{self.id!r} is not a file or a folder here, and to read it from the hub needs "
+                "the library datasets, which is not installed; install pathsum[data]"
+            ) from error
+        try:
+            rows: Any = load_dataset(
+                self.id, self.subset, split=self.split, revision=self.revision, streaming=True
+            )
+            for number, row in enumerate(rows):
+                if number == self.limit:
+                    return
+                yield text_of(row, self.field, f"row {number} of {self.id}")
+        except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, InputError):
+                raise
+            said = str(error).strip().split("\n")[0]
+            raise FailedError(f"the dataset {self.id!r} could not be had ({said})") from error

@@ -1,0 +1,60 @@
+"""Tokens on disk: arrays of ids that are memory-mapped and read a window at a time."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def smallest_dtype(vocabulary: int) -> type[np.unsignedinteger]:
+    """The smallest type of number that holds every id."""
+    return np.uint16 if vocabulary <= 1 << 16 else np.uint32
+
+
+class TokenShards:
+    """Token ids in `.npy` files, seen as windows of equal length.
+
+    A window never crosses from one file into the next. Nothing is read until a window is.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The files, mapped."""
+        return tuple(np.load(file, mmap_mode="r") for file in self.files)
+
+    @property
+    def n_tokens(self) -> int:
+        """How many there are."""
+        return sum(len(array) for array in self.arrays)
+
+    def count_windows(self, length: int, offset: int = 0) -> int:
+        """How many windows there are if each file is cut from `offset` on."""
+        return sum(max(0, len(array) - offset) // length for array in self.arrays)
+
+    def windows(
+        self, numbers: Sequence[int], length: int, offset: int = 0
+    ) -> Int[Tensor, "window pos"]:
+        """Some windows, by number, [window, pos]."""
+        counts = [max(0, len(array) - offset) // length for array in self.arrays]
+        ends = np.cumsum(counts)
+        rows = np.empty((len(numbers), length), dtype=np.int64)
+        for row, number in enumerate(numbers):
+            shard = int(np.searchsorted(ends, number, side="right"))
+            inside = number - (int(ends[shard]) - counts[shard])
+            start = offset + inside * length
+            rows[row] = self.arrays[shard][start : start + length]
+        return torch.from_numpy(rows)
+
+    def counts(self, vocabulary: int) -> Int[Tensor, " vocab"]:
+        """How often each token occurs."""
+        total = np.zeros(vocabulary, dtype=np.int64)
+        for array in self.arrays:
+            total += np.bincount(array, minlength=vocabulary)
+        return torch.from_numpy(total)

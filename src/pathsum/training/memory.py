@@ -1,0 +1,53 @@
+"""Does a run fit: an estimate before anything large is made."""
+
+import os
+
+import torch
+
+from pathsum.errors import InputError
+from pathsum.model import Config
+from pathsum.training.recipe import Recipe
+
+_FLOAT = 4
+
+
+def n_parameters(config: Config) -> int:
+    """How many numbers are trained."""
+    c = config
+    heads = c.n_heads * c.d_head
+    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
+    layer = 2 * c.d_model * (heads + c.n_kv_heads * c.d_head) + mlp
+    tables = c.d_model * c.d_vocab * (1 if c.tied else 2)
+    positions = c.n_ctx * c.d_model * (max(1, c.n_layers) if c.positions != "none" else 0)
+    return tables + positions + c.n_layers * layer
+
+
+def estimated_bytes(recipe: Recipe, processes: int = 1) -> int:
+    """About what one process needs: weights, gradients, two moments, and one step's activations."""
+    c = recipe.config
+    tokens = recipe.batch * c.n_ctx // processes
+    # Logits, their log-softmax and their gradient; about ten streams a layer.
+    activations = tokens * (3 * c.d_vocab + c.n_layers * (10 * c.d_model + 3 * c.d_mlp))
+    return _FLOAT * (4 * n_parameters(c) + activations)
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that is free, or None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def refuse_what_does_not_fit(recipe: Recipe, device: torch.device, processes: int = 1) -> None:
+    """An error, before anything is allocated, if a run needs more memory than there is."""
+    needed, there = estimated_bytes(recipe, processes), available_bytes(device)
+    if there is not None and needed > there:
+        raise InputError(
+            f"training needs about {needed / 1e9:.1f} GB ({n_parameters(recipe.config):,} "
+            f"parameters, {recipe.batch} × {recipe.config.n_ctx} tokens a step, a vocabulary of "
+            f"{recipe.config.d_vocab:,}), and {there / 1e9:.1f} GB are free; lower batch, "
+            "data.vocabulary or the model's sizes"
+        )

@@ -1,0 +1,228 @@
+"""The transformer to be trained: the same function as `pathsum.model`, packed for speed.
+
+Queries, keys and values of all heads are one parameter and one matrix product; where positions
+enter Q and K, two, because values then read another input. (x + p) W = x W + p W would keep it at
+one, and costs more at the small batches that small models like: p W has n_ctx rows, x W only batch
+times as many. Attention is fused. `to_model` gives the `Model` that computes the same logits.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pathsum.model import Config, Model, from_tensors
+from pathsum.model.rotary import rotate
+from pathsum.shapes import Logits, Stream, Tokens
+from pathsum.text import Tokenizer
+from pathsum.training.recipe import Start
+
+
+class Network(nn.Module):
+    """Any attention-only or MLP config without biases, caps excepted, with drawn weights."""
+
+    def __init__(self, config: Config, start: Start, seed: int) -> None:
+        super().__init__()
+        self.config, self.start = config, start
+        draw = _Draws(seed)
+        d, vocab = config.d_model, config.d_vocab
+        self.W_E = draw((vocab, d), start.embedding_std)
+        if not config.tied:
+            self.W_U = draw((d, vocab), start.unembedding_std * d**-0.5)
+        table = sinusoid(config.n_ctx, d) * start.position_amplitude
+        self.shares_table = config.positions == "residual" or (
+            config.positions == "qk" and start.position_tables == "shared" and config.n_layers > 0
+        )
+        if self.shares_table:
+            self.W_pos = nn.Parameter(table)
+        own_table = config.positions == "qk" and not self.shares_table
+        self.layers = nn.ModuleList(
+            Layer(config, draw, table if own_table else None, position_scale(start, layer))
+            for layer in range(config.n_layers)
+        )
+        if config.norm != "none":
+            self.ln_f_w = nn.Parameter(torch.ones(d))
+        if config.norm == "layer":
+            self.ln_f_b = nn.Parameter(torch.zeros(d))
+
+    def forward(self, tokens: Tokens, targets: Tokens) -> Float[Tensor, ""]:
+        """The mean loss of predicting each target."""
+        logits = self.logits(tokens)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def logits(self, tokens: Tokens) -> Logits:
+        """Logits at every position."""
+        stream = F.embedding(tokens, self.W_E)
+        shared = self.W_pos[: tokens.shape[1]] if self.shares_table else None
+        if self.config.positions == "residual":
+            assert shared is not None
+            stream, shared = stream + shared, None
+        for layer in self.layers:
+            stream = layer(stream, shared)
+        read = normalised(self.config, stream, self, "ln_f")
+        return read @ (self.W_E.mT if self.config.tied else self.W_U)
+
+    @torch.no_grad()
+    def to_model(
+        self,
+        name: str = "training",
+        tokenizer: Tokenizer | None = None,
+        token_counts: Tensor | None = None,
+        weights: dict[str, Tensor] | None = None,
+    ) -> Model:
+        """The model of these weights, copied; or of `weights`, by the names of the parameters."""
+        found = weights or {key: value.detach() for key, value in self.named_parameters()}
+        tensors = {key: found[key] for key in ("W_E", "W_U", "ln_f_w", "ln_f_b") if key in found}
+        layers = [self.layer_tensors(layer, found) for layer in range(self.config.n_layers)]
+        if self.config.positions == "residual":
+            tensors["W_pos"] = found["W_pos"]
+        for key in layers[0] if layers else ():
+            tensors[key] = torch.stack([tensors_of[key] for tensors_of in layers])
+        if not layers:
+            tensors |= self._no_layers()
+        copies = {
+            key: value.to("cpu", torch.float32, copy=True).contiguous()
+            for key, value in tensors.items()
+        }
+        return from_tensors(
+            self.config, copies, name=name, tokenizer=tokenizer, token_counts=token_counts
+        )
+
+    def layer_tensors(self, layer: int, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One layer's tensors by the names of the paper."""
+        config, prefix = self.config, f"layers.{layer}."
+        own = {
+            key.removeprefix(prefix): value
+            for key, value in found.items()
+            if key.startswith(prefix)
+        }
+        packed = own.pop("W_QKV").unflatten(1, (-1, config.d_head)).transpose(0, 1)
+        kv = config.n_kv_heads
+        own["W_Q"], own["W_K"], own["W_V"] = packed.split((config.n_heads, kv, kv))
+        own["W_O"] = own["W_O"].unflatten(0, (config.n_heads, config.d_head))
+        if config.positions == "qk":
+            table = found["W_pos"] if self.shares_table else own["W_pos"]
+            own["W_pos"] = table * position_scale(self.start, layer)
+        return own
+
+    def _no_layers(self) -> dict[str, Tensor]:
+        c = self.config
+        empty = torch.empty(0, c.n_heads, c.d_model, c.d_head)
+        keys = torch.empty(0, c.n_kv_heads, c.d_model, c.d_head)
+        return {"W_Q": empty, "W_K": keys, "W_V": keys, "W_O": empty.transpose(2, 3)}
+
+
+class Layer(nn.Module):
+    """Heads, and an MLP where the config has one."""
+
+    def __init__(
+        self,
+        config: Config,
+        draw: "_Draws",
+        table: Float[Tensor, "ctx d"] | None,
+        scale: float,
+    ) -> None:
+        super().__init__()
+        self.config, self.scale = config, scale
+        d, k, m = config.d_model, config.d_head, config.d_mlp
+        self.n_placed = (config.n_heads + config.n_kv_heads) * k
+        self.W_QKV = draw((d, self.n_placed + config.n_kv_heads * k), d**-0.5)
+        self.W_O = draw((config.n_heads * k, d), (config.n_heads * k) ** -0.5)
+        self.W_pos = None if table is None else nn.Parameter(table.clone())
+        if config.mlp != "none":
+            self.W_in = draw((d, m), d**-0.5)
+            self.W_out = draw((m, d), m**-0.5)
+        if config.mlp == "silu_gated":
+            self.W_gate = draw((d, m), d**-0.5)
+        norms = ("ln1", "ln2") if config.mlp != "none" else ("ln1",)
+        for norm in norms if config.norm != "none" else ():
+            self.register_parameter(f"{norm}_w", nn.Parameter(torch.ones(d)))
+            if config.norm == "layer":
+                self.register_parameter(f"{norm}_b", nn.Parameter(torch.zeros(d)))
+        if config.qk_norm != "none":
+            self.q_norm_w = nn.Parameter(torch.ones(k))
+            self.k_norm_w = nn.Parameter(torch.ones(k))
+
+    def forward(self, stream: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
+        """The stream after this layer."""
+        attended = stream + self.attention(normalised(self.config, stream, self, "ln1"), shared)
+        if self.config.mlp == "none":
+            return attended
+        source = stream if self.config.block == "parallel" else attended
+        return attended + self.mlp(normalised(self.config, source, self, "ln2"))
+
+    def attention(self, read: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
+        """What the heads write."""
+        config, places = self.config, read.shape[1]
+        table = shared if self.W_pos is None else self.W_pos[:places]
+        if table is None:
+            placed, value = (read @ self.W_QKV).tensor_split((self.n_placed,), dim=-1)
+        else:
+            W_QK, W_V = self.W_QKV.tensor_split((self.n_placed,), dim=-1)
+            placed, value = (read + table * self.scale) @ W_QK, read @ W_V
+        heads = placed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
+        query, key = heads.split((config.n_heads, config.n_kv_heads), dim=1)
+        if config.qk_norm != "none":
+            query = F.rms_norm(query, query.shape[-1:], self.q_norm_w, config.norm_eps)
+            key = F.rms_norm(key, key.shape[-1:], self.k_norm_w, config.norm_eps)
+        if config.positions == "rotary":
+            at = torch.arange(places, device=read.device)
+            query, key = rotate(config, query, at), rotate(config, key, at)
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            value.unflatten(-1, (-1, config.d_head)).transpose(1, 2),
+            is_causal=True,
+            scale=config.score_scale,
+            enable_gqa=config.heads_a_key > 1,
+        )
+        return mixed.transpose(1, 2).flatten(2) @ self.W_O
+
+    def mlp(self, read: Stream) -> Stream:
+        """What the MLP writes."""
+        before = read @ self.W_in
+        if self.config.mlp == "silu_gated":
+            return (F.silu(read @ self.W_gate) * before) @ self.W_out
+        if self.config.mlp == "relu":
+            return F.relu(before) @ self.W_out
+        kind = "tanh" if self.config.mlp == "gelu_tanh" else "none"
+        return F.gelu(before, approximate=kind) @ self.W_out
+
+
+def normalised(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
+    """What a read sees of the stream, by the gains that its owner has under `norm`."""
+    if config.norm == "none":
+        return x
+    gain: Tensor = getattr(owner, f"{norm}_w")
+    if config.norm == "rms":
+        return F.rms_norm(x, x.shape[-1:], gain, config.norm_eps)
+    return F.layer_norm(x, x.shape[-1:], gain, getattr(owner, f"{norm}_b"), config.norm_eps)
+
+
+def position_scale(start: Start, layer: int) -> float:
+    """What a layer's position table is multiplied by."""
+    return 1.0 if layer == 0 else start.later_position_scale
+
+
+def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
+    """Sines and cosines of amplitude 1, from 0.75 π radians a position to a wave of the context.
+
+    The fastest frequency stays below π, so that neighbours differ in it by a known angle: that is
+    what a previous-token head reads.
+    """
+    planes = torch.arange(0, d, 2, dtype=torch.float64)
+    frequencies = 0.75 * math.pi * max(n_ctx / 2, 1.0) ** (-planes / d)
+    angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :d].float()
+
+
+class _Draws:
+    """Gaussian parameters, one after another, from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, shape: tuple[int, ...], std: float) -> nn.Parameter:
+        return nn.Parameter(torch.randn(shape, generator=self.generator) * std)

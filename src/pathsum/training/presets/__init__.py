@@ -1,0 +1,124 @@
+"""Recipes by name, from the TOML files beside this one or from one's own."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pathsum.errors import FileError, InputError, near_misses
+from pathsum.training.recipe import Recipe, flatten
+
+_FOLDER = Path(__file__).parent
+PRESETS = tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
+
+
+def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
+    """A recipe: a model's name in a preset, or a TOML file of one's own, with changes.
+
+    Changes are given by dotted name, a double underscore for the dot:
+
+    >>> recipe("two-layer", "quick", steps=100, optimiser__clip=1.0).optimiser.clip
+    1.0
+
+    A file is a table like those of the presets, without variants; `base = "quick/two-layer"` in it
+    takes everything that the file does not say from there.
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        values = _own_file(Path(text).expanduser())
+    else:
+        values = preset_values(text, preset)
+    for key, value in changes.items():
+        values = merged(values, nested(key.replace("__", "."), value))
+    return Recipe.from_dict(values)
+
+
+def variants(preset: str) -> tuple[str, ...]:
+    """The models that a preset knows."""
+    return tuple(_read(_preset_file(preset))["variants"])
+
+
+def preset_values(name: str, preset: str) -> dict[str, Any]:
+    """The plain values of a preset's model."""
+    values = _read(_preset_file(preset))
+    choices = values.pop("variants")
+    if name not in choices:
+        raise InputError(
+            f"the preset {preset!r} has no model {name!r}{near_misses(name, choices)} (it has "
+            f"{', '.join(choices)}); a file of your own ends in .toml"
+        )
+    return merged({"name": name, **values}, choices[name])
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some values exchanged."""
+    result = dict(values)
+    for name, value in changes.items():
+        inner = result.get(name)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            result[name] = merged(
+                cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value)
+            )
+        else:
+            result[name] = value
+    return result
+
+
+def nested(dotted: str, value: Any) -> dict[str, Any]:
+    """A dotted name as nested tables.
+
+    >>> nested("model.n_layers", 2)
+    {'model': {'n_layers': 2}}
+    """
+    first, dot, rest = dotted.partition(".")
+    return {first: nested(rest, value) if dot else value}
+
+
+def to_toml(chosen: Recipe) -> str:
+    """A recipe as the text of a TOML file that says the same."""
+    lines: list[str] = []
+    table = ""
+    plain_first = sorted(flatten(chosen.to_dict()).items(), key=lambda item: "." in item[0])
+    for dotted, value in plain_first:
+        inside, _, name = dotted.rpartition(".")
+        if inside != table:
+            lines += ["", f"[{inside}]"]
+            table = inside
+        lines.append(f"{name} = {_toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return repr(value)
+
+
+def _preset_file(preset: str) -> Path:
+    if preset not in PRESETS:
+        raise InputError(
+            f"there is no preset {preset!r}{near_misses(preset, PRESETS)} "
+            f"(there is {', '.join(PRESETS)})"
+        )
+    return _FOLDER / f"{preset}.toml"
+
+
+def _own_file(file: Path) -> dict[str, Any]:
+    values = {"name": file.stem, **_read(file)}
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    preset, _, model = str(base).partition("/")
+    return merged(preset_values(model, preset), values)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {file}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileError(f"{file} is not TOML ({error})") from error

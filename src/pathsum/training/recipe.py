@@ -1,0 +1,252 @@
+"""Recipe: everything that decides what a training run does, as one frozen value."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from pathsum.errors import InputError, near_misses
+from pathsum.model import Config
+
+PositionTables: TypeAlias = Literal["each", "shared"]
+MatrixOptimiser: TypeAlias = Literal["muon", "adamw"]
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learned from. `tokenizer` is a tokenizer.json to use instead of learning one."""
+
+    corpus: str = "python"
+    vocabulary: int = 1024
+    held_out: float = 0.05
+    field: str = "text"
+    tokenizer: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the weights begin.
+
+    `W_E` is drawn small against positions of amplitude 1, so that position rules the first layer's
+    scores and a previous-token head forms at once; everything later waits for that head.
+    `unembedding_std` is in units of d_model^−½. With positions in Q and K, `later_position_scale`
+    multiplies the table of every layer but the first: 1 is the paper's way, 0 leaves no positional
+    term there, and 0.25 lets induction form sooner.
+    """
+
+    embedding_std: float = 0.2
+    unembedding_std: float = 0.5
+    position_amplitude: float = 1.0
+    position_tables: PositionTables = "each"
+    later_position_scale: float = 0.25
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """AdamW for tables and gains; Muon (or AdamW) for the matrices that read and write.
+
+    `clip` bounds the norm of the whole gradient; 0 leaves it as it is.
+    """
+
+    embedding_lr: float = 0.01
+    unembedding_lr: float = 0.01
+    position_lr: float = 0.01
+    matrices: MatrixOptimiser = "muon"
+    matrix_lr: float = 0.02
+    matrix_decay: float = 0.0
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.99
+    clip: float = 0.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rates rise over `warmup` steps, stay, and fall to zero over the last share."""
+
+    warmup: int = 20
+    decay: float = 0.4
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the learning rates are multiplied by at a step.
+
+        >>> schedule = Schedule(warmup=2, decay=0.5)
+        >>> [schedule.factor(step, 8) for step in range(8)]
+        [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+        """
+        rising = (step + 1) / self.warmup if self.warmup else 1.0
+        falling = (steps - step) / (self.decay * steps) if self.decay else 1.0
+        return min(1.0, rising, falling)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How often a run looks at itself, in steps. `snapshots` are spaced evenly in log(step)."""
+
+    log_every: int = 20
+    probe_every: int = 100
+    checkpoint_every: int = 500
+    snapshots: int = 0
+    held_out_sequences: int = 64
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run, whole: the same recipe and seed on the same machine give the same weights.
+
+    `batch` counts sequences of n_ctx tokens a step, over all processes together.
+    """
+
+    name: str
+    config: Config
+    steps: int
+    batch: int = 4
+    seed: int = 0
+    about: str = ""
+    precision: Precision = "float32"
+    data: Data = field(default_factory=Data)
+    start: Start = field(default_factory=Start)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    watching: Watching = field(default_factory=Watching)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are predicted in all."""
+        return self.steps * self.batch * self.config.n_ctx
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: `model` holds the fields of the config that differ from its defaults."""
+        values = dataclasses.asdict(self)
+        del values["config"]
+        values["model"] = _model_values(self.config)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
+        """The recipe of plain values, as in a TOML file; a name it does not know is an error."""
+        rest = dict(values)
+        model = rest.pop("model", None)
+        if not isinstance(model, Mapping):
+            raise InputError("the recipe has no [model]; n_layers, n_heads, … belong in it")
+        data = _fill(Data, rest.get("data", {}), "data")
+        given = {"start_token": None, "d_vocab": data.vocabulary, **model}
+        if given["d_vocab"] != data.vocabulary:
+            raise InputError(
+                f"model.d_vocab is {given['d_vocab']} and data.vocabulary {data.vocabulary}; they "
+                "are the same thing: leave d_vocab out"
+            )
+        return _fill(cls, {**rest, "config": Config.from_dict(given)}, "")
+
+
+def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
+    """Where two recipes differ: (dotted name, value in one, value in the other)."""
+    left, right = flatten(one.to_dict()), flatten(other.to_dict())
+    names = [*left, *(name for name in right if name not in left)]
+    return [
+        (name, left.get(name), right.get(name))
+        for name in names
+        if left.get(name) != right.get(name)
+    ]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, keyed by dotted names, as flags and messages write them."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _model_values(config: Config) -> dict[str, Any]:
+    sizes = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx")
+    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")})
+    return {
+        name: value
+        for name, value in config.to_dict().items()
+        if name in sizes or (name != "d_vocab" and value != getattr(plain, name))
+    }
+
+
+def _fill(cls: type[Any], values: Any, where: str) -> Any:
+    """A dataclass of plain values, nested tables included."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where} is {values!r}; a table of names and values would be right")
+    hints = get_type_hints(cls)
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        full = f"{where}.{name}" if where else str(name)
+        if name not in hints:
+            shown = [known if known != "config" else "model" for known in hints]
+            raise InputError(
+                f"a recipe has no {full!r}{near_misses(str(name), shown)} "
+                f"(there is {', '.join(shown)})"
+            )
+        made[str(name)] = _value(hints[name], value, full)
+    missing = [
+        found.name
+        for found in dataclasses.fields(cls)
+        if found.name not in made
+        and found.default is dataclasses.MISSING
+        and found.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise InputError(f"the recipe lacks {', '.join(missing)}")
+    return cls(**made)
+
+
+def _value(hint: Any, value: Any, full: str) -> Any:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else _fill(hint, value, full)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            listed = ", ".join(map(repr, get_args(hint)))
+            raise InputError(f"{full} is {value!r}; it may be {listed}")
+        return value
+    if get_origin(hint) in (Union, types.UnionType):
+        raise AssertionError(f"{full}: recipes hold no unions")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or isinstance(value, bool):
+        raise InputError(f"{full} is {value!r}; {_KINDS[hint]} would be right")
+    return value
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def _check(recipe: Recipe) -> None:
+    least: dict[str, float] = {
+        "steps": 1,
+        "batch": 1,
+        "seed": 0,
+        "watching.log_every": 1,
+        "watching.probe_every": 1,
+        "watching.checkpoint_every": 1,
+        "watching.held_out_sequences": 1,
+        "watching.snapshots": 0,
+        "schedule.warmup": 0,
+        "optimiser.clip": 0,
+    }
+    flat = flatten(recipe.to_dict())
+    for name, low in least.items():
+        if flat[name] < low:
+            raise InputError(f"{name} is {flat[name]}; at least {low:g} would be right")
+    if not 0 <= recipe.schedule.decay <= 1:
+        raise InputError(f"schedule.decay is {recipe.schedule.decay}; a share of 0 to 1 is right")
+    for name, value in flat.items():
+        if name.endswith("_lr") and not value >= 0:
+            raise InputError(f"{name} is {value}; a learning rate is 0 or more")
+    if recipe.config.score_cap is not None or recipe.config.logit_cap is not None:
+        raise InputError(
+            "score_cap and logit_cap cannot be trained here: fused attention has no place for "
+            "them; leave them out"
+        )

@@ -1,0 +1,189 @@
+"""The residual stream: who uses which dimensions, what is free, what deletes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.circuits import joint_use, virtual_weights
+from pathsum.circuits.bandwidth import Bandwidth
+from pathsum.circuits.deletion import head_deletions
+from pathsum.circuits.virtual_weights import VirtualWeights
+from pathsum.errors import HeadError, InputError
+from pathsum.model.symmetries import random_rotation, rotate_stream
+from pathsum.result import schema
+
+
+def shape(**changes: Any) -> ps.Config:
+    base = ps.Config(n_layers=2, n_heads=2, d_model=20, d_head=5, d_vocab=40, n_ctx=9)
+    return base.replace(**changes)
+
+
+def test_hand_built_blocks_are_found_in_any_basis() -> None:
+    """W_E writes a block of 27, W_U reads another; centring logits takes one dimension."""
+    model = ps.construct.induction(dtype=torch.float64)
+    turned = rotate_stream(model, random_rotation(model.config, 3))
+    for one in (model, turned):
+        found = ps.bandwidth(one)
+        joint = found.joint
+        assert (joint.both, joint.first_only, joint.second_only) == (0, 27, 26)
+        assert joint.neither == 145 - 53
+        assert found.embedding.effective == pytest.approx(27)
+        assert found.unembedding.used == 26
+        writes = {head.head: head.writes for head in found.heads}
+        assert writes["L0H0"] == pytest.approx(27) and writes["L1H0"] == pytest.approx(27)
+        assert found.stream[0].both == 27
+
+
+def test_tied_variances_do_not_mix_what_two_matrices_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two disjoint blocks of equal strength: every basis of their span is a PCA, one tells."""
+    turn = random_rotation(shape(), 5)
+    first, second = turn[:, :7] @ turn[:, :7].T, turn[:, 7:14] @ turn[:, 7:14].T
+    use = joint_use.joint_use(first, second, 20)
+    assert (use.both, use.first_only, use.second_only, use.neither) == (0, 7, 7, 6)
+    monkeypatch.setattr(joint_use, "TIE", -1.0)  # no variances count as tied
+    assert joint_use.joint_use(first, second, 20).both > 0
+
+
+def test_dimensions_that_nobody_touches_are_free() -> None:
+    model = ps.random_model(shape(positions="none"), dtype=torch.float64)
+    wide = shape(positions="none", d_model=26)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.weights.items():
+        bare = name.rsplit(".", 1)[-1]
+        axis = -1 if bare in ("W_E", "W_O") else -2
+        pad = tensor.new_zeros(
+            [6 if i == axis % tensor.ndim else n for i, n in enumerate(tensor.shape)]
+        )
+        tensors[name] = torch.cat((tensor, pad), axis)
+    stacked = {n: tensors[n] for n in ("W_E", "W_U")}
+    for bare in ("W_Q", "W_K", "W_V", "W_O"):
+        stacked[bare] = torch.stack([tensors[f"layers.{layer}.{bare}"] for layer in range(2)])
+    padded = ps.from_tensors(wide, stacked)
+    turned = rotate_stream(padded, random_rotation(wide, 1))
+    for use in ps.bandwidth(turned).stream:
+        assert use.free == 6
+        assert use.both + use.written + use.read == 20
+
+
+def test_a_head_that_deletes_is_told_from_chance() -> None:
+    config = shape(n_heads=6, d_model=30)
+    model = ps.random_model(config, dtype=torch.float64)
+    raw = model.weights.layers[1]
+    W_O = raw.W_O.clone()
+    W_O[2] = -torch.linalg.pinv(raw.W_V[2])
+    flat = {**dict(model.weights.items()), "layers.1.W_O": W_O}
+    stacked = {n: flat[n] for n in ("W_E", "W_U", "W_pos")}
+    for bare in ("W_Q", "W_K", "W_V", "W_O"):
+        stacked[bare] = torch.stack([flat[f"layers.{layer}.{bare}"] for layer in range(2)])
+    found = ps.bandwidth(ps.from_tensors(config, stacked))
+    deleting = [head.head for head in found.deleting if head.deletes]
+    assert deleting == ["L1H2"]
+    worst = next(head for head in found.deleting if head.head == "L1H2")
+    assert worst.negative == pytest.approx(1.0)
+    # OV is minus a projection of rank 5: tr OV = −5, ‖OV‖ = √5.
+    assert worst.z == pytest.approx(-((5 * 30) ** 0.5))
+    overlap = next(head for head in found.heads if head.head == "L1H2")
+    assert overlap.overlap == pytest.approx(1.0) and overlap.closest == pytest.approx(0, abs=1e-4)
+
+
+def test_deletion_z_of_random_heads_is_standard() -> None:
+    z = torch.tensor(
+        [
+            head.z
+            for seed in range(4)
+            for head in head_deletions(ps.random_model(shape(n_heads=20), seed=seed), False, 20)
+        ]
+    )
+    assert abs(float(z.mean())) < 0.3 and 0.75 < float(z.std()) < 1.25
+
+
+def test_a_previous_token_head_does_not_look_at_its_own_place() -> None:
+    found = ps.bandwidth(ps.construct.induction())
+    own = {head.head: head.own_position for head in found.deleting}
+    assert own["L0H0"] < 0.01
+    by_q = ps.bandwidth(ps.construct.induction_by_q()).deleting
+    assert all(head.own_position != head.own_position for head in by_q)  # not from weights alone
+
+
+def test_own_token_is_the_diagonal_of_full_qk() -> None:
+    model = ps.random_model(shape(positions="none"), dtype=torch.float64)
+    full = model.head("L1H1").full_qk.dense()
+    centred = full - full.mean(1, keepdim=True)
+    expected = centred.diagonal().mean() / centred.square().mean().sqrt()
+    found = ps.bandwidth(model).deleting[3]
+    assert found.own_token == pytest.approx(float(expected))
+
+
+def test_neurons_that_write_against_what_they_read() -> None:
+    config = shape(mlp="relu", d_mlp=50, norm="layer")
+    model = ps.random_model(config, gains=True)
+    W_in = model.weights.layers[1].W_in
+    gain = model.weights.layers[1].ln2_w
+    assert W_in is not None and gain is not None
+    flat = dict(model.weights.items())
+    W_out = flat["layers.1.W_out"].clone()
+    W_out[7] = -3.0 * gain * W_in[:, 7] + 5.0  # the mean is never read
+    stacked = {n: flat[n] for n in ("W_E", "W_U", "W_pos")}
+    names = {name.rsplit(".", 1)[-1] for name in flat if name.startswith("layers.")}
+    flat["layers.1.W_out"] = W_out
+    for bare in names:
+        stacked[bare] = torch.stack([flat[f"layers.{layer}.{bare}"] for layer in range(2)])
+    found = ps.bandwidth(ps.from_tensors(config, stacked)).neurons
+    assert found is not None and found.neurons == 100 and found.below == 1
+    worst = found.strongest[0]
+    assert (worst.layer, worst.neuron) == (1, 7)
+    assert worst.cosine == pytest.approx(-1.0, abs=1e-5)
+    assert found.expected < 0.01
+
+
+def test_zero_layers_have_spectra_and_no_heads() -> None:
+    found = ps.bandwidth(ps.random_model(shape(n_layers=0)))
+    assert found.heads == () and found.neurons is None and len(found.stream) == 1
+    assert found.embedding.used == 19  # of 20: the last holds 0.0044, under a tenth of 1/20
+
+
+def test_record_tables_and_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    model = ps.random_model(shape(mlp="gelu"), biases=True)
+    found = ps.bandwidth(model)
+    assert found.to_dict()["format"] == "pathsum-bandwidth"
+    assert schema(Bandwidth)["properties"]["heads"]["type"] == "array"
+    Console(width=80).print(found)
+    out = capsys.readouterr().out
+    for words in ("Joint PCA", "layer 0", "unembed", "L1H1", "MLP neurons"):
+        assert words in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_virtual_weights_are_named_and_timed() -> None:
+    model = ps.random_model(shape(mlp="relu", d_mlp=9, positions="residual"))
+    found = virtual_weights(model, "mlp0", "L1H1.k")
+    assert found.matrix.shape[0] == 9
+    assert "matrix" not in found.to_dict() and "_matrix" not in found.to_dict()
+    assert schema(VirtualWeights)["properties"]["score"]["type"] == ["number", "null"]
+    virtual_weights(model, "L0H0", "mlp0")  # a serial block: the MLP reads what heads wrote
+    parallel = ps.random_model(shape(mlp="relu", d_mlp=9, block="parallel"))
+    with pytest.raises(InputError, match="mlp0 cannot read what L0H0 writes"):
+        virtual_weights(parallel, "L0H0", "mlp0")
+    with pytest.raises(InputError, match=r"L0H1\.q cannot read what L0H0 writes"):
+        virtual_weights(model, "L0H0", "L0H1.q")
+    with pytest.raises(InputError, match="write nothing to the stream"):
+        virtual_weights(parallel, "pos", "unembed")
+    with pytest.raises(InputError, match="'embd' names no part of a model; did you mean 'embed'"):
+        virtual_weights(model, "embd", "unembed")
+    with pytest.raises(InputError, match="there is no mlp7"):
+        virtual_weights(model, "embed", "mlp7")
+    with pytest.raises(HeadError, match="there is no head L5H0"):
+        virtual_weights(model, "L5H0", "unembed")
+    with pytest.raises(InputError, match="this model has no MLPs"):
+        virtual_weights(ps.random_model(shape()), "mlp0", "unembed")
+
+
+def test_virtual_weights_of_a_planted_path() -> None:
+    model = ps.construct.virtual_head()
+    assert virtual_weights(model, "L0H0", "L1H0.v").p < 1e-50
+    assert virtual_weights(model, "L0H0", "unembed").score == pytest.approx(0, abs=1e-6)
+    assert virtual_weights(model, "L1H0", "unembed").z > 10

@@ -1,0 +1,81 @@
+"""One pair of heads, direction by direction, and the projection kernel."""
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.circuits import pair_components, projection_kernel
+from pathsum.circuits.components import PairComparison, PairComponents, compare_pair
+from pathsum.circuits.projection import ProjectionKernel
+from pathsum.errors import HeadError, InputError
+from pathsum.result import schema
+
+CONFIG = ps.Config(n_layers=2, n_heads=8, d_model=40, d_head=6, d_vocab=11, n_ctx=9)
+
+
+def test_one_planted_direction_is_found_where_whole_heads_hide_it() -> None:
+    """The weakest written direction is what the reader asks for: alone it is certain."""
+    generator = torch.Generator().manual_seed(0)
+    model = ps.random_model(CONFIG, dtype=torch.float64)
+    flat = {n: torch.stack([getattr(layer, n) for layer in model.weights.layers]) for n in _NAMES}
+    direction = torch.randn(40, generator=generator, dtype=torch.float64)
+    direction /= direction.norm()
+    flat["W_O"][0, 1, 5] = 0.3 * direction
+    flat["W_Q"][1, 2, :, 4] = direction
+    for name in ("W_E", "W_U", "W_pos"):
+        flat[name] = getattr(model.weights, name)
+    pair = pair_components(ps.from_tensors(CONFIG, flat), "L0H1", "L1H2", "q")
+    # The direction is the weakest that is written: it hardly counts in the score of whole heads.
+    weakest = pair.cosine[-1]
+    assert float(pair.written[-1]) < 0.05 and float(pair.share[-1].sum()) < 0.5 * pair.score**2
+    assert float(weakest.square().sum()) > 0.8  # by chance 6/40
+    assert float(pair.p_cosine[-1].min()) < 1e-3
+
+
+_NAMES = ("W_Q", "W_K", "W_V", "W_O")
+
+
+def test_a_planted_subspace_has_kernel_one() -> None:
+    model = ps.construct.virtual_head(dtype=torch.float64)
+    pair = pair_components(model, "L0H0", "L1H0", "v")
+    assert pair.kernel == pytest.approx(1.0, abs=0.05) and pair.kernel_p < 1e-50
+    best = projection_kernel(model)
+    assert best.v.z[0, 2] == best.v.z[~best.v.z.isnan()].max()
+
+
+def test_kernels_of_random_models_follow_their_null() -> None:
+    z = []
+    for seed in range(4):
+        found = projection_kernel(ps.random_model(CONFIG, seed=seed, dtype=torch.float64))
+        z += [part.z[~part.z.isnan()] for part in (found.q, found.k, found.v)]
+        assert torch.allclose(found.q.chance[:8, 8:], torch.tensor(6 / 40).double())
+    z = torch.cat(z)
+    assert len(z) == 4 * 3 * 64
+    assert abs(float(z.mean())) < 0.15 and float(z.std()) == pytest.approx(1.0, abs=0.12)
+
+
+def test_bad_pairs_are_refused() -> None:
+    model = ps.random_model(CONFIG)
+    with pytest.raises(HeadError, match="L0H1 cannot read what L1H0 writes"):
+        pair_components(model, "L1H0", "L0H1", "q")
+    with pytest.raises(HeadError, match="there is no head L0H9"):
+        pair_components(model, "L0H9", "L1H0", "q")
+    flat = {n: torch.stack([getattr(layer, n) for layer in model.weights.layers]) for n in _NAMES}
+    flat["W_O"][0, 3] = 0.0
+    for name in ("W_E", "W_U", "W_pos"):
+        flat[name] = getattr(model.weights, name)
+    with pytest.raises(InputError, match="L0H3 writes nothing: its matrix is zero"):
+        pair_components(ps.from_tensors(CONFIG, flat), "L0H3", "L1H0", "k")
+
+
+def test_records_and_tables() -> None:
+    model = ps.construct.induction()
+    pair = pair_components(model, (0, 0), (1, 0), "k")
+    text = pair.to_table().to_text(width=80)
+    assert "L0H0 → L1H0, K-composition" in text and "Projection kernel" in text
+    for record in (PairComponents, PairComparison, ProjectionKernel):
+        assert schema(record)["type"] == "object"
+    compared = compare_pair(model, "L0H0", "L1H0")
+    assert [row["by"] for row in compared.to_table().to_dicts()] == ["Q", "K", "V"]
+    assert len(compared.to_dict()["kinds"]) == 3
+    assert "by chance" in projection_kernel(model).to_table().to_text()

@@ -1,0 +1,305 @@
+"""Composition: planted edges, the null's distribution, options, filters and errors."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pathsum as ps
+from pathsum.circuits import gram
+from pathsum.circuits.composition import Composition
+from pathsum.circuits.edges import KINDS, Edges
+from pathsum.errors import InputError, NotExactError
+from pathsum.model import Model
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import Weights
+from pathsum.result import schema
+
+
+def shape(**changes: Any) -> ps.Config:
+    base = ps.Config(n_layers=3, n_heads=4, d_model=24, d_head=6, d_vocab=11, n_ctx=9)
+    return base.replace(**changes)
+
+
+def changed(model: Model, name: str, tensor: Tensor) -> Model:
+    """The model with one stored tensor replaced."""
+    flat = {**dict(model.weights.items()), name: tensor}
+    return replace(model, weights=Weights(model.config, MemoryStore(flat)))
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        (ps.construct.induction, "k"),
+        (ps.construct.induction_by_q, "q"),
+        (ps.construct.virtual_head, "v"),
+    ],
+)
+def test_a_planted_composition_has_the_largest_excess(build: Any, kind: str) -> None:
+    found = ps.composition(build())
+    for by in ("excess", "z", "p"):
+        best = found.edges(by=by).edges[0]
+        assert (best.writer, best.reader, best.kind) == ("L0H0", "L1H0", kind)
+    assert best.p < 1e-50
+    assert sum(edge.p < 0.001 for edge in found.edges()) == 1
+
+
+def test_rows_write_columns_read_and_nan_elsewhere() -> None:
+    found = ps.composition(ps.random_model(shape()))
+    assert found.heads[:5] == ("L0H0", "L0H1", "L0H2", "L0H3", "L1H0")
+    layer = torch.arange(12) // 4
+    above = layer[None, :] > layer[:, None]
+    for kind in KINDS:
+        scores = found.scores(kind)
+        for part in (scores.score, scores.excess, scores.z, scores.p, scores.spread):
+            assert part.shape == (12, 12)
+            assert torch.equal(~part.isnan(), above)
+    assert torch.allclose((found.q.score - found.q.excess)[above], torch.tensor(24**-0.5).double())
+
+
+def dense_score(model: Model, writer: str, reader: str, kind: str) -> float:
+    OV, head = model.head(writer).ov.dense(), model.head(reader)
+    M = {"q": head.qk.dense(), "k": head.qk.dense().T, "v": head.ov.dense()}[kind]
+    return float((OV @ M).norm() / (OV.norm() * M.norm()))
+
+
+def test_a_frobenius_norm_may_not_be_permuted() -> None:
+    """The paper's first diagram was wrong because ‖W_O M W_V‖ was taken for ‖W_V W_O M‖."""
+    model = ps.random_model(shape(), dtype=torch.float64)
+    found = ps.composition(model)
+    for kind in KINDS:
+        ours = float(found.scores(kind).score[1, 6])
+        assert ours == pytest.approx(dense_score(model, "L0H1", "L1H2", kind), abs=1e-12)
+        writer, reader = model.head("L0H1"), model.head("L1H2")
+        M = {"q": reader.qk.dense(), "k": reader.qk.dense().T, "v": reader.ov.dense()}[kind]
+        cyclic = (writer.W_O @ M @ writer.W_V).norm() / (writer.ov.norm() * M.norm())
+        assert abs(ours - float(cyclic)) > 0.01
+
+
+@pytest.mark.parametrize("d_head", [2, 8, 24])
+def test_scores_of_random_models_follow_the_null(d_head: int) -> None:
+    """In mean, variance and the whole distribution of p, at several ranks."""
+    config = shape(n_layers=3, n_heads=10, d_model=32, d_head=d_head)
+    z, p = [], []
+    for seed in range(3):
+        found = ps.composition(ps.random_model(config, seed=seed, dtype=torch.float64))
+        for kind in KINDS:
+            scores = found.scores(kind)
+            z.append(scores.z[~scores.z.isnan()])
+            p.append(scores.p[~scores.p.isnan()])
+    z, p = torch.cat(z), torch.cat(p).sort().values
+    n = len(z)
+    assert n == 3 * 3 * 300
+    assert abs(float(z.mean())) < 0.08
+    assert float(z.var()) == pytest.approx(1.0, abs=0.12)
+    uniform = (torch.arange(n) + 0.5) / n
+    assert float((p - uniform).abs().max()) < 1.9 / n**0.5
+    for level in (0.05, 0.01):
+        assert int((p < level).sum()) == pytest.approx(level * n, abs=4 * (level * n) ** 0.5)
+
+
+def test_skewed_heads_have_the_tail_that_p_says_and_not_the_normal_one() -> None:
+    """Singular values ∝ 1/k: a third moment is needed, or one edge in fifty looks like z > 3."""
+    config = shape(n_layers=2, n_heads=40, d_model=40, d_head=12)
+    model = ps.random_model(config, dtype=torch.float64)
+    falling = 1 / torch.arange(1.0, 13.0, dtype=torch.float64)
+    flat = dict(model.weights.items())
+    for layer in range(2):
+        for name in ("W_Q", "W_K", "W_V"):
+            columns = torch.linalg.qr(flat[f"layers.{layer}.{name}"])[0]
+            flat[f"layers.{layer}.{name}"] = columns * falling
+        rows = torch.linalg.qr(flat[f"layers.{layer}.W_O"].mT)[0].mT
+        flat[f"layers.{layer}.W_O"] = rows.contiguous()
+    found = ps.composition(replace(model, weights=Weights(config, MemoryStore(flat))))
+    n = 3 * 1600
+    above = found.edges(min_z=3.0)
+    assert above.tested == n
+    assert above.expected > 8 * 0.00135 * n
+    assert above.found == pytest.approx(above.expected, abs=4 * above.expected**0.5)
+    assert found.edges(max_p=0.01).found == pytest.approx(0.01 * n, abs=4 * (0.01 * n) ** 0.5)
+
+
+def test_blocks_and_factors_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ps.random_model(shape(d_model=50, norm="layer"), dtype=torch.float64, gains=True)
+    monkeypatch.setattr(gram, "flops", lambda *_: (1, 0))
+    factors = ps.composition(model)
+    monkeypatch.setattr(gram, "flops", lambda *_: (0, 1))
+    for width in (50, 16, 7):
+        monkeypatch.setattr(gram, "block_width", lambda *_, width=width: width)
+        monkeypatch.setattr(gram, "PAIRS_AT_ONCE", width // 5)
+        blocks = ps.composition(model)
+        for kind in KINDS:
+            one, other = factors.scores(kind).score, blocks.scores(kind).score
+            assert torch.allclose(one, other, atol=1e-13, equal_nan=True)
+
+
+def test_factors_in_small_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ps.random_model(shape())
+    whole = ps.composition(model)
+    monkeypatch.setattr(gram, "BLOCK_BYTES", 1)
+    assert torch.allclose(whole.k.score, ps.composition(model).k.score, equal_nan=True)
+
+
+def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
+    for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
+        width = gram.block_width(n, d, 4)
+        assert 0 < width <= d
+        assert width == d or width == 16 or width & (width - 1)
+        assert n * width**2 * 4 <= gram.BLOCK_BYTES
+
+
+def test_float32_weights_lose_nothing_that_matters() -> None:
+    config = shape(d_model=64, n_heads=8, n_layers=2, d_head=16)
+    model = ps.random_model(config, dtype=torch.float32)
+    exact = ps.composition(model.to(torch.float64))
+    for kind in KINDS:
+        one, other = ps.composition(model).scores(kind), exact.scores(kind)
+        assert torch.allclose(one.score, other.score, rtol=1e-5, equal_nan=True)
+        assert torch.allclose(one.z, other.z, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_the_size_of_a_head_does_not_matter(size: float) -> None:
+    model = ps.random_model(shape())
+    W_O = model.weights.layers[0].W_O.clone()
+    W_O[1] *= size
+    other = ps.composition(changed(model, "layers.0.W_O", W_O))
+    assert torch.allclose(other.v.score, ps.composition(model).v.score, equal_nan=True)
+
+
+def test_a_head_of_zeros_has_no_score_and_a_note_says_so() -> None:
+    model = ps.random_model(shape())
+    W_O = model.weights.layers[1].W_O.clone()
+    W_O[2] = 0.0
+    found = ps.composition(changed(model, "layers.1.W_O", W_O))
+    assert found.q.score[6].isnan().all() and found.v.score[:, 6].isnan().all()
+    assert not found.q.score[:4, 6].isnan().any()
+    assert found.q.p[6].isnan().all() and found.q.z[6].isnan().all()
+    assert "OV is zero, so there is no score as a writer: L1H2." in found.notes
+    assert "OV is zero, so there is no score as a V reader: L1H2." in found.notes
+    # Nothing to read for four heads above in three ways, and four below have nobody to be read by.
+    assert found.edges().tested == 3 * 48 - 3 * 4 - 4
+
+
+def test_a_head_that_writes_along_the_ones_vector_alone_is_empty_once_centred() -> None:
+    model = ps.random_model(shape(norm="layer"), dtype=torch.float64)
+    W_O = model.weights.layers[0].W_O.clone()
+    W_O[0] = W_O[0].mean(-1, keepdim=True)
+    model = changed(model, "layers.0.W_O", W_O)
+    found = ps.composition(model)
+    assert found.q.score[0].isnan().all()
+    assert "OV is zero, so there is no score as a writer: L0H0." in found.notes
+    # Not centred it has a norm, and nobody reads it.
+    assert float(ps.composition(model, center="off").q.score[0, 4]) < 1e-6
+
+
+def test_centring_is_on_where_the_model_removes_the_mean() -> None:
+    for norm, centred in (("none", False), ("rms", False), ("layer", True)):
+        found = ps.composition(ps.random_model(shape(norm=norm)))
+        assert (found.centred, found.dimension) == (centred, 24 - centred)
+    model = ps.random_model(shape(norm="layer"), gains=True)
+    off = ps.composition(model, center="off")
+    assert (off.centred, off.dimension) == (False, 24)
+    assert any("not centred although LayerNorm" in note for note in off.notes)
+    # Reads do not see the mean in any case; only a writer's own norm shrinks.
+    above = ~off.k.score.isnan()
+    assert bool((ps.composition(model).k.score[above] >= off.k.score[above] - 1e-6).all())
+
+
+def test_a_shared_direction_inflates_scores_and_centring_takes_it_out() -> None:
+    model = ps.random_model(shape(n_heads=8))
+    flat = dict(model.weights.items())
+    for layer in range(3):
+        flat[f"layers.{layer}.W_O"] = flat[f"layers.{layer}.W_O"] + 0.5
+        for name in ("W_Q", "W_K", "W_V"):
+            flat[f"layers.{layer}.{name}"] = flat[f"layers.{layer}.{name}"] + 0.5
+    shared = replace(model, weights=Weights(model.config, MemoryStore(flat)))
+    inflated = ps.composition(shared).edges(max_p=0.01)
+    assert any("along the ones-vector (by chance 4.2%)" in note for note in inflated.notes)
+    assert not any("ones-vector" in note for note in ps.composition(model).notes)
+    assert inflated.found > 0.5 * inflated.tested
+    centred = ps.composition(shared, center="on").edges(max_p=0.01)
+    assert centred.found < 0.05 * centred.tested
+
+
+def test_rotary_offsets_are_averaged_or_chosen() -> None:
+    model = ps.random_model(shape(positions="rotary"), dtype=torch.float64)
+    averaged = ps.composition(model)
+    assert averaged.notes == ("Rotary positions: QK is averaged over offsets 0 to 8.",)
+    chosen = ps.composition(model, offset=3)
+    assert chosen.notes == ("Rotary positions: QK is that of offset 3.",)
+    OV, QK = model.head("L0H1").ov.dense(), model.head("L1H2").qk_at(3).dense()
+    assert float(chosen.q.score[1, 6]) == pytest.approx(
+        float((OV @ QK).norm() / (OV.norm() * QK.norm())), abs=1e-12
+    )
+    assert not torch.allclose(chosen.q.score, averaged.q.score, equal_nan=True)
+    assert torch.allclose(chosen.v.score, averaged.v.score, equal_nan=True)
+
+
+@pytest.mark.parametrize("n_layers", [0, 1])
+def test_too_few_layers_give_no_edges_and_a_note(n_layers: int) -> None:
+    found = ps.composition(ps.random_model(shape(n_layers=n_layers)))
+    assert found.q.score.shape == (4 * n_layers, 4 * n_layers)
+    assert bool(found.q.score.isnan().all())
+    assert found.edges().tested == 0
+    assert "no head is above another" in found.to_table().note
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    model = ps.random_model(shape())
+    with pytest.raises(InputError, match="offset=1 was given, but positions='qk'"):
+        ps.composition(model, offset=1)
+    rotary = ps.random_model(shape(positions="rotary"))
+    with pytest.raises(InputError, match="offset=9 is not one that this model meets"):
+        ps.composition(rotary, offset=9)
+    capped = ps.random_model(shape(score_cap=30.0))
+    with pytest.raises(NotExactError, match="a soft cap bends the scores"):
+        ps.composition(capped)
+    found = ps.composition(model)
+    with pytest.raises(InputError, match="no kind of composition"):
+        found.edges([])
+    with pytest.raises(InputError, match="max_p=2 is no probability"):
+        found.edges(max_p=2.0)
+    with pytest.raises(InputError, match="limit=0 leaves no edge"):
+        found.edges(limit=0)
+
+
+def test_edges_are_filtered_sorted_and_counted() -> None:
+    found = ps.composition(ps.random_model(shape(), dtype=torch.float64))
+    every = found.edges()
+    assert every.tested == every.found == len(every) == 3 * 48
+    assert every.expected == pytest.approx(144)
+    assert [e.z for e in every] == sorted((e.z for e in every), reverse=True)
+    by_p = found.edges(("k",), max_p=0.2, by="p")
+    assert all(e.kind == "k" and e.p <= 0.2 for e in by_p)
+    assert [e.p for e in by_p] == sorted(e.p for e in by_p)
+    assert by_p.expected == pytest.approx(0.2 * 48)
+    assert by_p.found == int((found.k.p <= 0.2).sum())
+    most = found.edges(min_excess=0.02, limit=3)
+    assert all(e.excess >= 0.02 for e in most) and len(most) <= 3
+    assert 0 < most.expected < 144
+    # Asking for p ≤ α through its own threshold on z gives the same expectation.
+    edge = by_p.edges[0]
+    i, j = found.heads.index(edge.writer), found.heads.index(edge.reader)
+    assert float(found.k.score[i, j]) == edge.score
+
+
+def test_records_and_tables() -> None:
+    found = ps.composition(ps.construct.induction())
+    assert found.to_dict()["k"]["score"][0][2] == pytest.approx(0.172, abs=0.001)
+    assert found.to_dict()["k"]["score"][0][0] is None
+    assert schema(Composition)["properties"]["q"]["properties"]["score"]["type"] == "array"
+    assert schema(Edges)["properties"]["edges"]["type"] == "array"
+    text = found.to_table().to_text(width=80)
+    assert "L0H0" in text and "chance would give 0.12" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    ps.composition(
+        ps.random_model(shape()), progress=lambda done, total, _: told.append((done, total))
+    )
+    assert told and told[-1][0] == told[-1][1]

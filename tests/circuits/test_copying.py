@@ -1,0 +1,156 @@
+"""Copying: what eigenvalues say, what they do not, and what chance gives."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.algebra.spectrum import positivity
+from pathsum.circuits import clusters, copying, copying_ratios
+from pathsum.circuits.basis import token_product
+from pathsum.circuits.copying import null_ratios
+from pathsum.circuits.ov import token_ov
+from pathsum.errors import HeadError, InputError, NotExactError
+from pathsum.model import Config, Model, Path, construct, from_tensors, random_model
+from pathsum.result import schema
+
+INDUCTION = construct.induction("abcdefgh", n_ctx=12)
+
+
+def with_full_ov(wanted: Tensor) -> Model:
+    """A one-head model whose full OV is a given matrix with rows that sum to 0."""
+    n = wanted.shape[0]
+    eye = torch.eye(n, dtype=wanted.dtype)
+    zeros = torch.zeros(1, 1, n, n, dtype=wanted.dtype)
+    config = Config(1, 1, n, n, n, 8, positions="none")
+    tensors = {"W_E": eye, "W_Q": zeros, "W_K": zeros, "W_V": eye[None, None]}
+    return from_tensors(config, {**tensors, "W_O": wanted[None, None], "W_U": eye})
+
+
+def test_the_counter_example_has_a_ratio_of_1_and_a_negative_diagonal_entry():
+    matrix = torch.tensor([[-1.0, 2.0], [-4.0, 5.0]], dtype=torch.float64)
+    values = Factored(matrix, torch.eye(2, dtype=torch.float64)).eigenvalues()
+    assert sorted(values.real.tolist()) == pytest.approx([1.0, 3.0])
+    assert float(positivity(values)) == pytest.approx(1.0)
+    assert matrix[0, 0] < 0
+
+
+def test_the_counter_example_inside_a_model():
+    # Two tokens as above, and a third that takes up what centring over the vocabulary removes.
+    wanted = torch.tensor([[-1.0, 2, -1], [-4, 5, -1], [0, 0, 0]], dtype=torch.float64)
+    model = with_full_ov(wanted)
+    assert torch.allclose(token_ov(model, "L0H0").dense(), wanted)
+    found = copying(model, "L0H0").heads[0]
+    assert found.ratio.ratio == pytest.approx(1.0)
+    assert found.positive_diagonal == pytest.approx(1 / 3)
+    assert found.top_1 == pytest.approx(1 / 3)
+
+
+def test_a_head_that_copies_and_a_head_that_does_nothing():
+    found = copying(INDUCTION)
+    copies, nothing = found["L1H0"], found["L0H0"]
+    assert copies.ratio.ratio == pytest.approx(1.0, abs=1e-3)
+    assert copies.ratio.p == pytest.approx(1 / 401)
+    assert (copies.positive_diagonal, copies.top_1, copies.top_5) == (1.0, 1.0, 1.0)
+    assert math.isnan(nothing.ratio.ratio)
+    assert math.isnan(nothing.ratio.p)
+    assert (nothing.positive_diagonal, nothing.top_1, nothing.top_5) == (0.0, 0.0, 0.0)
+
+
+def test_a_virtual_head_copies_what_it_is_built_to():
+    model = construct.virtual_head({word: word for word in "abcdefgh"}, "abcdefgh", n_ctx=12)
+    found = copying(model, Path("embed", ["L0H0", "L1H0"]), "L0H0").heads
+    assert found[0].head == "L0H0→L1H0"
+    assert found[0].ratio.ratio == pytest.approx(1.0, abs=1e-3)
+    assert found[0].top_1 == pytest.approx(8 / 9)  # all but the start token
+    assert found[1].top_1 == 0.0
+
+
+def test_the_null_keeps_the_embeddings():
+    """Draws on the singular values follow the law of heads drawn between the embeddings."""
+    model = random_model(Config(1, 1, 24, 6, 60, 8, norm="rms"), seed=1, dtype=torch.float64)
+    # A shared direction in both embeddings, which makes large ratios cheap.
+    shift = torch.randn(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    product = token_product(model.weights, 0) + 20 * shift[:, None] * shift.roll(3)
+    drawn = null_ratios(product, 6, draws=2000)
+    generator = torch.Generator().manual_seed(7)
+    W_O = torch.randn(2000, 6, 24, generator=generator, dtype=torch.float64)
+    W_V = torch.randn(2000, 24, 6, generator=generator, dtype=torch.float64)
+    direct = positivity(torch.linalg.eigvals(W_O @ product @ W_V))
+    isotropic = null_ratios(torch.eye(24, dtype=torch.float64), 6, draws=2000)
+    quantiles = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
+    assert torch.allclose(drawn.quantile(quantiles), direct.quantile(quantiles), atol=0.07)
+    assert float(drawn.std()) > 1.5 * float(isotropic.std())
+    assert abs(float(drawn.mean())) < 4 * float(drawn.std()) / math.sqrt(2000)
+
+
+def test_random_heads_follow_the_null():
+    model = random_model(Config(4, 16, 24, 6, 200, 8), seed=5, dtype=torch.float64)
+    found = copying_ratios(model, draws=400)
+    z = torch.tensor([head.z for head in found.heads])
+    p = torch.tensor([head.p for head in found.heads])
+    assert 0.7 < float(z.std()) < 1.3
+    assert abs(float(z.mean())) < 0.5
+    # Kolmogorov–Smirnov: p is uniform (1 % level at n = 64, and the grid of p is 1/401).
+    steps = torch.arange(1, 65) / 64
+    assert float((p.sort().values - steps).abs().max()) < 1.63 / 8 + 1 / 64
+
+
+def test_ratios_alone_are_the_ratios():
+    model = random_model(Config(2, 3, 24, 8, 40, 20, norm="layer"), seed=0, gains=True)
+    cheap, whole = copying_ratios(model), copying(model)
+    for a, b in zip(cheap.heads, whole.heads, strict=True):
+        assert (a.head, a.p) == (b.head, b.ratio.p)
+        assert a.ratio == pytest.approx(b.ratio.ratio, abs=1e-4)
+    assert "layers above 0: direct path, scale omitted" in cheap.note
+
+
+def test_clusters_are_tokens_that_raise_each_other():
+    # Two groups of three: each token raises its group and lowers the other.
+    group = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
+    found = clusters(with_full_ov(torch.outer(group, group)), "L0H0", modes=2, k=3)
+    assert len(found.modes) == 1
+    mode = found.modes[0]
+    assert mode.eigenvalue == pytest.approx(6.0)
+    assert mode.weight == pytest.approx(1.0)
+    ends = [{s.token.id for s in end} for end in (mode.tokens, mode.opposite)]
+    assert sorted(map(sorted, ends)) == [[0, 1, 2], [3, 4, 5]]
+    assert sum(s.value for s in (*mode.tokens, *mode.opposite)) == pytest.approx(1.0)
+    assert "λ > 0" in found.to_table().note
+
+
+def test_shares_of_a_mode_sum_to_1():
+    model = random_model(Config(1, 1, 24, 8, 40, 20), seed=2, dtype=torch.float64)
+    for mode in clusters(model, "L0H0", modes=5, k=40).modes:
+        ov = token_ov(model, "L0H0").dense()
+        values = torch.linalg.eigvals(ov)
+        assert float((values - mode.eigenvalue).abs().min()) < 1e-8
+
+
+def test_bad_input_is_told():
+    model = random_model(Config(2, 3, 24, 8, 40, 20))
+    with pytest.raises(InputError, match="draws=50 random heads are too few"):
+        copying_ratios(model, draws=50)
+    with pytest.raises(HeadError, match="there is no head L5H0"):
+        copying(model, "L5H0")
+    with pytest.raises(HeadError, match="is not a head nor a virtual head"):
+        copying(model, Path("embed"))
+    with pytest.raises(HeadError, match="has no layers, so it has no heads"):
+        copying(random_model(Config(0, 1, 8, 4, 10, 8)))
+    with pytest.raises(NotExactError, match="copying cannot be read from the weights"):
+        copying_ratios(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)))
+    with pytest.raises(InputError, match="k=9 modes were asked for, but there are 8"):
+        clusters(model, "L0H0", modes=9)
+
+
+def test_records_have_schemas_and_views():
+    found = copying(INDUCTION, "L1H0")
+    assert schema(type(found))["properties"]["heads"]["type"] == "array"
+    assert found.to_dict()["heads"][0]["ratio"]["eigenvalues"][0] == pytest.approx(
+        [10.0, 0.0], abs=1
+    )
+    assert all(len(line) <= 80 for line in found.to_table().to_text(80).splitlines())
+    assert "null" in copying_ratios(INDUCTION).to_table().to_text(80)
+    assert schema(type(clusters(INDUCTION, "L1H0")))["title"] == "Clusters"

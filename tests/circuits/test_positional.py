@@ -1,0 +1,80 @@
+"""Where heads look by position alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pathsum.circuits import positional
+from pathsum.errors import HeadError, InputError, NotExactError
+from pathsum.model import Config, construct, from_tensors, random_model
+from pathsum.result import schema
+
+
+def test_a_previous_token_head_looks_one_back():
+    found = positional(construct.induction("abcdefgh", n_ctx=16))
+    previous = found["L0H0"]
+    assert previous.peak == 1
+    assert previous.attention is not None
+    assert float(previous.attention[1]) == pytest.approx(1.0, abs=1e-6)
+    assert float(previous.spread.max()) == pytest.approx(0.0, abs=1e-4)
+    assert previous.share > 0.99
+    matches = found["L1H0"]
+    assert matches.position == pytest.approx(0.0, abs=1e-4)
+    assert matches.content > 1.0
+    assert matches.share < 0.01
+
+
+def test_a_score_of_the_offset_alone_has_no_spread_and_is_given_back():
+    # cos(ω (i − j)) from sines and cosines of places, which is what a sinusoid allows.
+    n, omega = 32, 0.4
+    places = torch.arange(n, dtype=torch.float64)
+    W_pos = torch.stack(((omega * places).cos(), (omega * places).sin()), 1)
+    eye = torch.eye(2, dtype=torch.float64)[None, None]
+    config = Config(1, 1, 2, 2, 3, n, positions="qk", score_scale=1.0)
+    rest = {"W_V": eye, "W_O": eye, "W_U": torch.ones(2, 3, dtype=torch.float64)}
+    tensors = {"W_E": torch.zeros(3, 2, dtype=torch.float64), "W_pos": W_pos, "W_Q": 5 * eye}
+    model = from_tensors(config, {**tensors, "W_K": eye, **rest})
+    found = positional(model).heads[0]
+    expected = 5 * (omega * places[:16]).cos()
+    assert torch.allclose(found.score, expected - expected.mean())
+    assert float(found.spread.max()) < 1e-12
+    assert found.content == 0.0
+
+
+def test_notes_say_what_is_left_out():
+    def note(**choices: Any) -> str:
+        model = random_model(Config(2, 1, 8, 4, 20, 16, **choices))
+        return positional(model, "L1H0").note
+
+    assert note(positions="qk", norm="layer") == ""
+    assert note(positions="residual") == ""
+    assert note(positions="residual", norm="layer") == "direct path, scale omitted"
+    assert "average query against the average key" in note(positions="rotary")
+    assert "QK-norm's scale omitted" in note(positions="qk", qk_norm="rms")
+    scaled = random_model(Config(2, 1, 8, 4, 20, 16, positions="residual", norm="layer"))
+    profiles = positional(scaled).heads
+    assert profiles[0].attention is not None
+    assert profiles[1].attention is None
+
+
+def test_bad_input_is_told():
+    model = random_model(Config(1, 1, 8, 4, 20, 16))
+    with pytest.raises(InputError, match="window=17 offsets do not fit a context of 16"):
+        positional(model, window=17)
+    with pytest.raises(HeadError, match="there is no head L0H1"):
+        positional(model, "L0H1")
+    with pytest.raises(InputError, match="no score of it depends on position"):
+        positional(random_model(Config(1, 1, 8, 4, 20, 16, positions="none")))
+    with pytest.raises(NotExactError, match="attention scores are soft-capped"):
+        positional(random_model(Config(1, 1, 8, 4, 20, 16, score_cap=3.0)))
+    with pytest.raises(HeadError, match="has no layers"):
+        positional(random_model(Config(0, 1, 8, 4, 20, 16)))
+
+
+def test_records_have_schemas_and_fit_a_terminal():
+    found = positional(construct.induction("abcdefgh", n_ctx=16))
+    for record in (found, found.heads[0]):
+        assert schema(type(record))["title"]
+        record.dumps()
+        assert all(len(line) <= 80 for line in record.to_table().to_text(80).splitlines())

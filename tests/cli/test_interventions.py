@@ -1,0 +1,71 @@
+"""The commands `terms`, `replace` and `patch`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pathsum.cli.main import main
+
+MODEL = "hand-built-induction"
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ran(capsys, "terms", MODEL, "--draws", "3", "--split", "heads")
+    assert "order ≤ 2" in shown
+    assert "L1H0" in shown
+    found = json.loads(ran(capsys, "terms", MODEL, "--draws", "3", "--json"))
+    assert found["format"] == "pathsum-term-importance"
+    assert [terms["name"] for terms in found["sets"]] == ["layer 0", "layer 1"]
+    assert found["gain"][1] > 0.5
+
+
+def test_terms_of_a_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("a b c d " * 40)
+    found = json.loads(
+        ran(capsys, "terms", MODEL, "--text", str(file), "--split", "none", "--json")
+    )
+    assert (found["sequences"], found["predictions"]) == (2, 126)
+    assert "no file" in refused(capsys, "terms", MODEL, "--text", str(tmp_path / "none.txt"))
+    assert "cannot be split by 'head'" in refused(capsys, "terms", MODEL, "--split", "head")
+
+
+def test_replace(capsys: pytest.CaptureFixture[str]) -> None:
+    draws = ("--draws", "3", "--json")
+    found = json.loads(ran(capsys, "replace", MODEL, "L1H0", "--pattern", "induction", *draws))
+    assert found["share"]["value"] > 0.99
+    term = ("--term", "embed", "embed>L0H0", "--from-position", "20")
+    assert json.loads(ran(capsys, "replace", MODEL, "L1H0", *term, *draws))["share"]["value"] > 0.99
+    shown = ran(capsys, "replace", MODEL, "L1H0", "--copying", "--draws", "3")
+    assert "share of the cost recovered" in shown
+    assert "nothing describes" in refused(capsys, "replace", MODEL, "L1H0")
+    both = ("--pattern", "first", *term)
+    assert "give one of them" in refused(capsys, "replace", MODEL, "L1H0", *both)
+    ov = ("--copying", "--top-tokens", "3")
+    assert "give one of them" in refused(capsys, "replace", MODEL, "L1H0", *ov)
+
+
+def test_patch(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ("a b c d a", "--with", "x b c d a")
+    edge = ("--edge", "L0H0", "L1H0", "k")
+    shown = ran(capsys, "patch", MODEL, *texts, *edge)
+    assert "L0H0 → L1H0.k" in shown
+    found = json.loads(ran(capsys, "patch", MODEL, *texts, *edge, "--token", "b", "--json"))
+    assert found["effect"]["value"] > 9.9
+    ranked = ran(capsys, "patch", MODEL, *texts, "--into", "L1H0")
+    assert ranked.index("L0H0 → L1H0.k") < ranked.index("embed → L1H0.q")
+    node = json.loads(ran(capsys, "patch", MODEL, *texts, "--node", "L0H0", "--json"))
+    assert node["patched"] == ["L0H0"]
+    assert "6 and 3 tokens" in refused(capsys, "patch", MODEL, "a b c d a", "--with", "x b", *edge)
+    assert "give one" in refused(capsys, "patch", MODEL, *texts, *edge, "--into", "L1H0")

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from pathsum.cli.main import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_a_prediction_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "paths", "hand-built-virtual-head", "a b c a", "--top", "2")
+    assert code == 0
+    assert "logit of c at position 4, minus the vocabulary's mean" in out
+    assert "A[L1H0]·A[L0H0] ⊗ W_E·OV[L0H0]·OV[L1H0]·W_U" in out
+    assert "remainder" in out
+    assert "proven" in out
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        *(capsys, "paths", "hand-built-induction", "a b c a", "--token", "b"),
+        *("--versus", "none", "--position", "-1", "--json"),
+    )
+    told = json.loads(out)
+    assert code == 0
+    assert told["format"] == "pathsum-paths"
+    assert told["toward"]["versus"] is None
+    assert told["toward"]["remainder"] < 1e-4
+    assert told["top"]["paths"][0]["path"]["heads"] == ["L1H0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--position", "9"), "position 9 is out of range"),
+        (("--token", "zebra"), "'zebra' is not a word of this tokenizer"),
+        (("--top", "0"), "asks for no path at all"),
+    ],
+)
+def test_bad_input(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = run(capsys, "paths", "hand-built-induction", "a b c a", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_scores_of_a_cell_and_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("scores", "hand-built-induction", "a b c a", "--head", "L1H0")
+    code, out, _ = run(capsys, *common, "--cell", "-1,2", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["terms"][0]["key"] == "embed→L0H0"
+    assert told["k"] == pytest.approx(told["score"], rel=1e-3)
+    code, out, _ = run(capsys, *common)
+    assert code == 0
+    assert "spread" in out
+    assert "remainder" in out
+    code, _, err = run(capsys, *common, "--cell", "4")
+    assert code == 2
+    assert "two positions, as in 4,2" in err

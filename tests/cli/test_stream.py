@@ -1,0 +1,54 @@
+"""The commands `composition` and `bandwidth`."""
+
+import json
+
+import pytest
+
+from pathsum.cli.main import main
+
+
+def test_composition_lists_edges(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["composition", "hand-built-induction", "--max-p", "0.001"]) == 0
+    out = capsys.readouterr().out
+    assert "L0H0     L1H0    K" in out
+    assert "1 of 12 edges pass; chance would give 0.012." in out
+
+
+def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["composition", "hand-built-induction", "--kind", "k", "--limit", "2", "--json"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "pathsum-composition-edges" and found["tested"] == 4
+    assert [edge["kind"] for edge in found["edges"]] == ["k", "k"]
+
+
+def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ["composition", "hand-built-induction", "--pair", "L0H0", "L1H0"]
+    assert main([*pair, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["kinds"]) == 3
+    assert main([*pair, "--kind", "k"]) == 0
+    assert "L0H0 → L1H0, K-composition" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--offset", "2"], "offset=2 was given"),
+        (["--pair", "L0H0", "L7H0"], "there is no head L7H0"),
+        (["--pair", "L1H0", "L0H0"], "cannot read what L1H0 writes"),
+        (["--max-p", "3"], "is no probability"),
+    ],
+)
+def test_bad_input_leaves_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["composition", "hand-built-induction", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bandwidth(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bandwidth", "hand-built-induction"]) == 0
+    assert "27 by W_E alone, 26 by W_U alone" in capsys.readouterr().out
+    assert main(["bandwidth", "hand-built-induction", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dimension"] == 145

@@ -1,0 +1,111 @@
+import json
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.cli.main import main
+from pathsum.errors import HeadError, InputError
+from pathsum.heads.atlas import Atlas, HeadEntry
+from pathsum.heads.score import against_null
+from pathsum.heads.verdicts import UNKNOWN
+from pathsum.model.symmetries import scrambled
+from pathsum.result import schema
+
+CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
+
+
+def test_hand_built_heads_get_their_kind_and_idle_ones_none() -> None:
+    by_k = ps.atlas(ps.construct.induction(n_ctx=40))
+    assert by_k["L0H0"].kind == "previous token"
+    assert by_k["L1H0"].kind == "induction"
+    assert "copying" in by_k["L1H0"].kinds
+    assert by_k["L0H1"].kind == by_k["L1H1"].kind == UNKNOWN
+
+
+def test_pointer_arithmetic_has_a_duplicate_token_head() -> None:
+    by_q = ps.atlas(ps.construct.induction_by_q(n_ctx=40))
+    assert by_q["L0H0"].kind == "duplicate token"
+    assert by_q["L1H0"].kind == "induction"
+
+
+def test_random_models_have_no_kinds() -> None:
+    named = 0
+    for seed in range(12):
+        found = ps.atlas(ps.random_model(CONFIG, seed=seed), draws=3)
+        named += any(entry.kinds for entry in found)
+    assert named == 0
+
+
+def test_every_score_says_what_chance_gives() -> None:
+    found = ps.atlas(ps.random_model(CONFIG), draws=4)
+    stripe = found["L1H2"].scores["induction"]
+    assert 0 <= stripe.value <= 1
+    assert stripe.stderr > 0
+    assert 0 < stripe.null < 1
+    assert 0 < stripe.p <= 1
+    names = {info.name for info in found.infos}
+    assert set(found["L0H0"].scores) <= names
+    assert all(info.reason and info.citation and info.formula for info in found.infos)
+
+
+def test_scores_do_not_depend_on_the_basis() -> None:
+    model = ps.random_model(CONFIG, seed=4, dtype=torch.float64)
+    one, other = ps.atlas(model, draws=2), ps.atlas(scrambled(model, seed=2), draws=2)
+    for name in ("previous_token", "copying", "deleting", "copying_weights", "matching_weights"):
+        for head, value in one.values(name).items():
+            assert other.values(name)[head] == pytest.approx(value, abs=1e-6), name
+
+
+def test_asking_changes_nothing() -> None:
+    model = ps.random_model(CONFIG)
+    before = {name: tensor.clone() for name, tensor in model.weights.items()}
+    torch.manual_seed(5)
+    first = torch.rand(1)
+    torch.manual_seed(5)
+    ps.atlas(model, draws=2)
+    assert torch.equal(torch.rand(1), first)  # the global generator is left alone
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.weights.items())
+
+
+def test_a_head_that_does_nothing_has_no_p() -> None:
+    score = against_null(torch.tensor([[float("nan")], [float("nan")]]), torch.rand(10))[0]
+    assert score.p != score.p
+
+
+def test_p_counts_the_draws_at_or_above() -> None:
+    null = torch.arange(9.0)
+    assert against_null(torch.full((2, 1), 7.0), null)[0].p == pytest.approx(3 / 10)
+
+
+@pytest.mark.parametrize("positions", ["residual", "rotary", "none"])
+def test_every_variant_has_an_atlas(positions: str) -> None:
+    config = CONFIG.replace(positions=positions, norm="layer", mlp="gelu", n_kv_heads=1)
+    model = ps.random_model(config, biases=True, gains=True)
+    assert len(ps.atlas(model, draws=2)) == 6
+
+
+def test_models_that_have_none() -> None:
+    with pytest.raises(InputError, match="no layers"):
+        ps.atlas(ps.random_model(CONFIG.replace(n_layers=0)))
+    with pytest.raises(InputError, match="repeats of at least 2 tokens do not fit"):
+        ps.atlas(ps.random_model(CONFIG.replace(n_ctx=3)))
+    with pytest.raises(HeadError, match="no head L7H0"):
+        _ = ps.atlas(ps.random_model(CONFIG), draws=2)["L7H0"]
+
+
+def test_records_have_schemas() -> None:
+    found = ps.atlas(ps.random_model(CONFIG), draws=2)
+    assert set(schema(Atlas)["properties"]) == set(found.to_dict())
+    assert set(schema(HeadEntry)["properties"]) == set(found["L0H0"].to_dict())
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["atlas", "hand-built-induction", "--draws", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [head["kind"] for head in told["heads"]][::2] == ["previous token", "induction"]
+    assert main(["atlas", "hand-built-induction", "--draws", "2", "--head", "L1H0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "K-composition with L0H0" in shown
+    assert main(["atlas", "hand-built-induction", "--head", "L5H0"]) == 2
+    assert "no head L5H0" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""Composition equals its dense definition on models of every variant, and survives symmetries."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.identities.configs import models
+from torch import Tensor
+
+from pathsum.circuits import composition, pair_components, projection_kernel
+from pathsum.circuits.edges import KINDS
+from pathsum.model import Head, Model
+from pathsum.model.symmetries import scrambled
+
+TOLERANCE = 1e-9
+
+
+def centring(model: Model, centred: bool) -> Tensor:
+    d = model.config.d_model
+    identity = torch.eye(d, dtype=torch.float64)
+    return identity - 1 / d if centred else identity
+
+
+def read_form(head: Head, kind: str, C: Tensor, offset: int | None) -> Tensor:
+    """M Mᵀ, averaged over offsets where it depends on them and none is chosen."""
+    if kind == "v":
+        M = C @ head.ov.dense() @ C
+        return M @ M.T
+    config = head.model.config
+    offsets = range(config.n_ctx) if offset is None else [offset]
+    total = torch.zeros_like(C)
+    for place in offsets if config.positions == "rotary" else [0]:
+        M = C @ head.qk_at(place).dense() @ C
+        M = M.T if kind == "k" else M
+        total = total + M @ M.T / (len(offsets) if config.positions == "rotary" else 1)
+    return total
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = TOLERANCE) -> bool:
+    return torch.allclose(one, other, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+@settings(max_examples=25)
+@given(models(max_layers=3, max_heads=4), st.sampled_from(["auto", "on", "off"]), st.data())
+def test_scores_and_moments_equal_their_definitions(model: Model, center: str, data: st.DataObject):
+    rotary = model.config.positions == "rotary"
+    offset = data.draw(st.sampled_from([None, 0, 3])) if rotary else None
+    found = composition(model, center=center, offset=offset)  # pyright: ignore[reportArgumentType]
+    centred = center == "on" or (center == "auto" and model.config.norm == "layer")
+    d = model.config.d_model - centred
+    assert found.dimension == d and found.centred == centred
+    C = centring(model, centred)
+    for kind in KINDS:
+        scores = found.scores(kind)
+        for j, reader in enumerate(model.heads):
+            G = read_form(reader, kind, C, offset)
+            for i, writer in enumerate(model.heads):
+                if reader.id.layer <= writer.id.layer:
+                    assert scores.score[i, j].isnan() and scores.p[i, j].isnan()
+                    continue
+                OV = C @ writer.ov.dense() @ C
+                P = OV.T @ OV
+                square = (P * G).sum() / (P.trace() * G.trace())
+                assert abs(float(scores.score[i, j] ** 2 - square)) < TOLERANCE
+                if d < 3:
+                    continue
+                P, G1 = P / P.trace(), G / G.trace()
+                spread = ((P * P).sum() - 1 / d) * ((G1 * G1).sum() - 1 / d)
+                variance = 2 / ((d - 1) * (d + 2)) * spread
+                assert abs(float(scores.spread[i, j] ** 2 - variance)) < 1e-7 * float(variance + 1)
+
+
+@settings(max_examples=15)
+@given(models(max_layers=3, max_heads=4), st.integers(0, 99))
+def test_scores_survive_every_symmetry(model: Model, seed: int):
+    before, after = composition(model), composition(scrambled(model, seed))
+    for kind in KINDS:
+        one, other = before.scores(kind), after.scores(kind)
+        assert close(one.score**2, other.score**2)
+        # Where rotations change almost nothing, z divides rounding by almost nothing.
+        firm = one.spread > 1e-4
+        assert close(one.z[firm], other.z[firm], 1e-6)
+        assert close(one.p[firm], other.p[firm], 1e-6)
+
+
+@settings(max_examples=12)
+@given(models(min_layers=2, max_layers=3, max_heads=3), st.sampled_from(KINDS), st.data())
+def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObject):
+    rotary = model.config.positions == "rotary"
+    offset = data.draw(st.sampled_from([None, 2])) if rotary else None
+    if model.config.d_model == 2 and model.config.norm == "layer":
+        return  # one dimension is left, and it may be empty
+    writer, reader = model.heads[0], model.heads[-1]
+    pair = pair_components(
+        model,
+        writer.label,
+        reader.label,
+        kind,
+        offset=offset,  # pyright: ignore[reportArgumentType]
+    )
+    whole = composition(model, offset=offset).scores(kind)  # pyright: ignore[reportArgumentType]
+    assert abs(float(whole.score[0, -1]) - pair.score) < TOLERANCE
+    assert abs(float(pair.share.sum()) - pair.score**2) < TOLERANCE
+    assert abs(float(pair.written.sum()) - 1) < TOLERANCE
+    assert abs(float(pair.read.sum()) - 1) < TOLERANCE
+    kernel = projection_kernel(model).scores(kind).kernel[0, -1]  # pyright: ignore[reportArgumentType]
+    assert abs(float(kernel) - pair.kernel) < 1e-6
+    angles = torch.deg2rad(pair.angles)
+    assert abs(float(angles.cos().square().mean()) - pair.kernel) < 1e-6
+
+
+@settings(max_examples=8)
+@given(models(min_layers=2, max_layers=3, max_heads=3), st.integers(0, 99))
+def test_the_projection_kernel_survives_every_symmetry(model: Model, seed: int):
+    before, after = projection_kernel(model), projection_kernel(scrambled(model, seed))
+    for kind in KINDS:
+        assert close(before.scores(kind).kernel, after.scores(kind).kernel, 1e-6)

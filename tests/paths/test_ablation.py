@@ -1,0 +1,93 @@
+"""Ablation: what each knockout puts in a head's place."""
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.errors import HeadError, InputError
+from pathsum.paths import Ablation, After, Knockout, ablate
+from pathsum.paths.ablation import StandIn
+from pathsum.paths.edits import HeadOutput
+from pathsum.result import schema
+from pathsum.text.probes import random_repeats
+
+PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)
+
+
+def test_the_induction_head_costs_what_it_knows() -> None:
+    model = ps.construct.induction()
+    found = ablate(model, "L1H0", PROBE.tokens, from_position=20)
+    assert found.loss.value < 0.01
+    assert found.loss_without.value == pytest.approx(float(torch.tensor(27.0).log()), abs=1e-3)
+    assert found.cost.clear_of_zero
+
+
+def test_the_previous_token_head_acts_through_the_pattern() -> None:
+    model = ps.construct.induction()
+    full = ablate(model, "L0H0", PROBE.tokens, from_position=20)
+    kept = ablate(model, "L0H0", PROBE.tokens, from_position=20, after=After.PATTERNS_PRESERVED)
+    assert full.cost.value > 9
+    assert abs(kept.cost.value) < 1e-3
+
+
+def test_idle_heads_cost_nothing_by_any_knockout() -> None:
+    model = ps.construct.induction()
+    for knockout in Knockout:
+        found = ablate(model, ["L0H1", (1, 1)], PROBE.tokens, knockout=knockout)
+        assert [str(head) for head in found.heads] == ["L0H1", "L1H1"]
+        assert abs(found.cost.value) < 1e-3
+
+
+def test_the_mean_is_over_the_reference() -> None:
+    model = ps.construct.induction()
+    tokens, reference = PROBE.tokens[:2], PROBE.tokens[2:]
+    head = model.head("L1H0").id
+    stand_in = StandIn(model, (head,), Knockout.MEAN, [tokens], reference)
+    edit = stand_in.edits(model.trace(tokens), tokens)[0]
+    truth = model.trace(reference).mixed(1)[:, 0].mean((0, 1))
+    assert isinstance(edit, HeadOutput)
+    torch.testing.assert_close(edit.mixed, truth.expand_as(edit.mixed))
+
+
+def test_resampling_takes_another_sequence_and_is_seeded() -> None:
+    model = ps.construct.induction()
+    heads = (model.head("L1H0").id,)
+    for seed in range(5):
+        partners = StandIn(model, heads, Knockout.RESAMPLE, [PROBE.tokens], seed=seed).partners(
+            PROBE.tokens
+        )
+        assert not bool((partners == PROBE.tokens).all(-1).any())
+        assert sorted(partners.tolist()) == sorted(PROBE.tokens.tolist())
+    found = [
+        ablate(model, "L1H0", PROBE.tokens, knockout=Knockout.RESAMPLE, seed=seed).cost.value
+        for seed in (1, 1, 2)
+    ]
+    assert found[0] == found[1]
+
+
+def test_redirecting_to_the_first_token() -> None:
+    model = ps.construct.induction()
+    found = ablate(model, "L1H0", PROBE.tokens, knockout=Knockout.FIRST, from_position=20)
+    # It copies the start token then, and is sure of it.
+    assert found.loss_without.value == pytest.approx(10, abs=0.01)
+
+
+def test_table_and_json() -> None:
+    found = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens)
+    assert [row[0] for row in found.to_table().rows] == ["model", "without L1H0", "cost"]
+    assert found.to_dict()["knockout"] == "zero"
+    assert set(schema(Ablation)["required"]) == set(found.to_dict())
+
+
+def test_bad_input() -> None:
+    model = ps.construct.induction()
+    with pytest.raises(HeadError, match="L1H9"):
+        ablate(model, "L1H9", PROBE.tokens)
+    with pytest.raises(InputError, match="no head is named"):
+        ablate(model, [], PROBE.tokens)
+    with pytest.raises(InputError, match="one sequence only"):
+        ablate(model, "L1H0", PROBE.tokens[:1], knockout=Knockout.RESAMPLE)
+    with pytest.raises(InputError, match="does not average"):
+        ablate(model, "L1H0", PROBE.tokens, reference=PROBE.tokens)
+    with pytest.raises(InputError, match="did you mean 'resample'"):
+        Knockout.parse("resampl")

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from pathsum.errors import InputError
+from pathsum.model import Config, random_model
+from pathsum.paths import Toward
+from pathsum.paths.bounds import spectral_norm_bound
+
+
+@pytest.fixture(scope="module")
+def why() -> Toward:
+    config = Config(n_layers=4, n_heads=4, d_model=16, d_head=4, d_vocab=15, n_ctx=10, norm="rms")
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6]])
+    return random_model(config, seed=2).trace(tokens).paths().toward(-1, 3, "mean")
+
+
+@pytest.mark.parametrize("asked", [{"k": 0}, {"budget": 0}])
+def test_a_search_for_nothing_is_refused(why: Toward, asked: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="asks for no path at all"):
+        why.top(**asked)
+
+
+def test_the_proof_does_not_need_all_paths(why: Toward) -> None:
+    top = why.top(1, budget=10**6)
+    assert top.proven
+    assert top.looked_at < top.count == 5**4
+    assert 0 < top.bound <= abs(top[0].value)
+
+
+def test_all_paths_can_be_listed(why: Toward) -> None:
+    top = why.top(10**6, budget=10**6)
+    assert len(top) == top.looked_at == top.count == 625
+    assert top.proven
+    assert top.bound == 0.0
+    assert top.rest == pytest.approx(0.0, abs=1e-5)
+
+
+def test_an_unproven_answer_says_so_in_its_table(why: Toward) -> None:
+    top = why.top(3, budget=1)
+    assert not top.proven
+    assert "could be hidden" in top.to_table().note
+    assert "proven: no other path" in why.top(1, budget=10**6).to_table().note
+
+
+def test_progress_is_told(why: Toward) -> None:
+    told: list[int] = []
+    why.top(5, budget=400, progress=lambda done, total, what: told.append(done))
+    assert told
+    assert max(told) <= 400
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_the_bound_of_a_norm_is_above_it_and_close(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(20, 5, 7, dtype=torch.float64, generator=generator) * scale
+    exact = torch.linalg.matrix_norm(matrices, ord=2)
+    bound = spectral_norm_bound(matrices)
+    assert bool((bound >= exact).all())
+    assert bool((bound <= exact * 1.04).all())
+    assert float(spectral_norm_bound(torch.zeros(3, 3))) == 0.0

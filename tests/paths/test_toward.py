@@ -1,0 +1,136 @@
+import json
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.errors import InputError, TokenError
+from pathsum.model import Config, random_model
+from pathsum.paths import Breakdown, Grid, TopPaths, Toward
+from pathsum.result import schema
+
+TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 1, 2, 2]])
+CONFIG = Config(n_layers=2, n_heads=3, d_model=12, d_head=4, d_vocab=15, n_ctx=10)
+
+
+@pytest.fixture(scope="module")
+def induction() -> Toward:
+    return ps.construct.induction().trace("a b c a").paths().toward(-1, "b", "mean")
+
+
+@pytest.fixture(scope="module")
+def batch() -> Toward:
+    model = random_model(CONFIG, seed=1, dtype=torch.float64)
+    return model.trace(TOKENS).paths().toward([3, -1, 1], [4, 5, 6], 7)
+
+
+def test_frozen_paths_credit_the_induction_head_and_not_its_partner(induction: Toward) -> None:
+    assert induction.by_last["L1H0"] == pytest.approx(induction.total, abs=1e-3)
+    assert induction.by_head["L0H0"] == pytest.approx(0.0, abs=1e-3)
+    assert induction.by_source["embed", 2] == pytest.approx(induction.total, abs=1e-3)
+    assert induction.by_edge["L1H0", "logits"] == pytest.approx(induction.total, abs=1e-3)
+
+
+def test_the_causal_effect_beside_it_finds_the_partner(induction: Toward) -> None:
+    model = induction.trace.model
+    other = model.trace("d e f a")
+    both = induction.beside(other, into=["L1H0"])
+    partner = both["L0H0 → L1H0.k"]
+    assert partner.frozen is None
+    assert partner.causal.value == pytest.approx(induction.total, rel=0.05)
+    assert both["L0H0 → L1H0.v"].frozen == pytest.approx(0.0, abs=1e-3)
+    assert "L0H0 → L1H0.k" in both.to_table().to_text()
+    assert schema(type(both))["type"] == "object"
+    with pytest.raises(InputError, match="there is no edge 'L0H0'"):
+        _ = both["L0H0"]
+
+
+def test_the_virtual_head_is_found_as_an_edge() -> None:
+    trace = ps.construct.virtual_head().trace("a b c d")
+    why = trace.paths().toward(-1, "c", "mean")
+    assert why.by_order[2] == pytest.approx(why.total, abs=1e-3)
+    assert why.by_edge["L0H0", "L1H0"] == pytest.approx(why.total, abs=1e-3)
+    top = why.top(1)
+    assert [str(head) for head in top[0].path.heads] == ["L0H0", "L1H0"]
+    assert top.proven
+
+
+def test_without_a_token_it_is_what_the_model_predicts(induction: Toward) -> None:
+    trace = ps.construct.induction().trace("a b c a")
+    assert trace.paths().toward().target_texts == ("b",) == induction.target_texts
+    assert induction.question == "logit of b at position 4, minus the vocabulary's mean"
+
+
+def test_a_batch_is_a_mean_with_intervals(batch: Toward) -> None:
+    model = random_model(CONFIG, seed=1, dtype=torch.float64)
+    logits = model.trace(TOKENS).logits
+    own = torch.stack(
+        [logits[i, p, t] - logits[i, p, 7] for i, (p, t) in enumerate([(3, 4), (3, 5), (1, 6)])]
+    )
+    assert batch.total == pytest.approx(float(own.mean()))
+    assert batch.stderr == pytest.approx(float(own.std()) / 3**0.5)
+    low, high = batch.interval
+    assert low < batch.total < high
+    # Student's t with 2 degrees of freedom.
+    assert high - batch.total == pytest.approx(4.303 * (batch.stderr or 0), rel=1e-3)
+    assert batch.by_last.interval("L1H0")[0] < batch.by_last["L1H0"]
+    each = batch.top(3, budget=10**6)
+    assert each[0].stderr is not None
+    assert batch.question == "logit of each sequence's token at its position, minus that of <7>"
+
+
+def test_one_sequence_has_no_interval(induction: Toward) -> None:
+    with pytest.raises(InputError, match="trace a batch of at least two"):
+        _ = induction.interval
+
+
+def test_sequences_in_groups_give_the_same(batch: Toward, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.paths.toward.SWEEP_NUMBERS", 1)
+    monkeypatch.setattr("pathsum.paths.sweeps.EDGE_NUMBERS", 1)
+    model = random_model(CONFIG, seed=1, dtype=torch.float64)
+    again = model.trace(TOKENS).paths().toward([3, -1, 1], [4, 5, 6], 7)
+    torch.testing.assert_close(again.by_edge.values, batch.by_edge.values)
+    torch.testing.assert_close(again.by_order.values, batch.by_order.values)
+
+
+def test_shares_are_named_by_label_pair_source_or_place(batch: Toward) -> None:
+    assert batch.by_head["L1H2"] == batch.by_head[(1, 2)] == batch.by_head["l1h2"]
+    assert batch.by_head[5] == batch.by_head["L1H2"]
+    assert list(batch.by_order) == [batch.by_order[n] for n in range(3)]
+    with pytest.raises(InputError, match="there is no share of L7H0 here"):
+        _ = batch.by_head["L7H0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"position": 4}, "position 4 is out of range: the sequence has 4 tokens"),
+        ({"position": -5}, "position -5 is out of range"),
+        ({"position": [0, 1]}, "position has 2 entries, but the trace has 3 sequences"),
+        ({"token": [1, 2]}, "token has 2 entries, but the trace has 3 sequences"),
+    ],
+)
+def test_positions_and_tokens_that_do_not_fit(asked: dict[str, object], message: str) -> None:
+    paths = random_model(CONFIG).trace(TOKENS).paths()
+    with pytest.raises(InputError, match=message):
+        paths.toward(**{"token": 1, **asked})
+
+
+def test_tokens_that_are_not_tokens() -> None:
+    with pytest.raises(TokenError, match="token id 15 is out of range"):
+        random_model(CONFIG).trace(TOKENS).paths().toward(-1, 15)
+    paths = ps.construct.induction().trace("a b").paths()
+    with pytest.raises(TokenError, match="'a b' is 2 tokens"):
+        paths.toward(-1, "a b")
+
+
+def test_records_have_schemas_and_tables(induction: Toward, batch: Toward) -> None:
+    for record in (Toward, Breakdown, Grid, TopPaths):
+        assert schema(record)["type"] == "object"
+    for why in (induction, batch):
+        told = json.loads(why.dumps())
+        assert set(told) == set(schema(Toward)["properties"])
+        assert "remainder" in why.to_table().note
+        for part in (why.by_order, why.by_last, why.by_source, why.by_head, why.by_edge):
+            assert part.to_table().rows
+    assert json.loads(induction.top(2).dumps())["paths"][0]["path"]["heads"] == ["L1H0"]

@@ -1,0 +1,215 @@
+"""Where documents come from: the interpreter, files, packages, the hub."""
+
+import json
+import os
+import sys
+import tarfile
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pathsum.errors import FailedError, FileError, InputError
+from pathsum.text import packages
+from pathsum.text.documents import Document, PythonLibrary
+from pathsum.text.files import Files, chapters
+from pathsum.text.hub import HubDataset
+from pathsum.text.packages import Package
+from pathsum.text.recipes import NAMED
+
+
+class TestThePythonLibrary:
+    def test_is_there_without_its_tests(self) -> None:
+        names = {document.name for document in PythonLibrary()}
+        assert "argparse.py" in names
+        assert "json/decoder.py" in names
+        assert not [name for name in names if "/tests/" in name or name.startswith("test/")]
+        assert not [name for name in names if "site-packages" in name]
+
+
+class TestFiles:
+    def test_of_a_folder_are_read_in_order(self, tmp_path: Path) -> None:
+        (tmp_path / "b.txt").write_text("second")
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "x.md").write_text("first\r\nline")
+        (tmp_path / "picture.png").write_bytes(b"\0\0")
+        found = list(Files(tmp_path))
+        assert found == [Document("a/x.md", "first\nline"), Document("b.txt", "second")]
+
+    def test_of_json_lines_are_a_document_a_line(self, tmp_path: Path) -> None:
+        file = tmp_path / "some.jsonl"
+        file.write_text('{"body": "one"}\n\n"two"\n')
+        assert [document.text for document in Files(file, field="body")] == ["one", "two"]
+
+    def test_of_json_lines_without_the_field(self, tmp_path: Path) -> None:
+        file = tmp_path / "some.jsonl"
+        file.write_text('{"body": "one"}\n')
+        with pytest.raises(FileError, match=r"line 1, has no text under 'text' .*there is 'body'"):
+            list(Files(file))
+
+    def test_of_json_lines_that_are_not(self, tmp_path: Path) -> None:
+        file = tmp_path / "some.jsonl"
+        file.write_text('"good"\n{"text": \n')
+        with pytest.raises(FileError, match="line 2, is not JSON"):
+            list(Files(file))
+
+    def test_that_are_binary(self, tmp_path: Path) -> None:
+        file = tmp_path / "program.txt"
+        file.write_bytes(b"\x7fELF\0\0")
+        with pytest.raises(FileError, match="is a binary file"):
+            list(Files(file))
+
+    def test_that_are_not_utf_8(self, tmp_path: Path) -> None:
+        file = tmp_path / "old.txt"
+        file.write_bytes("na\u00efve".encode("latin-1"))
+        with pytest.raises(FileError, match=r"is not UTF-8: byte 2 is 0xef; .*iconv"):
+            list(Files(file))
+
+    def test_that_point_nowhere_do_not_count(self, tmp_path: Path) -> None:
+        (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+        with pytest.raises(InputError, match="holds no text"):
+            list(Files(tmp_path))
+
+    def test_of_a_folder_without_text(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"holds no text: a corpus is read from .*\.jsonl"):
+            list(Files(tmp_path))
+
+    def test_of_parquet_need_the_extra(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        (tmp_path / "some.parquet").write_bytes(b"PAR1")
+        with pytest.raises(InputError, match=r"install pathsum\[data\]"):
+            list(Files(tmp_path))
+
+    def test_of_parquet(self, tmp_path: Path) -> None:
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        file = tmp_path / "some.parquet"
+        parquet.write_table(arrow.table({"text": ["one", None, "two"]}), file)
+        assert [document.text for document in Files(file)] == ["one", "two"]
+        with pytest.raises(FileError, match="no column 'body'"):
+            list(Files(file, field="body"))
+
+
+def test_chapters_keep_every_character() -> None:
+    text = "".join(f"paragraph {number} goes on\n\n" for number in range(100)) + "x" * 500
+    parts = list(chapters("book", text, length=300))
+    assert "".join(part.text for part in parts) == text
+    assert len(parts) > 5
+    assert len({part.name for part in parts}) == len(parts)
+
+
+class TestPackages:
+    made = Package("npm", "@some/words", "1.0.0", include=("data/*",), exclude=("*/skip.txt",))
+
+    @pytest.fixture
+    def npm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """An npm that packs an archive of three files."""
+        folder = tmp_path / "package"
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "speech.txt").write_text("four score " * 100)
+        (folder / "data" / "skip.txt").write_text("not this " * 100)
+        (folder / "data" / "chapter.json").write_text(json.dumps({"text": "call me " * 100}))
+        (folder / "readme.md").write_text("nor this " * 100)
+        with tarfile.open(tmp_path / "made.tgz", "w:gz") as archive:
+            archive.add(folder, "package")
+        program = tmp_path / "bin" / "npm"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncp {tmp_path}/made.tgz .\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        return tmp_path / "calls"
+
+    def test_are_fetched_once_and_read_in_place(self, npm: Path) -> None:
+        texts = {document.name: document.text[:7] for document in self.made.documents()}
+        list(self.made.documents())
+        assert texts == {
+            "@some/words/data/speech.txt": "four sc",
+            "@some/words/data/chapter.json": "call me",
+        }
+        assert npm.read_text() == "pack --silent @some/words@1.0.0\n"
+
+    def test_that_are_not_the_pinned_ones(self, npm: Path) -> None:
+        pinned = Package("npm", "@some/words", "1.0.0", ("data/*",), sha256="0" * 64)
+        with pytest.raises(FailedError, match="is not the one that was pinned"):
+            list(pinned.documents())
+
+    def test_whose_client_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(FailedError, match="there is no npm here; install it, or name another"):
+            list(self.made.documents())
+
+    def test_whose_client_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = tmp_path / "npm"
+        program.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        with pytest.raises(FailedError, match=r"could not fetch the package npm .*no network"):
+            list(self.made.documents())
+
+    def test_of_all_recipes_are_pinned(self) -> None:
+        for made in NAMED.values():
+            for package in getattr(made, "packages", ()):
+                assert package.version
+                assert package.sha256 or package.manager == "debian"
+
+    def test_each_manager_has_its_command(self) -> None:
+        commands = {
+            manager: packages._command(Package(manager, "name", "1", ()))
+            for manager in ("npm", "pypi", "debian")
+        }
+        assert commands["npm"][-1] == "name@1"
+        assert commands["pypi"][-1] == "name==1"
+        assert "--no-deps" in commands["pypi"]
+        assert commands["debian"][-1] == "name=1"
+
+
+class TestTheHub:
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """A `datasets` that streams ten rows, and what it was asked for."""
+        calls: list[Any] = []
+
+        def load_dataset(name: str, subset: str | None, **options: Any) -> Any:
+            calls.append((name, subset, options))
+            return ({"text": f"story {number}"} for number in range(10))
+
+        fake = types.ModuleType("datasets")
+        fake.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "datasets", fake)
+        return calls
+
+    def test_is_streamed_once(self, asked: list[Any]) -> None:
+        dataset = HubDataset.parse("someone/stories:small@v1", limit=4)
+        texts = [document.text for document in dataset]
+        assert texts == ["story 0", "story 1", "story 2", "story 3"]
+        assert [document.text for document in dataset] == texts
+        options = {"split": "train", "revision": "v1", "streaming": True}
+        assert asked == [("someone/stories", "small", options)]
+
+    def test_says_how_far_it_is(self, asked: list[Any]) -> None:
+        told: list[tuple[int, int, str]] = []
+        dataset = HubDataset.parse("someone/stories", progress=lambda *told_: told.append(told_))
+        list(dataset)
+        assert told[-1] == (10, 100_000, "fetching someone/stories")
+
+    def test_without_the_field(self, asked: list[Any]) -> None:
+        with pytest.raises(FileError, match=r"row 0 of someone/stories has no text under 'body'"):
+            list(HubDataset.parse("someone/stories", field="body"))
+
+    def test_needs_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(InputError, match=r"install pathsum\[data\]"):
+            list(HubDataset.parse("someone/stories"))
+
+    def test_that_cannot_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def load_dataset(*_: Any, **__: Any) -> Any:
+            raise ConnectionError("no route")
+
+        fake = types.ModuleType("datasets")
+        fake.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "datasets", fake)
+        with pytest.raises(FailedError, match=r"'someone/stories' could not be had \(no route\)"):
+            list(HubDataset.parse("someone/stories"))

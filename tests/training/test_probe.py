@@ -1,0 +1,49 @@
+"""What a run is watched with sees what hand-built models are known to do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pathsum.model import construct
+from pathsum.text import Corpus
+from pathsum.text.probes import random_repeats
+from pathsum.training.probe import Probe, often_seen
+
+
+def test_sees_a_hand_built_induction_head(text: Path) -> None:
+    words = tuple(f"w{number}" for number in range(30))
+    model = construct.induction(words)
+    start = model.config.start_token
+    assert start is not None
+    probe = Probe(Corpus.open(text, vocabulary=280, held_out=0.1), n_ctx=16, sequences=2)
+    probe.repeats = random_repeats(
+        [token for token in range(model.config.d_vocab) if token != start],
+        length=min(10, (model.config.n_ctx - 1) // 2),
+        repeats=2,
+        draws=4,
+        start_token=start,
+    )
+    probe.held_out = probe.repeats.tokens
+    sight = probe.look(model)
+    assert sight.previous_token_head == "L0H0"
+    assert sight.previous_token > 0.9
+    assert sight.induction_head == "L1H0"
+    assert sight.induction > 0.9
+    assert sight.repeat_second < sight.repeat_first - 1
+
+
+def test_a_model_without_heads_has_no_scores(text: Path) -> None:
+    from pathsum.model import Config, random_model
+
+    corpus = Corpus.open(text, vocabulary=280, held_out=0.1)
+    model = random_model(Config(0, 1, 8, 4, 280, 16, start_token=0))
+    sight = Probe(corpus, 16, 4).look(model)
+    assert sight.induction_head == ""
+    assert sight.induction != sight.induction
+
+
+@pytest.mark.parametrize(("least", "expected"), [(1, [2, 3]), (3, [1, 2, 3])])
+def test_tokens_that_were_hardly_seen_are_left_out(least: int, expected: list[int]) -> None:
+    counts = torch.tensor([900, 5, 101, 400, 0])
+    assert often_seen(counts, start=0, least=least).tolist() == expected
