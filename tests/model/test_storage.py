@@ -29,6 +29,11 @@ def test_a_folder_holds_what_it_says(folder: Path) -> None:
     assert head["config"]["n_layers"] == 2
 
 
+def test_others_may_read_what_was_saved(folder: Path) -> None:
+    modes = {file.stat().st_mode & 0o777 for file in folder.iterdir()}
+    assert modes == {(folder / "config.json").stat().st_mode & 0o777}
+
+
 def test_tokenizer_counts_and_transformations_come_back(tmp_path: Path) -> None:
     model = ps.construct.induction(["x", "y"])
     counts = torch.tensor([5, 200, 3])

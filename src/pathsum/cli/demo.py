@@ -1,4 +1,4 @@
-"""`pathsum demo`: induction seen at work, on a model whose weights were written by hand."""
+"""`pathsum demo`: a trained two-layer model taken apart, in the paper's order, in seconds."""
 
 from typing import TYPE_CHECKING
 
@@ -7,85 +7,98 @@ from rich.text import Text
 from pathsum.cli.view import console
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from pathsum.heads import Induction, InductionHead
+    from pathsum.model import Model, Trace
 
-    from pathsum.model import Trace
-
-TEXT = "the cat sat on the mat . the cat"
-SHADES = " ░▒▓█"
+# A made-up word, so that only its first occurrence can tell how it goes on.
+TEXT = "self.zorble = zorble\n        self.quix = quix\n        return self.zor"
+BAR = "█"
 
 
 def demo() -> None:
-    """Show, in seconds, how two heads compose into induction: pattern, scores, prediction."""
-    from pathsum.model import construct
+    """Take the bundled two-layer model apart: heads, induction, one prediction as a sum of paths."""
+    from pathsum.heads import induction
+    from pathsum.sources import load
 
-    words = tuple(dict.fromkeys(TEXT.split()))
-    model = construct.induction(words)
-    trace = model.trace(TEXT)
-    out = console()
-    out.print(Text("pathsum demo: a transformer is a sum over paths\n", style="bold"))
-    out.print(
-        "This two-layer model was written by hand, so that what it does is a fact.\n"
-        "L0H0 attends to the token before. L1H0 looks for where its own token stood\n"
-        "before, attends to what came next there, and predicts it.\n"
+    model = load("two-layer")
+    config = model.config
+    _say("pathsum demo: a transformer is a sum over paths\n", bold=True)
+    _say(
+        f"{model.name}: {config.n_layers} layers of {config.n_heads} heads, attention only, "
+        f"trained from nothing.\n"
     )
-    out.print(f"text:  {TEXT}\n")
-    for label, what in (
-        ("L0H0", "previous-token head: each row attends one position back"),
-        ("L1H0", "induction head: a repeated token attends to what followed it"),
+    found = induction(model)
+    _show_induction(found)
+    if found.heads:
+        _show_prediction(model, found.heads[0])
+    _say("Go on with", bold=True)
+    for command, what in (
+        ("pathsum atlas two-layer", "every head, every score, beside chance"),
+        ("pathsum composition two-layer", "who reads whom through the stream"),
+        ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
+        ("pathsum terms two-layer --random-repeats 8", "what each order of paths is worth"),
+        ("pathsum train two-layer --quick", "train one yourself, in minutes"),
     ):
-        out.print(Text(f"{label}  {what}", style="bold"))
-        _print_pattern(trace, trace.pattern(label)[0])
-    _print_scores(trace)
-    _print_prediction(trace)
-    out.print("\nNext: `pathsum models` lists the models there are, `pathsum --help` the commands.")
+        _say(f"  {command:<44} {what}")
 
 
-def _print_pattern(trace: "Trace", pattern: "Tensor") -> None:
-    names = _names(trace)
-    width = max(map(len, names))
-    for row, name in enumerate(names):
-        cells = "".join(SHADES[round(float(a) * (len(SHADES) - 1))] * 2 for a in pattern[row])
-        source = int(pattern[row].argmax())
-        console().print(
-            Text(f"  {name:>{width}} │{cells}│ → {names[source]} at {source}"), soft_wrap=True
-        )
-    console().print()
-
-
-def _print_scores(trace: "Trace") -> None:
-    """The last row of the induction head's scores, which its query at the last token gave."""
-    from pathsum.result import Column, Table, text_column
-
-    names = _names(trace)
-    last = len(names) - 1
-    scores = trace.attention_scores(1)[0, 0, last]
-    weights = trace.patterns[1][0, 0, last]
-    rows = tuple((name, at, float(scores[at]), float(weights[at])) for at, name in enumerate(names))
-    console().print(
-        Table(
-            (
-                text_column("source"),
-                Column("position"),
-                Column("score", ".1f"),
-                Column("attention"),
-            ),
-            rows,
-            title=f"L1H0, what {names[last]!r} at {last} attends to",
-            note="The best score is at what followed the same token before. Half of it, at the "
-            "start token, is where the head rests when nothing matches.\n",
-        )
+def _show_induction(found: "Induction") -> None:
+    _say("1. Random tokens, repeated: nothing learned about words helps", bold=True)
+    _say(
+        f"   loss on the first copy {found.first_copy.value:.2f} nats, "
+        f"on the second {found.second_copy.value:.2f}"
     )
+    for head in found.heads:
+        _say(
+            f"   {head.head} attends to what followed the same token before: "
+            f"{head.stripe.value:.2f} of its attention (chance {head.stripe.null:.2f})"
+        )
+    _say("")
+    if not found.heads:
+        _say(f"   {found.why_none}\n")
+        return
+    head = found.heads[0]
+    _say("2. How? Cut the message from each lower head, alone", bold=True)
+    for edge in head.edges[:3]:
+        _say(
+            f"   {edge.writer} → {edge.reader}.{edge.side}   leaves {edge.stripe_left:.2f}   "
+            f"(composition score {edge.score:.2f}, z {edge.z:+.0f})"
+        )
+    _say(f"   So it works by {head.told_mechanism}.\n")
 
 
-def _print_prediction(trace: "Trace") -> None:
-    chances = trace.logits[0, -1].softmax(-1)
-    best = int(chances.argmax())
-    word = trace.model.token_text(best)
-    console().print(
-        Text(f"The model predicts {word!r} with probability {float(chances[best]):.3f}.")
+def _show_prediction(model: "Model", head: "InductionHead") -> None:
+    _say("3. One prediction, as a sum over paths", bold=True)
+    _say(f"   {TEXT!r}")
+    trace = model.trace(TEXT)
+    seen = _followed(trace)
+    why = trace.paths().toward(position=-1, token=seen, versus="mean")
+    _say(
+        f"   the logit of {model.token_text(seen)!r}, which followed "
+        f"{model.token_text(int(trace.tokens[0, -1]))!r} before: {why.total:+.2f} above the mean"
     )
+    for ranked in why.top(k=4):
+        _say(f"   {ranked.value:+6.2f}  {ranked.path}")
+    _say(f"   all paths add up to the model's own number, remainder {why.remainder:.0e}\n")
+    _show_row(trace, head)
 
 
-def _names(trace: "Trace") -> list[str]:
-    return [trace.model.token_text(int(token)) for token in trace.tokens[0]]
+def _followed(trace: "Trace") -> int:
+    """The token that followed the last one the first time it occurred."""
+    tokens = trace.tokens[0].tolist()
+    return tokens[tokens.index(tokens[-1]) + 1]
+
+
+def _show_row(trace: "Trace", head: "InductionHead") -> None:
+    _say(f"4. Where {head.head} looks from the last token", bold=True)
+    row = trace.pattern(head.head)[0, -1]
+    best = row.topk(min(5, len(row)))
+    for weight, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        bar = BAR * round(weight * 30)
+        name = trace.model.token_text(int(trace.tokens[0, place]))
+        _say(f"   {name:>12} at {place:<3} {weight:.2f} {bar}")
+    _say("")
+
+
+def _say(text: str, *, bold: bool = False) -> None:
+    console().print(Text(text, style="bold" if bold else ""), soft_wrap=True)

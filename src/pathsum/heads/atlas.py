@@ -100,8 +100,8 @@ class Atlas(Record, kind="atlas"):
 
     def to_table(self) -> Table:
         """One row a head, with the scores that name most heads."""
-        shown = ("previous_token", "first_token", "duplicate_token", "induction")
-        shown += ("prefix_matching", "copying", "copying_weights")
+        shown = ("previous_token", "first_token", "induction", "prefix_matching")
+        shown += ("copying", "copying_weights")
         titles = {info.name: info.title for info in self.infos}
         columns = (text_column("head"), text_column("kind"))
         columns += tuple(Column(titles[name], "+.2f") for name in shown)

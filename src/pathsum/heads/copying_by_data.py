@@ -30,7 +30,7 @@ COPYING_BY_DATA = data_score(
     name="copying",
     title="copying (data)",
     formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
-    threshold=0.3,
-    reason="chance is one over the number of the probe's tokens, 0.04 for 25",
+    threshold=0.1,
+    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much",
     citation=PAPER_2022,
 )

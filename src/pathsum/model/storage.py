@@ -105,6 +105,8 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
     try:
         for name, write in writers.items():
             write(aside[name])
+            # safetensors makes files that only their owner may read; a model is for others too.
+            aside[name].chmod(0o666 & ~_umask())
             _flush_to_disk(aside[name])
         for name, file in aside.items():
             file.replace(folder / name)
@@ -117,6 +119,13 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
                 f"saving to {folder} failed ({error}); what was there before is untouched"
             ) from error
         raise
+
+
+def _umask() -> int:
+    """The permissions that this process withholds; asking means setting, so set it back."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _flush_to_disk(file: Path) -> None:

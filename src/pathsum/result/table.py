@@ -35,7 +35,7 @@ class Column:
     @property
     def stacked_heading(self) -> str:
         """The heading in lines, where it would make a column of numbers wider than they are."""
-        narrow = self.align == "right" and len(self.heading) > 10
+        narrow = self.align == "right" and len(self.heading) > 8
         return self.heading.replace(" ", "\n") if narrow else self.heading
 
     def write(self, cell: Cell) -> str:
@@ -111,7 +111,7 @@ class Table:
         )
 
     def __rich__(self) -> Group:
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for column in self.columns:
             never = column.wrap == "never"
             table.add_column(
