@@ -16,7 +16,7 @@ BAR = "█"
 
 
 def demo() -> None:
-    """Take the bundled two-layer model apart: heads, induction, one prediction as a sum of paths."""
+    """Take the bundled two-layer model apart: induction, and one prediction as a sum of paths."""
     from pathsum.heads import induction
     from pathsum.sources import load
 
