@@ -141,7 +141,7 @@ def test_circuits_of_a_head_are_what_it_does(drawn: tuple[Model, Tensor]) -> Non
     for head in model.heads[:: config.n_heads]:
         l, h = head.id
         x = trace.streams[l] * trace.scales.attention[l][..., None]
-        dest, src = tokens.shape[1] - 1, 0
+        dest, src = tokens.shape[1] - 1, tokens.shape[1] // 2
         content = torch.einsum("bd,de,be->b", x[:, dest], head.qk_at(dest - src).dense(), x[:, src])
         reads = layer_reads(model.weights, l)
         query, key = x[:, dest] @ reads.W_Q[h], x[:, src] @ reads.W_K[head.kv]

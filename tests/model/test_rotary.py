@@ -1,0 +1,62 @@
+"""Rotary positions are rotations, and only the offset between two of them is seen."""
+
+import cmath
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.model.config import RotaryPairing
+from pathsum.model.rotary import angular_frequencies, rotate
+
+PAIRINGS = ["halves", "adjacent"]
+
+
+def config(pairing: RotaryPairing, fraction: float = 1.0) -> ps.Config:
+    return ps.Config(
+        n_layers=1,
+        n_heads=1,
+        d_model=8,
+        d_head=8,
+        d_vocab=9,
+        n_ctx=20,
+        positions="rotary",
+        rotary_pairing=pairing,
+        rotary_fraction=fraction,
+        rotary_base=100.0,
+    )
+
+
+def turned(x: torch.Tensor, place: int, pairing: RotaryPairing) -> torch.Tensor:
+    return rotate(config(pairing), x[None], torch.tensor([place]))[0]
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_plane_turns_like_a_complex_number(pairing: RotaryPairing) -> None:
+    x = torch.randn(8, dtype=torch.float64)
+    planes = (
+        [(i, i + 4) for i in range(4)]
+        if pairing == "halves"
+        else [(2 * i, 2 * i + 1) for i in range(4)]
+    )
+    found = turned(x, 3, pairing)
+    for plane, (one, other) in enumerate(planes):
+        angle = 3 * 100.0 ** (-2 * plane / 8)
+        wanted = complex(x[one], x[other]) * cmath.exp(1j * angle)
+        assert complex(found[one], found[other]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_only_the_offset_matters(pairing: RotaryPairing) -> None:
+    query, key = torch.randn(2, 8, dtype=torch.float64)
+    at = turned(query, 11, pairing) @ turned(key, 7, pairing)
+    torch.testing.assert_close(at, turned(query, 4, pairing) @ key)
+    assert (at - query @ key).abs() > 1e-3
+
+
+def test_what_lies_past_the_rotary_width_stays() -> None:
+    x = torch.randn(1, 8)
+    half = rotate(config("halves", 0.5), x, torch.tensor([5]))
+    assert torch.equal(half[:, 4:], x[:, 4:])
+    assert not torch.allclose(half[:, :4], x[:, :4])
+    assert len(angular_frequencies(config("halves", 0.5))) == 2
