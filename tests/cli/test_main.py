@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from pathsum.cli.demo import NEXT
 from pathsum.cli.main import main
 
 
@@ -19,6 +20,15 @@ def test_demo_runs_unattended(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "So it works by K-composition with L0H" in shown
     assert "all paths add up to the model's own number" in shown
+
+
+def test_the_demo_goes_on_with_commands_that_work(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, _ in NEXT:
+        words = command.split()[1:]
+        # Training takes minutes; --show resolves the recipe and stops there.
+        extra = ["--show"] if words[0] == "train" else []
+        assert main([*words, *extra]) == 0, command
+        assert capsys.readouterr().out
 
 
 def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

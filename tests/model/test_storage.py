@@ -111,6 +111,20 @@ def test_a_save_that_fails_leaves_the_old_files(
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
+def test_an_interrupted_save_leaves_nothing_half_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def interrupted(file: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "_flush_to_disk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ps.random_model(CONFIG, seed=1).save(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
 def test_a_folder_that_is_not_there() -> None:
     with pytest.raises(FileError, match="no model 'two-layr'.* nor a folder"):
         ps.load("two-layr")

@@ -23,7 +23,7 @@ from pathsum.circuits.factors import read_factor, write_factor
 from pathsum.circuits.sides import Center, check_offset, is_centred
 from pathsum.circuits.subspaces import rank_of
 from pathsum.errors import HeadError, InputError
-from pathsum.model import HeadName, Model
+from pathsum.model import Head, HeadName, Model
 from pathsum.result import Column, Record, Table, text_column
 
 
@@ -164,12 +164,7 @@ def pair_components(
     check_offset(config, offset)
     if kind not in KINDS:
         raise InputError(f"there is no {kind!r}-composition; kinds are 'q', 'k' and 'v'")
-    h1, h2 = model.head(writer), model.head(reader)
-    if h2.id.layer <= h1.id.layer:
-        raise HeadError(
-            f"{h2.label} cannot read what {h1.label} writes: it is not in a layer above; "
-            "name the writer first and a reader of a later layer second"
-        )
+    h1, h2 = _writer_and_reader(model, writer, reader)
     centred = is_centred(config, center)
     d = config.d_model - centred
     written, V = _directions(write_factor(h1, centred), f"{h1.label} writes nothing")
@@ -207,6 +202,16 @@ def pair_components(
         dimension=d,
         centred=centred,
     )
+
+
+def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tuple[Head, Head]:
+    h1, h2 = model.head(writer), model.head(reader)
+    if h2.id.layer <= h1.id.layer:
+        raise HeadError(
+            f"{h2.label} cannot read what {h1.label} writes: it is not in a layer above; "
+            "name the writer first and a reader of a later layer second"
+        )
+    return h1, h2
 
 
 def _directions(factor: Float[Tensor, "r d"], empty: str) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 # A made-up word, so that only its first occurrence can tell how it goes on.
 TEXT = "self.zorble = zorble\n        self.quix = quix\n        return self.zor"
 BAR = "█"
+NEXT = (
+    ("pathsum atlas two-layer", "every head, every score, beside chance"),
+    ("pathsum composition two-layer", "who reads whom through the stream"),
+    ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
+    ("pathsum terms two-layer", "what each order of paths is worth"),
+    ("pathsum train two-layer --quick", "train one yourself, in minutes"),
+)
 
 
 def demo() -> None:
@@ -32,14 +39,8 @@ def demo() -> None:
     if found.heads:
         _show_prediction(model, found.heads[0])
     _say("Go on with", bold=True)
-    for command, what in (
-        ("pathsum atlas two-layer", "every head, every score, beside chance"),
-        ("pathsum composition two-layer", "who reads whom through the stream"),
-        ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
-        ("pathsum terms two-layer --random-repeats 8", "what each order of paths is worth"),
-        ("pathsum train two-layer --quick", "train one yourself, in minutes"),
-    ):
-        _say(f"  {command:<44} {what}")
+    for command, what in NEXT:
+        _say(f"  {command:<34} {what}")
 
 
 def _show_induction(found: "Induction") -> None:

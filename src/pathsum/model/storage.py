@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -110,15 +111,14 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
             _flush_to_disk(aside[name])
         for name, file in aside.items():
             file.replace(folder / name)
-    except Exception as error:
-        # Whatever stopped it: what lies aside is half-written, and what was there is still whole.
+    except (OSError, SafetensorError) as error:
+        raise FailedError(
+            f"saving to {folder} failed ({error}); what was there before is untouched"
+        ) from error
+    finally:
+        # Whatever stopped it, Ctrl-C too: what still lies aside is half-written.
         for file in aside.values():
             file.unlink(missing_ok=True)
-        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            raise FailedError(
-                f"saving to {folder} failed ({error}); what was there before is untouched"
-            ) from error
-        raise
 
 
 def _umask() -> int:

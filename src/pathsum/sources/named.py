@@ -55,6 +55,11 @@ class NamedModel(Record, kind="named-model"):
     context: int
     positions: str
 
+    @property
+    def size(self) -> str:
+        """Layers and heads in words."""
+        return f"{self.layers} × {self.heads} heads" if self.layers else "no layers"
+
 
 @dataclass(frozen=True)
 class ModelList(Record, kind="model-list"):
@@ -68,7 +73,7 @@ class ModelList(Record, kind="model-list"):
         rows = tuple(
             (
                 m.name,
-                f"{m.layers} × {m.heads} heads, d {m.d_model}, {m.vocabulary} tokens",
+                f"{m.size}, d {m.d_model}, {m.vocabulary} tokens",
                 m.about,
             )
             for m in self.models
@@ -111,6 +116,7 @@ def named_models() -> ModelList:
     rows = [
         _describe(name, _about_bundled(name), load_named(name).config) for name in bundled_names()
     ]
+    rows.sort(key=lambda model: model.layers)
     rows += [_describe(name, about, make().config) for name, (about, make) in HAND_BUILT.items()]
     return ModelList(tuple(rows))
 
