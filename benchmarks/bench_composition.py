@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Measurement
-from pathsum.circuits import composition, gram
+from pathsum.circuits import composition, inner_products
 from pathsum.circuits.sides import sides
 from pathsum.model import Config, Model, random_model
 
@@ -92,7 +92,7 @@ def xl() -> list[Measurement]:
 def measured(model: Model, rounds: int) -> tuple[float, float, float]:
     """Seconds and MB above what was there before, and seconds of the multiplications alone."""
     forms = sides(model, centred=True, offset=None)
-    count = gram.flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
+    count = inner_products.flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
     del forms
     rate = gemm_rate()
     before = peak(reset=True)

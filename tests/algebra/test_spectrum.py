@@ -13,7 +13,7 @@ from pathsum.algebra import (
     singular_values,
     svd,
 )
-from pathsum.algebra.spectrum import balanced
+from pathsum.algebra.spectrum import balanced, eigenvalues_of_many
 from pathsum.errors import InputError
 
 
@@ -123,3 +123,15 @@ def test_zero_has_norm_zero_and_no_positivity() -> None:
 def test_positivity_of_signs() -> None:
     values = torch.tensor([[3, -1], [1j, -1j], [-2, -3]], dtype=torch.complex128)
     torch.testing.assert_close(positivity(values), torch.tensor([0.5, 0.0, -1.0]).double())
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (5, 3, 3), (4, 9, 3, 3), (0, 3, 3), (40, 1, 1)])
+def test_eigenvalues_of_many_are_those_of_each(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = eigenvalues_of_many(matrices)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found, torch.linalg.eigvals(matrices))

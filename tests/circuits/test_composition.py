@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import gram
+from pathsum.circuits import inner_products
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.edges import KINDS, Edges
 from pathsum.errors import InputError, NotExactError
@@ -123,12 +123,12 @@ def test_skewed_heads_have_the_tail_that_p_says_and_not_the_normal_one() -> None
 
 def test_blocks_and_factors_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ps.random_model(shape(d_model=50, norm="layer"), dtype=torch.float64, gains=True)
-    monkeypatch.setattr(gram, "flops", lambda *_: (1, 0))
+    monkeypatch.setattr(inner_products, "flops", lambda *_: (1, 0))
     factors = ps.composition(model)
-    monkeypatch.setattr(gram, "flops", lambda *_: (0, 1))
+    monkeypatch.setattr(inner_products, "flops", lambda *_: (0, 1))
     for width in (50, 16, 7):
-        monkeypatch.setattr(gram, "block_width", lambda *_, width=width: width)
-        monkeypatch.setattr(gram, "PAIRS_AT_ONCE", width // 5)
+        monkeypatch.setattr(inner_products, "block_width", lambda *_, width=width: width)
+        monkeypatch.setattr(inner_products, "PAIRS_AT_ONCE", width // 5)
         blocks = ps.composition(model)
         for kind in KINDS:
             one, other = factors.scores(kind).score, blocks.scores(kind).score
@@ -138,16 +138,16 @@ def test_blocks_and_factors_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_factors_in_small_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ps.random_model(shape())
     whole = ps.composition(model)
-    monkeypatch.setattr(gram, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(inner_products, "BLOCK_BYTES", 1)
     assert torch.allclose(whole.k.score, ps.composition(model).k.score, equal_nan=True)
 
 
 def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
     for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
-        width = gram.block_width(n, d, 4)
+        width = inner_products.block_width(n, d, 4)
         assert 0 < width <= d
         assert width == d or width == 16 or width & (width - 1)
-        assert n * width**2 * 4 <= gram.BLOCK_BYTES
+        assert n * width**2 * 4 <= inner_products.BLOCK_BYTES
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:

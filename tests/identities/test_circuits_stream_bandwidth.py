@@ -19,7 +19,7 @@ def near(one: float, other: float, tolerance: float = 1e-6) -> bool:
     return abs(one - other) <= tolerance * (1 + abs(one))
 
 
-@settings(max_examples=12)
+@settings(max_examples=36)
 @given(models(max_layers=2, max_heads=3), st.integers(0, 99))
 def test_bandwidth_survives_every_symmetry(model: Model, seed: int):
     before, after = bandwidth(model), bandwidth(scrambled(model, seed))
@@ -42,7 +42,7 @@ def test_bandwidth_survives_every_symmetry(model: Model, seed: int):
         assert after.neurons is not None and before.neurons.below == after.neurons.below
 
 
-@settings(max_examples=25)
+@settings(max_examples=75)
 @given(models(max_layers=2, max_heads=3), st.data())
 def test_virtual_weights_are_the_product_of_write_and_read(model: Model, data: st.DataObject):
     config = model.config
@@ -80,7 +80,7 @@ def _time(model: Model, name: str, written: int) -> tuple[int, int]:
     return (int(name[1]), written)
 
 
-@settings(max_examples=25)
+@settings(max_examples=75)
 @given(st.integers(3, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
 def test_a_joint_pca_keeps_what_each_matrix_has(d: int, a: int, b: int, seed: int):
     generator = torch.Generator().manual_seed(seed)

@@ -39,7 +39,7 @@ def close(one: Tensor, other: Tensor, tolerance: float = TOLERANCE) -> bool:
     return torch.allclose(one, other, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=75)
 @given(models(max_layers=3, max_heads=4), st.sampled_from(["auto", "on", "off"]), st.data())
 def test_scores_and_moments_equal_their_definitions(model: Model, center: str, data: st.DataObject):
     rotary = model.config.positions == "rotary"
@@ -69,7 +69,7 @@ def test_scores_and_moments_equal_their_definitions(model: Model, center: str, d
                 assert abs(float(scores.spread[i, j] ** 2 - variance)) < 1e-7 * float(variance + 1)
 
 
-@settings(max_examples=15)
+@settings(max_examples=45)
 @given(models(max_layers=3, max_heads=4), st.integers(0, 99))
 def test_scores_survive_every_symmetry(model: Model, seed: int):
     before, after = composition(model), composition(scrambled(model, seed))
@@ -82,7 +82,7 @@ def test_scores_survive_every_symmetry(model: Model, seed: int):
         assert close(one.p[firm], other.p[firm], 1e-6)
 
 
-@settings(max_examples=12)
+@settings(max_examples=36)
 @given(models(min_layers=2, max_layers=3, max_heads=3), st.sampled_from(KINDS), st.data())
 def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObject):
     rotary = model.config.positions == "rotary"
@@ -108,7 +108,7 @@ def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObjec
     assert abs(float(angles.cos().square().mean()) - pair.kernel) < 1e-6
 
 
-@settings(max_examples=8)
+@settings(max_examples=24)
 @given(models(min_layers=2, max_layers=3, max_heads=3), st.integers(0, 99))
 def test_the_projection_kernel_survives_every_symmetry(model: Model, seed: int):
     before, after = projection_kernel(model), projection_kernel(scrambled(model, seed))

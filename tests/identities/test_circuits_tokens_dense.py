@@ -25,7 +25,7 @@ def centred(dense: Tensor) -> Tensor:
     return dense - dense.mean(-1, keepdim=True)
 
 
-@settings(max_examples=14)
+@settings(max_examples=42)
 @given(models(min_layers=1, max_layers=3))
 def test_token_ov_is_the_dense_circuit_centred_over_the_vocabulary(model: Model) -> None:
     for head in model.heads:
@@ -34,7 +34,7 @@ def test_token_ov_is_the_dense_circuit_centred_over_the_vocabulary(model: Model)
     assert close(token_ov(model, path).dense(), centred(path.full_ov(model).dense()))
 
 
-@settings(max_examples=14)
+@settings(max_examples=42)
 @given(models(min_layers=1, max_layers=2, positions=("none", "rotary")), st.data())
 def test_token_qk_gives_the_scores_of_layer_0_up_to_a_constant_a_row(
     model: Model, data: st.DataObject
@@ -55,7 +55,7 @@ def test_token_qk_gives_the_scores_of_layer_0_up_to_a_constant_a_row(
             assert close(qk.row(destination), expected - expected.mean())
 
 
-@settings(max_examples=6)
+@settings(max_examples=18)
 @given(models(min_layers=1, max_layers=2, positions=("rotary",)))
 def test_averaged_rotary_qk_is_the_mean_over_offsets(model: Model) -> None:
     head = model.heads[-1]
@@ -64,7 +64,7 @@ def test_averaged_rotary_qk_is_the_mean_over_offsets(model: Model) -> None:
     assert average_rotation(head).shape == (model.config.d_head, model.config.d_head)
 
 
-@settings(max_examples=8)
+@settings(max_examples=24)
 @given(models(min_layers=2, max_layers=3, positions=("qk", "residual", "none")))
 def test_token_qk_through_lower_heads_is_the_matrix_of_k_composition(model: Model) -> None:
     lower, upper = model.head(0, 0), model.head(1, 0)
@@ -76,14 +76,14 @@ def test_token_qk_through_lower_heads_is_the_matrix_of_k_composition(model: Mode
     assert close(plain.dense(), expected)
 
 
-@settings(max_examples=12)
+@settings(max_examples=36)
 @given(models(min_layers=0, max_layers=0, positions=("none", "qk", "rotary")))
 def test_the_direct_path_of_a_model_with_no_layers_is_the_model(model: Model) -> None:
     every = torch.arange(model.config.d_vocab)
     assert close(DirectPath(model).rows(every), model(every[:, None])[:, 0])
 
 
-@settings(max_examples=14)
+@settings(max_examples=42)
 @given(models(min_layers=1, max_layers=2))
 def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(model: Model) -> None:
     for layer in range(model.config.n_layers):
@@ -98,7 +98,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
             assert close((own**2).sum().real, (dense @ dense).trace())
 
 
-@settings(max_examples=5)
+@settings(max_examples=15)
 @given(models(min_layers=1, max_layers=2, max_heads=2))
 def test_the_ratio_is_the_one_of_the_dense_eigenvalues(model: Model) -> None:
     found = copying_ratios(model, draws=200)
@@ -110,7 +110,7 @@ def test_the_ratio_is_the_one_of_the_dense_eigenvalues(model: Model) -> None:
         assert one.ratio != one.ratio or -1 - 1e-9 <= one.ratio <= 1 + 1e-9
 
 
-@settings(max_examples=8)
+@settings(max_examples=24)
 @given(models(min_layers=1, max_layers=2, max_heads=3), st.integers(1, 12), st.booleans())
 def test_skip_trigrams_are_the_best_of_all_triples(model: Model, k: int, one_head: bool) -> None:
     k = min(k, model.config.d_vocab**2)

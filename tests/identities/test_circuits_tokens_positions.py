@@ -18,7 +18,7 @@ def without_tokens(model: Model) -> Model:
     return replace(model, weights=Weights(model.config, MemoryStore(flat)))
 
 
-@settings(max_examples=12)
+@settings(max_examples=36)
 @given(models(min_layers=1, max_layers=1, positions=("qk", "residual")))
 def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: Model) -> None:
     if model.config.qk_norm != "none":
@@ -40,7 +40,7 @@ def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: 
         assert torch.allclose(found, torch.stack(diagonals).mean(1), atol=1e-8)
 
 
-@settings(max_examples=4)
+@settings(max_examples=12)
 @given(models(min_layers=1, max_layers=1, max_heads=2, positions=("rotary",)))
 def test_rotary_profile_is_the_mean_of_the_scores_of_all_pairs_of_tokens(model: Model) -> None:
     vocab, window = model.config.d_vocab, 3
@@ -61,7 +61,7 @@ def test_rotary_profile_is_the_mean_of_the_scores_of_all_pairs_of_tokens(model: 
         assert torch.allclose(ours - ours[0], mean - mean[0], atol=1e-8)
 
 
-@settings(max_examples=10)
+@settings(max_examples=30)
 @given(models(min_layers=1, max_layers=2, positions=("qk", "residual", "rotary")))
 def test_profiles_are_centred_and_content_is_what_pairs_of_tokens_spread(model: Model) -> None:
     found = positional(model, window=4)

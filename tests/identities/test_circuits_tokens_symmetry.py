@@ -28,7 +28,7 @@ def agree(a: float, b: float, tolerance: float = 1e-6) -> bool:
     return abs(a - b) <= tolerance * max(1.0, abs(a))
 
 
-@settings(max_examples=5)
+@settings(max_examples=15)
 @given(models(min_layers=1, max_layers=2, max_heads=2), st.integers(0, 99))
 def test_copying(model: Model, seed: int) -> None:
     # A ratio of rounding errors is nobody's score.
@@ -48,7 +48,7 @@ def test_copying(model: Model, seed: int) -> None:
         assert (a.positive_diagonal, a.top_1, a.top_5) == (b.positive_diagonal, b.top_1, b.top_5)
 
 
-@settings(max_examples=5)
+@settings(max_examples=15)
 @given(models(min_layers=1, max_layers=2, max_heads=3), st.integers(0, 99))
 def test_skip_trigrams(model: Model, seed: int) -> None:
     k = min(10, model.config.d_vocab**2)
@@ -57,7 +57,7 @@ def test_skip_trigrams(model: Model, seed: int) -> None:
         assert agree(a.score, b.score)
 
 
-@settings(max_examples=6)
+@settings(max_examples=18)
 @given(models(min_layers=0, max_layers=2, max_heads=3), st.integers(0, 99))
 def test_bigrams(model: Model, seed: int) -> None:
     other = same(model, seed)
@@ -66,7 +66,7 @@ def test_bigrams(model: Model, seed: int) -> None:
     assert agree(a.certain[0].entropy, b.certain[0].entropy)
 
 
-@settings(max_examples=6)
+@settings(max_examples=18)
 @given(
     models(min_layers=1, max_layers=2, max_heads=3, positions=("qk", "residual", "rotary")),
     st.integers(0, 99),
@@ -80,7 +80,7 @@ def test_offsets(model: Model, seed: int) -> None:
         assert (a.attention is None) == (b.attention is None)
 
 
-@settings(max_examples=4)
+@settings(max_examples=12)
 @given(models(min_layers=1, max_layers=1, max_heads=1, mlps=("none",)), st.integers(0, 99))
 def test_clusters(model: Model, seed: int) -> None:
     assume(model.config.d_model > 3 and model.config.d_vocab > 4)

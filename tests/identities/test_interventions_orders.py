@@ -24,7 +24,7 @@ def close(found: Tensor, truth: Tensor, tolerance: float = 1e-9) -> bool:
 
 
 @given(models_with_tokens(norms=("none",), mlps=("none",)))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_one_pass_is_the_papers_repeated_runs(drawn: Drawn) -> None:
     model, tokens = drawn
     assume(tokens.shape[1] > 1 and not has_biases(model))
@@ -35,7 +35,7 @@ def test_one_pass_is_the_papers_repeated_runs(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(mlps=("none",)))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_with_scales_recomputed_it_is_the_repeated_runs_of_a_normalising_model(
     drawn: Drawn,
 ) -> None:
@@ -47,7 +47,7 @@ def test_with_scales_recomputed_it_is_the_repeated_runs_of_a_normalising_model(
 
 
 @given(models_with_tokens())
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> None:
     model, tokens = drawn
     assume(model.config.n_layers * model.config.n_heads <= 8)
@@ -61,7 +61,7 @@ def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> Non
 
 
 @given(models_with_tokens(), st.sampled_from(ScaleOf), st.sampled_from(MlpsOf))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_all_orders_together_are_the_model(drawn: Drawn, scale: ScaleOf, mlps: MlpsOf) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -71,7 +71,7 @@ def test_all_orders_together_are_the_model(drawn: Drawn, scale: ScaleOf, mlps: M
 
 
 @given(models_with_tokens(mlps=("none", "gelu")))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_terms_of_an_order_add_up_to_it(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -85,7 +85,7 @@ def test_terms_of_an_order_add_up_to_it(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(mlps=("none", "relu"), max_layers=2, max_heads=3, min_layers=1))
-@settings(max_examples=20)
+@settings(max_examples=60)
 def test_a_set_of_all_terms_has_the_gain_of_its_order(drawn: Drawn) -> None:
     model, tokens = drawn
     assume(tokens.shape[1] > 1 and model.config.n_layers == 1)
@@ -95,7 +95,7 @@ def test_a_set_of_all_terms_has_the_gain_of_its_order(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens())
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_losses_survive_every_symmetry(drawn: Drawn) -> None:
     model, tokens = drawn
     assume(tokens.shape[1] > 1 and model.config.d_model > 1)
@@ -105,7 +105,7 @@ def test_losses_survive_every_symmetry(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(mlps=("relu", "silu_gated"), min_layers=1))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_recomputed_mlps_of_order_zero_are_a_run_without_heads(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)

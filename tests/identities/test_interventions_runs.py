@@ -48,7 +48,7 @@ def writers(model: Model) -> list[HeadId | Source]:
 
 
 @given(models_with_tokens())
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_a_run_without_edits_is_the_run(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, again = model.trace(tokens), run_edited(model, tokens, ())
@@ -69,7 +69,7 @@ def test_a_run_without_edits_is_the_run(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(min_layers=1))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -92,7 +92,7 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(min_layers=1, max_layers=2, max_heads=3))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_a_node_is_all_its_edges(drawn: Drawn) -> None:
     """Every reader told the same is the writer exchanged, normalisation and all."""
     model, tokens = drawn
@@ -106,7 +106,7 @@ def test_a_node_is_all_its_edges(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens())
-@settings(max_examples=6)
+@settings(max_examples=18)
 def test_the_embedding_of_another_run_is_the_other_run(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
@@ -117,7 +117,7 @@ def test_the_embedding_of_another_run_is_the_other_run(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(min_layers=2, max_layers=2, max_heads=4), st.sampled_from(Side))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) -> None:
     model, tokens = drawn
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
@@ -143,7 +143,7 @@ def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) 
 
 
 @given(models_with_tokens(min_layers=1, max_layers=2, max_heads=3))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_starting_from_the_unedited_run_changes_nothing(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
@@ -159,7 +159,7 @@ def test_starting_from_the_unedited_run_changes_nothing(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(min_layers=2, max_heads=3))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_batches_of_one_are_repeated(drawn: Drawn) -> None:
     model, tokens = drawn
     one, many = model.trace(tokens[:1]), model.trace(other_tokens(model, tokens))
@@ -173,7 +173,7 @@ def test_batches_of_one_are_repeated(drawn: Drawn) -> None:
 
 
 @given(models_with_tokens(min_layers=1))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_zero_ablation_is_a_model_without_the_heads_weights(drawn: Drawn) -> None:
     model, tokens = drawn
     assume(tokens.shape[1] > 1)
@@ -188,7 +188,7 @@ def test_zero_ablation_is_a_model_without_the_heads_weights(drawn: Drawn) -> Non
 
 
 @given(models_with_tokens(min_layers=1, max_layers=3, max_heads=2, norms=("none",), mlps=("none",)))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_patterns_preserved_zero_ablation_is_the_path_sum_without_the_head(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, head = model.trace(tokens), some_head(model, tokens)
@@ -204,7 +204,7 @@ def test_patterns_preserved_zero_ablation_is_the_path_sum_without_the_head(drawn
 
 
 @given(models_with_tokens(min_layers=1), st.sampled_from(Knockout), st.sampled_from(After))
-@settings(max_examples=6)
+@settings(max_examples=18)
 def test_every_knockout_runs_on_every_model(drawn: Drawn, knockout: Knockout, after: After) -> None:
     model, tokens = drawn
     assume(tokens.shape[0] > 1 and tokens.shape[1] > 1)
@@ -214,7 +214,7 @@ def test_every_knockout_runs_on_every_model(drawn: Drawn, knockout: Knockout, af
 
 
 @given(models_with_tokens(), st.sampled_from(IdealPattern))
-@settings(max_examples=6)
+@settings(max_examples=18)
 def test_ideal_patterns_are_patterns(drawn: Drawn, ideal: IdealPattern) -> None:
     _, tokens = drawn
     pattern = ideal.of(tokens, torch.float64)

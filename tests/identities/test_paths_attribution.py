@@ -11,7 +11,7 @@ from pathsum.paths import direct_attribution, logit_effects, virtual_head
 
 
 @given(models_with_tokens(max_layers=3, max_heads=3), st.integers(0, 2**16))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_components_add_up_and_are_those_of_toward(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -29,7 +29,7 @@ def test_components_add_up_and_are_those_of_toward(drawn: tuple[Model, Tensor], 
 
 
 @given(models_with_tokens(min_layers=1, max_layers=3, max_heads=3), st.integers(0, 2**16))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_effects_sum_to_the_heads_attribution(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -52,7 +52,7 @@ def test_effects_sum_to_the_heads_attribution(drawn: tuple[Model, Tensor], seed:
 
 
 @given(models_with_tokens(min_layers=2, max_layers=3, max_heads=2), st.integers(0, 2**16))
-@settings(max_examples=12)
+@settings(max_examples=36)
 def test_a_virtual_head_is_the_paths_through_its_heads(
     drawn: tuple[Model, Tensor], seed: int
 ) -> None:

@@ -33,14 +33,14 @@ def explained(model: Model, tokens: Tensor, seed: int) -> tuple[PathSum, Toward]
 
 
 @given(models_with_tokens(max_layers=5, max_heads=4))
-@settings(max_examples=20)
+@settings(max_examples=60)
 def test_the_total_is_the_model(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
     assert model.trace(tokens).paths().remainder() < 1e-9
 
 
 @given(models_with_tokens(dtype=torch.float32, max_layers=5, max_heads=4))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_the_total_is_the_model_in_float32(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
     paths = model.trace(tokens).paths()
@@ -49,7 +49,7 @@ def test_the_total_is_the_model_in_float32(drawn: tuple[Model, Tensor]) -> None:
 
 
 @given(models_with_tokens(**SMALL))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_contributions_of_all_paths_add_up(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -65,7 +65,7 @@ def test_contributions_of_all_paths_add_up(drawn: tuple[Model, Tensor]) -> None:
 
 
 @given(models_with_tokens(**SMALL))
-@settings(max_examples=6)
+@settings(max_examples=18)
 def test_a_contribution_is_pattern_times_source_times_weights(drawn: tuple[Model, Tensor]) -> None:
     """The formula that a path prints, computed the long way."""
     model, tokens = drawn
@@ -82,7 +82,7 @@ def test_a_contribution_is_pattern_times_source_times_weights(drawn: tuple[Model
 
 
 @given(models_with_tokens(min_layers=1, **SMALL), st.integers(0, 2**16))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_a_pattern_that_is_not_the_models_shows_in_the_remainder(
     drawn: tuple[Model, Tensor], seed: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_pattern_that_is_not_the_models_shows_in_the_remainder(
 
 
 @given(models_with_tokens(**SMALL))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_recorded_streams_and_logits_are_not_looked_at(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
@@ -110,7 +110,7 @@ def test_recorded_streams_and_logits_are_not_looked_at(drawn: tuple[Model, Tenso
 
 
 @given(models_with_tokens(max_layers=4, max_heads=3), st.integers(0, 2**16))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_what_adds_up_adds_up_and_what_enters_a_head_leaves_it(
     drawn: tuple[Model, Tensor], seed: int
 ) -> None:
@@ -131,7 +131,7 @@ def test_what_adds_up_adds_up_and_what_enters_a_head_leaves_it(
 
 
 @given(models_with_tokens(**SMALL), st.integers(0, 2**16), st.integers(1, 8))
-@settings(max_examples=15)
+@settings(max_examples=45)
 def test_sweeps_and_search_give_what_listing_all_paths_gives(
     drawn: tuple[Model, Tensor], seed: int, k: int
 ) -> None:
@@ -181,7 +181,7 @@ def check_top(
 
 
 @given(models_with_tokens(**SMALL), st.integers(0, 2**16))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_shares_of_source_tokens_come_from_there(drawn: tuple[Model, Tensor], seed: int) -> None:
     """Position by position through the patterns of all paths."""
     paths, why = explained(*drawn, seed)
@@ -206,7 +206,7 @@ def test_shares_of_source_tokens_come_from_there(drawn: tuple[Model, Tensor], se
 
 
 @given(models_with_tokens(max_layers=3, max_heads=3, tied=False), st.integers(0, 2**16))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_symmetries_of_the_weights_change_no_share(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     token = seed % model.config.d_vocab

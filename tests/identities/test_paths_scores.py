@@ -23,7 +23,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 
 @given(models_with_tokens(min_layers=1, max_layers=5, max_heads=4), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_the_total_is_the_models_score_and_groups_add_up(
     drawn: tuple[Model, Tensor], seed: int
 ) -> None:
@@ -37,7 +37,7 @@ def test_the_total_is_the_models_score_and_groups_add_up(
 
 
 @given(models_with_tokens(dtype=torch.float32, min_layers=1), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_the_total_is_the_models_score_in_float32(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     score = model.trace(tokens).scores(drawn_head(model, seed))
@@ -46,7 +46,7 @@ def test_the_total_is_the_models_score_in_float32(drawn: tuple[Model, Tensor], s
 
 
 @given(models_with_tokens(**SMALL), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_terms_add_up_to_their_groups(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     score = model.trace(tokens).scores(drawn_head(model, seed))
@@ -66,7 +66,7 @@ def test_terms_add_up_to_their_groups(drawn: tuple[Model, Tensor], seed: int) ->
 
 
 @given(models_with_tokens(**SMALL), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_a_cell_is_the_sum_of_its_terms(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     score = model.trace(tokens).scores(drawn_head(model, seed))
@@ -87,7 +87,7 @@ def test_a_cell_is_the_sum_of_its_terms(drawn: tuple[Model, Tensor], seed: int) 
 
 
 @given(models_with_tokens(min_layers=2, max_layers=3, max_heads=3), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_writers_are_a_coarser_sum_of_the_same(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
     score = model.trace(tokens).scores(drawn_head(model, seed))
@@ -98,7 +98,7 @@ def test_writers_are_a_coarser_sum_of_the_same(drawn: tuple[Model, Tensor], seed
 
 
 @given(models_with_tokens(min_layers=2, max_layers=3, max_heads=3))
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_a_pattern_below_that_is_not_the_models_shows(drawn: tuple[Model, Tensor]) -> None:
     """Scores are made from the patterns below, not from recorded streams."""
     model, tokens = drawn

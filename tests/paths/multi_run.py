@@ -33,8 +33,7 @@ def save_patterns(model: Model, tokens: Tensor) -> list[Tensor]:
     for layer in weights.layers:
         read, _ = transformer.attention_read(config, layer, stream)
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
-        scores = transformer.attention_scores(config, query, key)
-        patterns.append(transformer.attention_pattern(scores))
+        patterns.append(transformer.attend(config, query, key))
         mixed = transformer.mix(config, patterns[-1], transformer.values(layer, read))
         stream = stream + transformer.write(layer, mixed)
     return patterns

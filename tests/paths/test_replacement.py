@@ -96,7 +96,7 @@ def test_no_share_of_nothing() -> None:
 
 
 @given(models_with_tokens(min_layers=1, max_heads=3, max_layers=2))
-@settings(max_examples=8)
+@settings(max_examples=24)
 def test_the_copying_projector_is_a_spectral_projector(drawn: tuple[Model, torch.Tensor]) -> None:
     head = drawn[0].heads[-1]
     found = copying_projector(head)
@@ -114,7 +114,7 @@ def test_the_copying_projector_is_a_spectral_projector(drawn: tuple[Model, torch
         positions=("qk", "rotary", "none"), mlps=("none",), min_layers=1, max_layers=1, max_heads=3
     )
 )
-@settings(max_examples=10)
+@settings(max_examples=30)
 def test_a_full_table_is_a_one_layer_head(drawn: tuple[Model, torch.Tensor]) -> None:
     model, tokens = drawn
     table = top_token_table(model, model.heads[0], tokens, model.config.d_vocab)

@@ -11,6 +11,7 @@ smaller than the largest is noise, here as in a dense decomposition.
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from jaxtyping import Complex, Float
@@ -19,6 +20,9 @@ from torch import Tensor
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.records import SVD, Eigen
 from pathsum.errors import InputError
+
+# Fewer matrices than these are done before the threads have begun.
+MANY = 8
 
 
 def widened(f: Factored) -> Factored:
@@ -96,8 +100,24 @@ def eigenvalues(f: Factored) -> Complex[Tensor, "*batch q"]:
     negative diagonal entry.
     """
     f.require_square("an eigenvalue")
-    values = torch.linalg.eigvals(_core(balanced(f)))
+    values = eigenvalues_of_many(_core(balanced(f)))
     return values.gather(-1, _order(values))
+
+
+def eigenvalues_of_many(matrices: Float[Tensor, "*batch r r"]) -> Complex[Tensor, "*batch r"]:
+    """`torch.linalg.eigvals`, on all cores: it takes the matrices of a batch one after another.
+
+    The order of the eigenvalues of a matrix is LAPACK's; each matrix is a computation of its own,
+    so the values do not depend on how many cores there are.
+    """
+    cores = torch.get_num_threads()
+    count = math.prod(matrices.shape[:-2])
+    if cores == 1 or count < MANY or matrices.device.type != "cpu":
+        return torch.linalg.eigvals(matrices)
+    flat = matrices.flatten(0, -3)
+    with ThreadPoolExecutor(cores) as pool:
+        parts = list(pool.map(torch.linalg.eigvals, flat.tensor_split(cores)))
+    return torch.cat(parts).unflatten(0, matrices.shape[:-2])
 
 
 def eigenvectors(f: Factored) -> Eigen:

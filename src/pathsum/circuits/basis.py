@@ -24,6 +24,8 @@ from pathsum.model.weights import Weights
 
 ROWS = 16_384
 """Rows of an embedding that are copied at a time."""
+TOKENS = 4096
+"""Tokens that a product over the vocabulary takes at a time: these stay in a cache."""
 
 
 def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
@@ -79,11 +81,14 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     scales = read_scales(weights, layer)
     mean = W_U.mean(-1, keepdim=True)
     product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, W_E.shape[0], ROWS):
-        rows = W_E[start : start + ROWS]
+    # One block's memory for all: fresh pages would cost more than what is written to them.
+    room = W_U.new_empty(W_U.shape[0], min(TOKENS, W_E.shape[0]))
+    for start in range(0, W_E.shape[0], TOKENS):
+        rows = W_E[start : start + TOKENS]
+        centred = torch.sub(W_U[:, start : start + TOKENS], mean, out=room[:, : len(rows)])
         if scales is not None:
-            rows = rows * scales[start : start + ROWS, None]
-        product.addmm_(W_U[:, start : start + ROWS] - mean, rows)
+            centred.mul_(scales[start : start + TOKENS])
+        product.addmm_(centred, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
     # What a folded read makes of the ones-direction is nothing.
     return product - product.mean(-1, keepdim=True) if config.norm == "layer" else product

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from pathsum.circuits.composition_null import chance, chance_of
 from pathsum.circuits.edges import KINDS, CompositionKind, Edges, OrderBy, select
-from pathsum.circuits.gram import Forms, products
+from pathsum.circuits.gram import Forms
+from pathsum.circuits.inner_products import products
 from pathsum.circuits.sides import Center, check_offset, is_centred, sides
 from pathsum.model import Config, Model
 from pathsum.result import Progress, Record, Table, silent

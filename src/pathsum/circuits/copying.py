@@ -220,6 +220,18 @@ def null_ratios(
     the same for every basis of the stream. `order` is the number of heads of a virtual head, all
     redrawn.
     """
+    return spectrum.positivity(null_spectra(product, d_head, order=order, draws=draws, seed=seed))
+
+
+def null_spectra(
+    product: Float[Tensor, "d d"],
+    d_head: int,
+    *,
+    order: int = 1,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Complex[Tensor, "draws k"]:
+    """The eigenvalues that `null_ratios` are made of. Their common scale has no meaning."""
     S = torch.linalg.svdvals(product.double().cpu())
     generator = torch.Generator().manual_seed(seed)
 
@@ -232,7 +244,7 @@ def null_ratios(
         M = (gaussian(n, d_head, len(S)) * S) @ gaussian(n, len(S), d_head)
         for _ in range(order - 1):
             M = M @ (gaussian(n, d_head, len(S)) @ gaussian(n, len(S), d_head)) / len(S)
-        found.append(spectrum.positivity(torch.linalg.eigvals(M)))
+        found.append(spectrum.eigenvalues_of_many(M))
     return torch.cat(found)
 
 
@@ -253,7 +265,7 @@ def _eigenvalues(
     core: Float[Tensor, "*head k k"], size: Float[Tensor, "*head"]
 ) -> Complex[Tensor, "*head k"]:
     """Eigenvalues in double precision; what is rounding beside factors of this size is 0."""
-    values = torch.linalg.eigvals(core.double())
+    values = spectrum.eigenvalues_of_many(core.double())
     noise = 16 * torch.finfo(core.dtype).eps * size.double()
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
 

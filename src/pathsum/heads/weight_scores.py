@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.spectrum import positivity
+from pathsum.algebra.spectrum import eigenvalues_of_many, positivity
 from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.qk import average_rotation
 from pathsum.heads.kind import PAPER, ScoreInfo
@@ -96,9 +96,9 @@ def _matching(
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
     like = torch.arange(DRAWN) % len(heads)
     return _scored(
-        positivity(torch.linalg.eigvals(W_K.mT @ gram @ W_Q)),
+        positivity(eigenvalues_of_many(W_K.mT @ gram @ W_Q)),
         positivity(
-            torch.linalg.eigvals(
+            eigenvalues_of_many(
                 turned(W_K, like, generator).mT @ gram @ turned(W_Q, like, generator)
             )
         ),
@@ -111,8 +111,8 @@ def _deleting(heads: Sequence[Head], generator: torch.Generator) -> list[Score]:
     W_O = torch.stack([head.W_O for head in heads])
     like = torch.arange(DRAWN) % len(heads)
     return _scored(
-        -positivity(torch.linalg.eigvals(W_O @ W_V)),
-        -positivity(torch.linalg.eigvals(W_O[like] @ turned(W_V, like, generator))),
+        -positivity(eigenvalues_of_many(W_O @ W_V)),
+        -positivity(eigenvalues_of_many(W_O[like] @ turned(W_V, like, generator))),
     )
 
 

@@ -111,8 +111,7 @@ def record(model: "Model", tokens: Tokens) -> Trace:
     for layer in weights.layers:
         read, scale = transformer.attention_read(config, layer, stream)
         query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read)
-        scores = transformer.attention_scores(config, query, key)
-        pattern = transformer.attention_pattern(scores)
+        pattern = transformer.attend(config, query, key)
         mixed = transformer.mix(config, pattern, transformer.values(layer, read))
         attended = stream + transformer.write(layer, mixed)
         patterns.append(pattern)

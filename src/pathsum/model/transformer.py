@@ -100,9 +100,18 @@ def attention_scores(config: Config, query: PerHead, key: PerKey) -> Pattern:
 
 def attention_pattern(scores: Pattern) -> Pattern:
     """The causal softmax of scores: rows are destinations and sum to 1."""
+    return (scores + _future(scores)).softmax(-1)
+
+
+def attend(config: Config, query: PerHead, key: PerKey) -> Pattern:
+    """The pattern of queries and keys, where nobody asks for the scores."""
+    scores = attention_scores(config, query, key)
+    return scores.add_(_future(scores)).softmax(-1)
+
+
+def _future(scores: Pattern) -> Float[Tensor, "dest src"]:
     # Adding −∞ costs a third of what filling by a mask that has to be broadcast does.
-    future = scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
-    return (scores + future).softmax(-1)
+    return scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
 
 
 def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
@@ -113,7 +122,7 @@ def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
 def fused_attention(config: Config, query: PerHead, key: PerKey, value: PerKey) -> PerHead:
     """Scores, softmax and mix in one kernel; soft-capped scores need the plain way."""
     if config.score_cap is not None:
-        return mix(config, attention_pattern(attention_scores(config, query, key)), value)
+        return mix(config, attend(config, query, key), value)
     return F.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=config.score_scale, enable_gqa=True
     )

@@ -196,8 +196,7 @@ class _Run:
         read, scale = transformer.attention_read(config, layer, stream)
         query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read)
         if frozen is None:
-            scores = transformer.attention_scores(config, query, key)
-            pattern = transformer.attention_pattern(scores)
+            pattern = transformer.attend(config, query, key)
         else:
             pattern = _repeated(frozen.patterns[index], self.batch).clone()
         mixed = transformer.mix(config, pattern, transformer.values(layer, read))
@@ -226,8 +225,7 @@ class _Run:
         elif told and self.plan.frozen is None:
             query = transformer.queries_and_keys(config, alone, read(Side.Q))[0]
             key = transformer.queries_and_keys(config, alone, read(Side.K))[1]
-            scores = transformer.attention_scores(config, query, key)
-            pattern = transformer.attention_pattern(scores)[:, 0]
+            pattern = transformer.attend(config, query, key)[:, 0]
         output = self.plan.output.get(head)
         if output is not None:
             return pattern, output.mixed
