@@ -107,3 +107,20 @@ def test_a_table_in_all_its_forms() -> None:
         assert shown in text
     assert table.to_csv().splitlines()[:2] == ["token,logit (nats)", "[bold]x,1.234"]
     assert table.to_dicts()[0] == {"token": "[bold]x", "logit": 1.234}
+
+
+def test_print_shows_the_table_and_repr_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+    @dataclass(frozen=True, eq=False)
+    class Walled(Record, kind="walled-for-a-test"):
+        name: str
+        share: float
+        wall: torch.Tensor
+
+    walled = Walled("one", 0.25, torch.zeros(100, 100))
+    assert repr(walled) == "Walled(name='one', share=0.25, …)"
+    lines = str(walled).splitlines()
+    assert any("share" in line and "0.25" in line for line in lines)
+    assert "tensor" not in str(walled)
+    assert all(len(line) <= 60 and line == line.rstrip() for line in lines)

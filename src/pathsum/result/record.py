@@ -1,10 +1,12 @@
 """The base of every result."""
 
 import dataclasses
+import io
 import json
+import shutil
 from typing import Any, ClassVar
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 
 from pathsum.result.encode import jsonable
 from pathsum.result.table import Cell, Column, Table, text_column
@@ -37,6 +39,10 @@ class Record:
             raise TypeError(f"two records are of kind {kind!r}: {known} and {cls}")
         cls.record_kind = kind
         _RECORDS[kind] = cls
+        # A dataclass writes a repr of all fields into a class that has none of its own, and walls
+        # of numbers help nobody.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Record.__repr__
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values, with its format and version."""
@@ -67,6 +73,14 @@ class Record:
     def __rich__(self) -> RenderableType:
         return self.to_table()
 
+    def __str__(self) -> str:
+        """What the terminal shows, without colour."""
+        return as_text(self.__rich__())
+
+    def __repr__(self) -> str:
+        """The plain fields in a line; `print` shows the table."""
+        return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
+
     def _repr_html_(self) -> str:
         return self.to_table().to_html()
 
@@ -74,6 +88,23 @@ class Record:
 def records() -> dict[str, type[Record]]:
     """Every kind of record whose module has been imported, by kind."""
     return dict(sorted(_RECORDS.items()))
+
+
+def as_text(shown: RenderableType) -> str:
+    """What a terminal would show, as plain text of the terminal's width."""
+    file = io.StringIO()
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    Console(file=file, width=width, color_system=None, highlight=False).print(shown)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _plain_fields(record: Record) -> list[str]:
+    shown: list[str] = []
+    for name in _public_fields(record):
+        value = getattr(record, name)
+        if value is None or isinstance(value, bool | int | float | str):
+            shown.append(f"{name}={value!r}")
+    return shown if len(shown) == len(_public_fields(record)) else [*shown, "…"]
 
 
 def _public_fields(record: Record) -> list[str]:

@@ -17,6 +17,7 @@ from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
+from pathsum.training.loss import mean_loss
 from pathsum.training.recipe import Start
 
 
@@ -50,7 +51,7 @@ class Network(nn.Module):
     def forward(self, tokens: Tokens, targets: Tokens) -> Float[Tensor, ""]:
         """The mean loss of predicting each target."""
         logits = self.logits(tokens)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return mean_loss(logits.flatten(0, 1), targets.flatten())
 
     def logits(self, tokens: Tokens) -> Logits:
         """Logits at every position."""

@@ -1,0 +1,20 @@
+"""Zero layers: the model is a table of bigrams, W_E W_U.
+
+The paper's first model. Prints what the direct path says after some tokens, read from two matrices.
+"""
+
+import pathsum as ps
+
+
+def main() -> None:
+    """The rows the table is most certain of, and what it says after a few common tokens."""
+    model = ps.load("zero-layer")
+    table = ps.bigram(model)
+    assert model.token_counts is not None
+    for token in model.token_counts.argsort(descending=True)[:8].tolist():
+        print(table.after(token, k=4))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The loss of training is PyTorch's cross-entropy, and its gradient too."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pathsum.errors import FailedError
+from pathsum.training.loss import mean_loss
+
+
+@settings(max_examples=40)
+@given(
+    n=st.integers(1, 12),
+    vocab=st.integers(1, 30),
+    scale=st.sampled_from([0.0, 1.0, 300.0]),
+    outer=st.floats(-3, 3),
+    seed=st.integers(0, 9),
+)
+def test_value_and_gradient_are_those_of_cross_entropy(
+    n: int, vocab: int, scale: float, outer: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(n, vocab, dtype=torch.float64, generator=generator) * scale
+    targets = torch.randint(vocab, (n,), generator=generator)
+    ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
+    loss = mean_loss(ours, targets)
+    expected = torch.nn.functional.cross_entropy(theirs, targets)
+    (loss * outer).backward()
+    (expected * outer).backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12, abs=1e-12)
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-14)
+
+
+def test_half_precision_is_widened_and_its_gradient_comes_back_in_half() -> None:
+    logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    targets = torch.arange(8)
+    given = logits.clone().requires_grad_()
+    loss = mean_loss(given, targets)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert given.grad is not None and given.grad.dtype == torch.bfloat16
+    wide = logits.float().requires_grad_()
+    torch.nn.functional.cross_entropy(wide, targets).backward()
+    assert wide.grad is not None
+    torch.testing.assert_close(given.grad.float(), wide.grad, rtol=0.01, atol=1e-4)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    logits = torch.zeros(2, 3, requires_grad=True)
+    loss = mean_loss(logits, torch.tensor([0, 1]))
+    with pytest.raises(FailedError, match="its gradient has none"):
+        torch.autograd.grad(loss, logits, create_graph=True)
