@@ -5,8 +5,14 @@ queries and keys (they read the stream with positions added) and one for values,
 everything. Ours does more (Muon, a schedule) and is timed as it trains, with its data loading;
 reports, looks and checkpoints are left out on both sides. Rounds alternate, so that a machine that
 slows down slows both; the best round of each counts.
+
+And beside transformer-lens 3.9's own loop (`transformer_lens.train`; 4 has none) on the same shape,
+with positions added to Q and K as here, in an environment of its own (`make peers`).
 """
 
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +30,32 @@ from pathsum.training.metrics import unwatched
 from pathsum.training.session import Session
 
 STEPS, ROUNDS = 40, 5
+PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
+PEER_NAME = "transformer-lens 3.9's loop"
+
+# Its loop prints progress to stderr; the first call warms up.
+PEER_PROGRAM = """
+import json, sys, time, torch
+d_model, n_heads, d_vocab, batch, steps, threads = map(int, sys.argv[1:])
+torch.set_num_threads(threads)
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.train import HookedTransformerTrainConfig, train
+model = HookedTransformer(HookedTransformerConfig(
+    n_layers=2, d_model=d_model, n_ctx=256, d_head=32, n_heads=n_heads, d_vocab=d_vocab,
+    attn_only=True, normalization_type=None, positional_embedding_type="shortformer",
+    device="cpu",
+))
+tokens = torch.randint(d_vocab, (batch * steps, 256))
+data = [{"tokens": row} for row in tokens]
+settings = HookedTransformerTrainConfig(1, batch, print_every=None, device="cpu")
+train(model, settings, data[: 5 * batch])
+times = []
+for _ in range(3):
+    start = time.perf_counter()
+    train(model, settings, data)
+    times.append(time.perf_counter() - start)
+print(json.dumps(min(times)))
+"""
 
 
 class PlainLayer(nn.Module):
@@ -92,7 +124,7 @@ def seconds_a_million_tokens(chosen: Recipe, step: object) -> float:
     return (time.perf_counter() - begin) / tokens * 1e6
 
 
-def compare(what: str, chosen: Recipe) -> Measurement:
+def compare(what: str, chosen: Recipe) -> list[Measurement]:
     """Both loops, in turn."""
     corpus = Corpus.open(chosen.data.corpus, vocabulary=chosen.data.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
@@ -107,15 +139,34 @@ def compare(what: str, chosen: Recipe) -> Measurement:
             for _ in range(ROUNDS)
         ]
     best = [min(times) for times in zip(*rounds, strict=True)]
-    return Measurement(
-        f"{what}, a million tokens", best[0], "s", "plain PyTorch, fused attention", best[1]
+    told = f"{what}, a million tokens"
+    return [
+        Measurement(told, best[0], "s", "plain PyTorch, fused attention", best[1]),
+        Measurement(told, best[0], "s", PEER_NAME, peer_seconds(chosen)),
+    ]
+
+
+def peer_seconds(chosen: Recipe) -> float | None:
+    """Seconds a million tokens of transformer-lens's own loop, or None where it is not there."""
+    if not PEER.exists():
+        return None
+    config = chosen.config
+    shape = (config.d_model, config.n_heads, config.d_vocab, chosen.batch)
+    numbers = [str(number) for number in (*shape, STEPS, torch.get_num_threads())]
+    done = subprocess.run(
+        [str(PEER), "-c", PEER_PROGRAM, *numbers], capture_output=True, text=True, check=False
     )
+    if done.returncode != 0:
+        print(done.stderr, file=sys.stderr)
+        raise RuntimeError("transformer-lens failed on its own training loop")
+    seconds = float(json.loads(done.stdout.strip().splitlines()[-1]))
+    return seconds / (STEPS * chosen.batch * config.n_ctx) * 1e6
 
 
 def main() -> list[Measurement]:
     """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
     wide = recipe("two-layer", "bundled", data__corpus="python", data__vocabulary=2048, batch=4)
     return [
-        compare("two layers, d_model 128", recipe("two-layer", "quick")),
-        compare("two layers, d_model 256", wide),
+        *compare("two layers, d_model 128", recipe("two-layer", "quick")),
+        *compare("two layers, d_model 256", wide),
     ]
