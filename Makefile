@@ -8,8 +8,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --constraint constraints.txt
 
-# What testing needs beyond running: the tools, and transformers as an oracle.
-TEST_EXTRAS := hf,test
+# What testing needs beyond running: the tools, the notebook widget, and transformers as an oracle.
+TEST_EXTRAS := hf,notebook,test
 # A worker imports torch for itself, which costs seconds and memory: few of them, however many cores.
 WORKERS ?= auto
 PYTEST := $(PY) -m pytest
@@ -25,10 +25,10 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow check format bench peers wheel clean distclean
+.PHONY: help setup demo test test-slow test-browser check format types web bench peers wheel clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(VENV)/.for-testing ## make .venv with everything that developing needs
 	@echo "$(VENV) is ready"
@@ -43,6 +43,11 @@ test: $(VENV)/.for-testing ## run the tests
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
 	@$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
 
+# Drives the system's Chromium. Without one the tests are skipped by name; with
+# PATHSUM_REQUIRE_BROWSER=1 that is an error.
+test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chromium
+	@$(PYTEST) -m browser tests/browser $(ARGS)
+
 # All four speak, whatever the first one says.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports
 	@status=0; \
@@ -55,6 +60,13 @@ check: $(VENV)/.for-testing ## check format, lint, types and the order of import
 format: $(VENV)/.for-testing ## format the code and fix what can be fixed by itself
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
+
+types: $(VENV)/.for-running ## write the browser's types from the records
+	@$(PY) -m pathsum.pages.typescript web/src/generated/answers.ts
+
+# Node is needed here and nowhere else: what it builds is committed.
+web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/bundle
+	@cd web && npm run --silent check && npm test --silent && npm run --silent build
 
 bench: $(VENV)/.for-testing ## run the benchmarks (make bench ARGS='--only NAME')
 	@$(PY) -m benchmarks.run $(ARGS)
@@ -98,6 +110,14 @@ $(VENV)/.for-running: $(VENV)/.made $(METADATA)
 $(VENV)/.for-testing: $(VENV)/.for-running
 	@echo "installing what testing needs" >&2
 	@$(PIP) --no-build-isolation --editable '.[$(TEST_EXTRAS)]'
+	@touch $@
+
+# --- the front end --------------------------------------------------------------------------------
+
+web/node_modules/.made: web/package.json web/package-lock.json
+	@command -v npm >/dev/null 2>&1 || { \
+	  echo "building the front end needs Node 20.19 or later with npm, and there is no npm here" >&2; exit 1; }
+	@cd web && npm ci --no-audit --no-fund --silent
 	@touch $@
 
 # --- peers ----------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ PACKAGE = ROOT / "src" / "pathsum"
 KINDS = {".py", ".typed", ".json", ".md", ".toml", ".safetensors", ".html", ".js", ".css", ".txt"}
 
 COMMANDS = [["--version"], ["--help"], ["models"], ["demo"]]
+COMMANDS += [["report", "hand-built-skip-trigrams", "--out", "report.html"]]
+
+# The built front end, without which there is no explorer and no report.
+BUNDLE = ("index.html", "app.js", "app.css")
 
 
 def main() -> int:
@@ -88,6 +92,9 @@ def faults(wheel: Path) -> Iterator[str]:
         room = f"pathsum/{folder.name}/"
         if folder.name != "__pycache__" and not any(name.startswith(room) for name in ours):
             yield f"the room {room} is not in the wheel"
+    for name in BUNDLE:
+        if f"pathsum/bundle/{name}" not in ours:
+            yield f"the front end's {name} is not in the wheel; make web builds it"
     if "pathsum/py.typed" not in ours:
         yield "there is no py.typed, so type checkers ignore the annotations"
     if (ROOT / "LICENSE").read_bytes() not in licences:

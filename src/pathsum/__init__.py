@@ -8,7 +8,8 @@ The map, in reading order:
     from weights alone   bigram skip_trigrams composition bandwidth
     who does what        atlas induction
     on a run             term_importance ablate replace
-    training             Corpus train
+    training             Corpus train dynamics
+    to look at           explore report
     errors               PathsumError
 
     >>> import pathsum as ps
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
         from_tensors,
         random_model,
     )
+    from pathsum.pages import report
     from pathsum.paths import ablate, replace, term_importance
+    from pathsum.server import explore
     from pathsum.sources import load
     from pathsum.text import Corpus
-    from pathsum.training import train
+    from pathsum.training import dynamics, train
 
 _HOMES = {
     "Config": "pathsum.model",
@@ -63,11 +66,14 @@ _HOMES = {
     "bigram": "pathsum.circuits",
     "composition": "pathsum.circuits",
     "construct": "pathsum.model",
+    "dynamics": "pathsum.training",
+    "explore": "pathsum.server",
     "from_tensors": "pathsum.model",
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
     "random_model": "pathsum.model",
     "replace": "pathsum.paths",
+    "report": "pathsum.pages",
     "skip_trigrams": "pathsum.circuits",
     "term_importance": "pathsum.paths",
     "train": "pathsum.training",
@@ -90,11 +96,14 @@ __all__ = [
     "bigram",
     "composition",
     "construct",
+    "dynamics",
+    "explore",
     "from_tensors",
     "induction",
     "load",
     "random_model",
     "replace",
+    "report",
     "skip_trigrams",
     "term_importance",
     "train",

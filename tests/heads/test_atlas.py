@@ -1,4 +1,7 @@
+import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,3 +112,45 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "K-composition with L0H0" in shown
     assert main(["atlas", "hand-built-induction", "--head", "L5H0"]) == 2
     assert "no head L5H0" in capsys.readouterr().err
+
+
+def test_a_page_shows_every_head_and_score() -> None:
+    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    page = found.to_html()
+    assert page == found._repr_html_()
+    assert page.count("<tr>") == 1 + len(found)
+    for entry in found:
+        assert f">{entry.head}</th>" in page and f">{entry.kind}</td>" in page
+    shown = [info for info in found.infos if info.name in found["L0H0"].scores]
+    assert page.count("<td") == len(found) * (1 + len(shown))
+    assert "K-composition with L0H0" in page  # the evidence
+    assert not re.search(r"https?://|src=|<script|@import|url\(", page)
+
+
+def test_what_a_page_shows_is_escaped() -> None:
+    found = ps.atlas(ps.random_model(CONFIG), draws=2)
+    odd = dataclasses.replace(found.heads[0], kind="<i>", evidence=('"><script>',))
+    page = dataclasses.replace(found, model="<b>", note="<u>", heads=(odd,)).to_html()
+    assert not re.search(r"<b>|<i>|<u>|<script", page)
+
+
+def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "atlas.html"
+    arguments = ["atlas", "hand-built-induction", "--draws", "2", "--html"]
+    assert main([*arguments, str(page)]) == 0
+    assert "heads of hand-built induction" in page.read_text(encoding="utf-8")
+    assert "previous token" in capsys.readouterr().out
+    assert main([*arguments, str(tmp_path)]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["qk", "residual", "rotary", "none"])
+def test_of_100_random_models_at_most_one_has_a_kind(positions: str) -> None:
+    norm = {"residual": "layer", "rotary": "rms"}.get(positions, "none")
+    config = ps.Config(*(2, 4, 32, 8, 64, 48), positions=positions, norm=norm, start_token=0)
+    named = [
+        any(entry.kinds for entry in ps.atlas(ps.random_model(config, seed=seed), draws=4))
+        for seed in range(100)
+    ]
+    assert sum(named) <= 1

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pathsum.errors import InputError
-from pathsum.model import Config, random_model
+from pathsum.model import Config, construct, random_model
 from pathsum.paths import Toward
 from pathsum.paths.bounds import spectral_norm_bound
 
@@ -58,3 +58,12 @@ def test_the_bound_of_a_norm_is_above_it_and_close(scale: float) -> None:
     assert bool((bound >= exact).all())
     assert bool((bound <= exact * 1.04).all())
     assert float(spectral_norm_bound(torch.zeros(3, 3))) == 0.0
+
+
+def test_paths_of_equal_value_need_no_order_of_their_own() -> None:
+    """Heads that do nothing on a text all contribute 0, and the search must not compare paths."""
+    triples = [("keep", "in", "mind"), ("keep", "at", "bay"), ("keep", "off", "grass")]
+    paths = construct.skip_trigrams(triples).trace("bay mind").paths()
+    top = paths.toward(1).top(k=paths.count)
+    assert len(top) == paths.count and top.proven
+    assert [one.value for one in top].count(0.0) > 1

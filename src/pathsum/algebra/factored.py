@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,7 @@ class Factored:
     @property
     def batch_shape(self) -> torch.Size:
         """The batch dimensions, broadcast over the two factors."""
-        return torch.broadcast_shapes(self.A.shape[:-2], self.B.shape[:-2])
+        return _common_batch(self.A.shape[:-2], self.B.shape[:-2])
 
     @property
     def shape(self) -> torch.Size:
@@ -261,8 +262,9 @@ def _expand(factor: Tensor, batch: torch.Size) -> Tensor:
 
 def _common_batch(left: torch.Size, right: torch.Size) -> torch.Size:
     try:
-        return torch.broadcast_shapes(left, right)
-    except RuntimeError:
+        # numpy's: torch's own imports a symbolic algebra, which takes seconds.
+        return torch.Size(np.broadcast_shapes(tuple(left), tuple(right)))
+    except ValueError:
         raise InputError(
             f"batch dimensions {list(left)} and {list(right)} do not fit together: "
             "from the right, sizes must be equal or 1."

@@ -8,11 +8,13 @@
     positional       the offset profile of each head
     composition      how much each head reads of what each earlier one writes, beside chance
     bandwidth        who uses which dimensions of the stream; virtual_weights, write to read
+    align_heads      which heads of two models do the same
 
 No vocabulary × vocabulary matrix is ever made: circuits between tokens stay factored, and their
 largest entries, rows and spectra are found from the factors.
 """
 
+from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
 from pathsum.circuits.bandwidth import Bandwidth, bandwidth
 from pathsum.circuits.bigram import Bigram, Continuations, bigram, continuations
 from pathsum.circuits.bug_cost import BugCost, bug_cost
@@ -52,7 +54,9 @@ __all__ = [
     "Edges",
     "Effect",
     "Evidence",
+    "HeadAlignment",
     "HeadCard",
+    "HeadMatch",
     "Mode",
     "OffsetProfile",
     "PairComponents",
@@ -66,6 +70,7 @@ __all__ = [
     "Token",
     "TokenCard",
     "VirtualWeights",
+    "align_heads",
     "attention",
     "bandwidth",
     "bigram",

@@ -1,15 +1,16 @@
 """The position part of a head's scores, by offset: where position vectors are, and rotary."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.basis import ROWS
+from pathsum.circuits.basis import ROWS, TOKENS, read_scales
 from pathsum.circuits.qk import token_keys, token_queries
 from pathsum.circuits.tokens import joined, token_frequencies
-from pathsum.model import Head
+from pathsum.model import Head, Model
 from pathsum.model.reads import fold_bias, fold_read
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import attention_pattern
@@ -26,25 +27,73 @@ class OffsetParts:
     note: str
 
 
-def offset_parts(head: Head, window: int) -> OffsetParts:
-    """The position part of a head's scores at the offsets 0 … window − 1."""
+class TokenMoments:
+    """What all heads of a depth share: sums over the vocabulary, made when first asked for.
+
+    Layer 0 meets normalised embeddings, every deeper layer the same plain ones.
+    """
+
+    def __init__(self, model: Model, *, first_layer: bool) -> None:
+        self.model, self.layer = model, 0 if first_layer else 1
+
+    @cached_property
+    def frequencies(self) -> Float[Tensor, " vocab"]:
+        """How often each token occurs."""
+        return token_frequencies(self.model).to(self.model.weights.device)
+
+    @cached_property
+    def scales(self) -> Float[Tensor, " ctx"]:
+        """What a place's stream is multiplied by when it is read, on average over tokens."""
+        return _place_scales(self.model, self.layer)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Σ p(t) e(t) over tokens, e as read."""
+        return self._sums[0]
+
+    @cached_property
+    def second(self) -> Float[Tensor, "d d"]:
+        """Σ p(t) e(t)ᵀ e(t) over tokens, e as read."""
+        return self._sums[1]
+
+    @cached_property
+    def _sums(self) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+        W_E, p = self.model.weights.W_E, self.frequencies
+        scales = read_scales(self.model.weights, self.layer)
+        d = W_E.shape[1]
+        mean, second = p.new_zeros(d), p.new_zeros(d, d)
+        for start in range(0, len(W_E), TOKENS):
+            rows, share = W_E[start : start + TOKENS], p[start : start + TOKENS]
+            if scales is not None:
+                rows = rows * scales[start : start + TOKENS, None]
+            mean += share @ rows.to(p)
+            half = rows * share.sqrt().to(rows)[:, None]
+            second += half.T @ half
+        return mean, second
+
+
+def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetParts:
+    """The position part of a head's scores at the offsets 0 … window − 1.
+
+    `shared` is for those who ask for many heads of one depth.
+    """
+    if shared is None:
+        shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
     if head.model.config.positions == "rotary":
         return _rotary(head, window)
-    return _placed(head, window)
+    return _placed(head, window, shared)
 
 
-def _placed(head: Head, window: int) -> OffsetParts:
+def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
     """Position vectors, in the inputs of W_Q and W_K or in the stream."""
     config = head.model.config
-    scores = position_scores(head)
+    scores = position_scores(head, shared)
     rows = _by_offset(scores, window)
     scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
     attention = None
     if scaled and config.qk_norm == "none":
         attention = _by_offset(attention_pattern(scores[None, None])[0, 0], window).mean(0)
-    queries, keys, p = _tokens(head)
-    Q = (queries * p[:, None]).T @ queries
-    K = _covariance(keys, p)
+    Q, K = _content(head, shared)
     content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
     note = joined(
         (
@@ -56,7 +105,29 @@ def _placed(head: Head, window: int) -> OffsetParts:
     return OffsetParts(rows, weights, attention, content, note)
 
 
-def position_scores(head: Head) -> Float[Tensor, "dest src"]:
+def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]]:
+    """Second moments of queries and the covariance of keys, over tokens by their frequency.
+
+    With x = e W + b, Σ p xᵀx = Wᵀ G W + mᵀb + bᵀm + bᵀb, m = (Σ p e) W and G the second moments
+    of embeddings: nothing is as large as the vocabulary. QK-norm is not linear, and is.
+    """
+    model, config = head.model, head.model.config
+    if config.qk_norm != "none":
+        queries, keys, p = _tokens(head)
+        return (queries * p[:, None]).T @ queries, _covariance(keys, p)
+    layer = model.weights.layers[head.id.layer]
+    raw_Q, raw_K = layer.W_Q[head.id.head], layer.W_K[head.kv]
+    b_Q = None if layer.b_Q is None else layer.b_Q[head.id.head]
+    bias = fold_bias(raw_Q, layer.ln1_b, b_Q).double()
+    W_Q = fold_read(config.norm, raw_Q, layer.ln1_w).double()
+    W_K = fold_read(config.norm, raw_K, layer.ln1_w).double()
+    mean = shared.mean @ W_Q
+    Q = W_Q.T @ shared.second @ W_Q
+    Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
+    return Q, W_K.T @ (shared.second - shared.mean.outer(shared.mean)) @ W_K
+
+
+def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Tensor, "dest src"]:
     """posQ[i] · posK[j] for all places, b_Q's part of the query included, in float64.
 
     Where positions are in the stream of a model that normalises, layer 0 takes the scale that a
@@ -73,7 +144,8 @@ def position_scores(head: Head) -> Float[Tensor, "dest src"]:
         queries, keys = layer.W_pos @ W_Q, layer.W_pos @ W_K
     else:
         assert model.weights.W_pos is not None
-        places = model.weights.W_pos * _place_scales(head)[:, None]
+        scales = _place_scales(model, head.id.layer) if shared is None else shared.scales
+        places = model.weights.W_pos * scales[:, None]
         queries = places @ fold_read(config.norm, W_Q, layer.ln1_w)
         keys = places @ fold_read(config.norm, W_K, layer.ln1_w)
     queries = queries + bias
@@ -84,12 +156,12 @@ def position_scores(head: Head) -> Float[Tensor, "dest src"]:
     return queries.double() @ keys.double().T * config.score_scale
 
 
-def _place_scales(head: Head) -> Float[Tensor, " ctx"]:
+def _place_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
     """The mean over tokens of what a place's stream is multiplied by when layer 0 reads it."""
-    model, config = head.model, head.model.config
+    config = model.config
     W_pos = model.weights.W_pos
     assert W_pos is not None
-    if config.norm == "none" or head.id.layer > 0:
+    if config.norm == "none" or layer > 0:
         return W_pos.new_ones(len(W_pos))
     centring = config.norm == "layer"
     places = W_pos - W_pos.mean(-1, keepdim=True) if centring else W_pos

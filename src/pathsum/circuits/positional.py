@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.circuits.basis import refuse_capped_scores, require_heads
-from pathsum.circuits.offsets import offset_parts
+from pathsum.circuits.offsets import TokenMoments, offset_parts
 from pathsum.circuits.tokens import joined
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
@@ -143,9 +143,10 @@ def positional(
         )
     chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
     found: list[OffsetProfile] = []
+    shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
     for index, head in enumerate(chosen):
         progress(index, len(chosen), f"offsets of {head.label}")
-        parts = offset_parts(head, window)
+        parts = offset_parts(head, window, shared[head.id.layer == 0])
         centred = parts.rows - parts.rows.mean(1, keepdim=True)
         weight = parts.weights[:, None]
         score = (weight * centred).sum(0)

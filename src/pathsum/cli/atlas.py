@@ -1,10 +1,12 @@
 """`pathsum atlas`: every head of a model, every score, and a kind where the evidence agrees."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.page import write_page
 from pathsum.cli.view import progress, show
 
 
@@ -15,6 +17,9 @@ def atlas(
     ] = None,
     draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the probe.")] = 10,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the heat map of all scores to this page.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score every head against chance and name its kind, where data and weights agree."""
@@ -26,4 +31,6 @@ def atlas(
         loaded.head(head)  # a head that is not there is said before the work, not after it
     with progress(as_json) as advance:
         found = make_atlas(loaded, draws=draws, seed=seed, progress=advance)
+    if html is not None:
+        write_page(html, f"heads of {found.model}", found.to_html())
     show(found if head is None else found[head], as_json)

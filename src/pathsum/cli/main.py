@@ -14,12 +14,15 @@ from pathsum.cli.bigram import bigram
 from pathsum.cli.composition import composition
 from pathsum.cli.corpus import corpus
 from pathsum.cli.demo import demo
+from pathsum.cli.dynamics import dynamics
+from pathsum.cli.explore import explore
 from pathsum.cli.head import head
 from pathsum.cli.induction import induction
 from pathsum.cli.models import models
 from pathsum.cli.patch import patch
 from pathsum.cli.paths import paths
 from pathsum.cli.replace import replace
+from pathsum.cli.report import report
 from pathsum.cli.scores import scores
 from pathsum.cli.terms import terms
 from pathsum.cli.train import train
@@ -52,6 +55,9 @@ for command in (
     patch,
     atlas,
     induction,
+    dynamics,
+    report,
+    explore,
 ):
     app.command()(command)
 

@@ -35,6 +35,12 @@ def train(
         bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Another draw of weights and batches.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Train so many seeds in OUT/seed-0 …, and say what each found; goes on."
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences a step.")] = None,
     layers: Annotated[int | None, typer.Option(help="How many layers.")] = None,
@@ -64,6 +70,9 @@ def train(
     preset = "quick" if quick else preset
     if recipe_only:
         _show_recipe(what, preset, keywords)
+        return
+    if seeds is not None:
+        _train_seeds(what, preset, seeds, out, keywords, as_json)
         return
     _train(what, preset, out, resume, _strategy(strategy), keywords, as_json)
 
@@ -99,6 +108,36 @@ def _train(
         raise typer.Exit(INTERRUPTED) from None
     if first:
         show(done, as_json)
+
+
+def _train_seeds(
+    what: str,
+    preset: str,
+    seeds: int,
+    out: Path | None,
+    changes: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from pathsum.cli.training_view import watching
+    from pathsum.training import train_seeds
+
+    try:
+        with watching(quiet=as_json) as view:
+            done = train_seeds(
+                what,
+                preset,
+                seeds=seeds,
+                out=out,
+                begin=view.begin,
+                watch=view.report,
+                progress=view.advance,
+                **changes,
+            )
+    except KeyboardInterrupt as stopped:
+        told = str(stopped) or "stopped before the first step"
+        print(f"{told}; for the other seeds too, repeat the same command", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    show(done, as_json)
 
 
 def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:

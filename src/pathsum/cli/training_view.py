@@ -21,6 +21,10 @@ _WIDE = 40
 class View(Protocol):
     """Where a run's reports go while it lasts."""
 
+    def begin(self, what: str) -> None:
+        """Another of several runs begins."""
+        ...
+
     def report(self, metrics: "Metrics") -> None:
         """A step was reported."""
         ...
@@ -86,6 +90,9 @@ def sparkline(values: list[float], low: float, high: float) -> str:
 class _Silence:
     """Nobody watches."""
 
+    def begin(self, what: str) -> None:
+        pass
+
     def report(self, metrics: "Metrics") -> None:
         pass
 
@@ -96,6 +103,9 @@ class _Silence:
 class _Lines(_Silence):
     """A line a report."""
 
+    def begin(self, what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
+
     def report(self, metrics: "Metrics") -> None:
         print(line(metrics), file=sys.stderr, flush=True)
 
@@ -105,6 +115,10 @@ class _Panel:
 
     def __init__(self, live: Live) -> None:
         self.live = live
+        self.begin("")
+
+    def begin(self, what: str) -> None:
+        self.what = what
         self.losses: list[float] = []
         self.sights: list[Metrics] = []
 
@@ -137,4 +151,4 @@ class _Panel:
         speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
         table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")
         table.add_row("time left", duration(metrics.seconds_left), "Ctrl-C saves and stops")
-        return Group(Text(""), table)
+        return Group(Text(self.what), table)

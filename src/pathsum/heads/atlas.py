@@ -17,15 +17,16 @@ from pathsum.heads.kinds import DATA_SCORES
 from pathsum.heads.probe import DRAWS, repeats_probe
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import MIXED, UNKNOWN, HeadEvidence, judge
-from pathsum.heads.view import layer_views, random_heads
+from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.heads.weight_scores import WEIGHT_SCORES, weight_scores
 from pathsum.heads.word_piece import WORD_PIECE, WORD_PIECE_BY_WEIGHTS, word_piece_scores
 from pathsum.model import HeadId, HeadName, Model
 from pathsum.model.labels import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
-# Heads drawn at random for each layer, so p can be as small as 1/201.
-DRAWN = 200
+# Heads drawn at random for each layer, so p can be as small as 1/201. They are many, so a few draws
+# of the probe tell what they do; that spreads them a little more, and p errs on the safe side.
+DRAWN, DRAWS_FOR_CHANCE = 200, 4
 
 INFOS: tuple[ScoreInfo, ...] = (
     *(score.info for score in DATA_SCORES),
@@ -122,6 +123,15 @@ class Atlas(Record, kind="atlas"):
         ]
         return Group(*maps, self.to_table(), Text(), *kinds)
 
+    def to_html(self) -> str:
+        """Every head and score as a heat map: one element, nothing loaded from anywhere."""
+        from pathsum.heads.heat_html import atlas_html
+
+        return atlas_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
 
 @torch.no_grad()
 def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent) -> Atlas:
@@ -140,8 +150,9 @@ def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress
     edges and putting ideal patterns in place.
     """
     require_heads(model)
-    scores = _data_scores(model, draws, seed, progress)
-    for more in (word_piece_scores(model, DRAWN, seed), weight_scores(model, seed)):
+    frames = RandomFrames(model, DRAWN, seed)
+    scores = _data_scores(model, draws, seed, frames, progress)
+    for more in (word_piece_scores(model, frames, seed), weight_scores(model, frames, seed)):
         for head, named in more.items():
             scores[head] |= named
     composed = composition(model)
@@ -156,22 +167,22 @@ def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress
         entries.append(HeadEntry(head, verdict.kind, verdict.kinds, named, verdict.evidence))
     note = (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
-        f"{draws} draws of repeated random tokens, {DRAWN} random heads a layer for chance."
+        f"{draws} draws of repeated random tokens; for chance {DRAWN} random heads a layer, on "
+        f"{min(draws, DRAWS_FOR_CHANCE)} of them."
     )
     return Atlas(model.name, tuple(entries), INFOS, note)
 
 
 def _data_scores(
-    model: Model, draws: int, seed: int, progress: Progress
+    model: Model, draws: int, seed: int, frames: RandomFrames, progress: Progress
 ) -> dict[HeadId, dict[str, Score]]:
     probe = repeats_probe(model, draws, seed)
     trace = model.trace(probe.tokens)
-    generator = torch.Generator().manual_seed(seed)
     found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
     layers = model.config.n_layers
     for layer, view in enumerate(layer_views(trace, probe)):
         progress(layer, layers, "heads on the probe")
-        chance = random_heads(model, layer, view, DRAWN, generator)
+        chance = random_heads(model, layer, view.few(DRAWS_FOR_CHANCE), frames)
         for score in DATA_SCORES:
             judged = against_null(score.measure(view), score.measure(chance).mean(0))
             for head, result in enumerate(judged):

@@ -30,14 +30,16 @@ def measure(view: LayerView) -> Float[Tensor, "draw head"]:
     whole = ((pattern - mean) * causal).square().sum((-1, -2))
     # A pattern that hardly differs from even attention is not explained by anything.
     enough = whole > 1e-2 * pattern.square().sum((-1, -2))
-    return torch.where(enough, 1 - left / whole.clamp_min(1e-30), 0.0)
+    # A profile that fits worse than the row's mean explains nothing, however much worse it is.
+    return torch.where(enough, 1 - left / whole.clamp_min(1e-30), 0.0).clamp_min(0.0)
 
 
 BY_OFFSET = data_score(
     measure,
     name="positional",
     title="positional",
-    formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first copy",
+    formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first copy, "
+    "and 0 where that is negative",
     threshold=0.5,
     reason="the offset explains more of the pattern than all the rest",
     citation=PAPER,

@@ -31,6 +31,7 @@ COPYING_BY_DATA = data_score(
     title="copying (data)",
     formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
     threshold=0.1,
-    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much",
+    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
+    "and twice what random heads give",
     citation=PAPER_2022,
 )

@@ -14,10 +14,11 @@ def measure(view: LayerView) -> Float[Tensor, "draw head"]:
     −⟨write, stream⟩ / ⟨stream, stream⟩ at a position: 1 removes what is there, 0 leaves it.
     """
     value = torch.einsum("bpd,hdk->bhpk", view.read, view.W_V)
-    written = view.pattern @ value @ view.W_O
-    stream = view.stream[:, None]
-    size = stream.square().sum(-1).clamp_min(1e-30)
-    return (-(written * stream).sum(-1) / size)[..., 1:].mean(-1)
+    # ⟨A v W_O, x⟩ = ⟨A v, x W_Oᵀ⟩: what is written is never made, which would be d_model wide.
+    asked = torch.einsum("bpd,hkd->bhpk", view.stream, view.W_O)
+    kept = (view.pattern @ value).mul_(asked).sum(-1)
+    size = view.stream.square().sum(-1).clamp_min(1e-30)
+    return (-kept / size[:, None])[..., 1:].mean(-1)
 
 
 DELETING = data_score(

@@ -8,7 +8,7 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.composition import Composition, composition
 from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.qk import token_qk
-from pathsum.heads.atlas import DRAWN
+from pathsum.heads.atlas import DRAWN, DRAWS_FOR_CHANCE
 from pathsum.heads.induction_record import Induction, InductionHead, Mechanism
 from pathsum.heads.induction_stripe import INDUCTION_STRIPE, measure
 from pathsum.heads.partners import PartnerEdge, candidates, cut_edges
@@ -18,7 +18,7 @@ from pathsum.heads.probe import repeats_probe
 from pathsum.heads.repeat_loss import copy_losses, second_copy, two_copies
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import ALPHA
-from pathsum.heads.view import layer_views, random_heads
+from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths import Estimate, Replacement, ablate, replace
 from pathsum.paths.ablation import After
@@ -49,7 +49,7 @@ def induction(
     """
     probe = repeats_probe(model, draws, seed)
     trace = model.trace(probe.tokens)
-    scores, previous = _first_look(trace, probe, seed)
+    scores, previous = first_look(trace, probe, seed)
     threshold = INDUCTION_STRIPE.info.threshold
     found = [head for head, (stripe, _) in scores.items() if stripe.passes(threshold, ALPHA)]
     best = max((stripe.value for stripe, _ in scores.values()), default=0.0)
@@ -72,15 +72,15 @@ def induction(
     )
 
 
-def _first_look(
+def first_look(
     trace: Trace, probe: RepeatedTokens, seed: int
 ) -> tuple[dict[HeadId, tuple[Score, Score]], dict[HeadId, float]]:
     """Stripe and prefix matching of every head against chance, and previous-token scores."""
-    generator = torch.Generator().manual_seed(seed)
+    frames = RandomFrames(trace.model, DRAWN, seed)
     scores: dict[HeadId, tuple[Score, Score]] = {}
     previous: dict[HeadId, float] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        chance = random_heads(trace.model, layer, view, DRAWN, generator)
+        chance = random_heads(trace.model, layer, view.few(DRAWS_FOR_CHANCE), frames)
         stripes = against_null(measure(view), measure(chance).mean(0))
         prefixes = against_null(prefix_matching(view), prefix_matching(chance).mean(0))
         back = previous_token(view).mean(0)

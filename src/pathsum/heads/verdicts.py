@@ -93,11 +93,16 @@ def _reads_a_lower_head(known: HeadEvidence) -> Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A kind of head: the score from data that suggests it, and the weights' word on it."""
+    """A kind of head: the score from data that suggests it, and the weights' word on it.
+
+    The score must reach its threshold and, where both words depend on the same matrix and so are
+    not two, so many times what chance gives.
+    """
 
     kind: str
     score: str
     check: Check
+    times_chance: float = 1.0
 
 
 # The most specific first: it is the one that names the head.
@@ -116,7 +121,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim("current token", "current_token", _peaks_at(0)),
     Claim("local window", "local_window", _looks_back_a_little),
-    Claim("copying", "copying", _positive("copying_weights", "OV eigenvalue ratio")),
+    Claim("copying", "copying", _positive("copying_weights", "OV eigenvalue ratio"), 2.0),
     Claim("deleting", "deleting", _positive("deleting_weights", "OV eigenvalue ratio, negated,")),
     Claim("positional", "positional", _by_position),
 )
@@ -138,7 +143,10 @@ def judge(known: HeadEvidence, infos: Mapping[str, ScoreInfo]) -> Verdict:
     evidence: list[str] = []
     for claim in CLAIMS:
         score = known.scores.get(claim.score)
-        if score is None or not score.passes(infos[claim.score].threshold, ALPHA):
+        if score is None:
+            continue
+        least = max(infos[claim.score].threshold, claim.times_chance * score.null)
+        if not score.passes(least, ALPHA):
             continue
         finding = claim.check(known)
         (kinds if finding.holds else doubtful).append(claim.kind)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +31,12 @@ class LayerView:
     W_V: Float[Tensor, "head d k"]
     W_O: Float[Tensor, "head k d"]
     W_U: Float[Tensor, "d vocab"]
+
+    def few(self, draws: int) -> "LayerView":
+        """The same on the first draws alone."""
+        probe = replace(self.probe, tokens=self.probe.tokens[:draws])
+        parts = (self.stream[:draws], self.read[:draws], self.pattern[:draws])
+        return replace(self, probe=probe, stream=parts[0], read=parts[1], pattern=parts[2])
 
     @property
     def rows(self) -> Float[Tensor, "draw head dest src"]:
@@ -60,9 +67,49 @@ def centred_unembedding(model: Model) -> Float[Tensor, "d vocab"]:
     return W_U - W_U.mean(-1, keepdim=True)
 
 
-def random_heads(
-    model: Model, layer: int, view: LayerView, count: int, generator: torch.Generator
-) -> LayerView:
+class RandomFrames:
+    """Random directions to read and write in, drawn once for all layers of a model.
+
+    Each of the four is `count` orthonormal frames of R^d, uniformly random: a layer's null takes
+    them with its own singular values, so that drawing costs nothing a layer.
+    """
+
+    def __init__(self, model: Model, count: int, seed: int) -> None:
+        config = model.config
+        self.count = count
+        self._generator = torch.Generator().manual_seed(seed)
+        self._shape = (count, config.d_model, min(config.d_model, config.d_head))
+        self._like = model.weights.W_E[:0]
+
+    @cached_property
+    def query(self) -> Float[Tensor, "drawn d r"]:
+        """Where queries read."""
+        return self._drawn()
+
+    @cached_property
+    def key(self) -> Float[Tensor, "drawn d r"]:
+        """Where keys read."""
+        return self._drawn()
+
+    @cached_property
+    def value(self) -> Float[Tensor, "drawn d r"]:
+        """Where values read."""
+        return self._drawn()
+
+    @cached_property
+    def write(self) -> Float[Tensor, "drawn d r"]:
+        """Where heads write."""
+        return self._drawn()
+
+    def _drawn(self) -> Float[Tensor, "drawn d r"]:
+        # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian
+        # noise has no direction, and whitening its columns by Cholesky keeps it so.
+        noise = torch.randn(self._shape, generator=self._generator).double()
+        whitener = torch.linalg.cholesky(noise.mT @ noise)
+        return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT.to(self._like)
+
+
+def random_heads(model: Model, layer: int, view: LayerView, frames: RandomFrames) -> LayerView:
     """Heads drawn at random in place of a layer's own, reading the same stream.
 
     Each is one of the layer's heads with the stream rotated at random, and independently, before
@@ -70,12 +117,11 @@ def random_heads(
     head, and looks nowhere and moves nothing in particular.
     """
     config, reads = model.config, layer_reads(model.weights, layer)
-    like = torch.arange(count) % config.n_heads
+    like = torch.arange(frames.count) % config.n_heads
     kv = like // config.heads_a_key
-    W_Q = turned(reads.W_Q, like, generator)
-    W_K = turned(reads.W_K, kv, generator)
-    W_V = turned(reads.W_V, kv, generator)
-    W_O = turned(view.W_O.mT, like, generator).mT
+    W_Q, W_K = turned(reads.W_Q, like, frames.query), turned(reads.W_K, kv, frames.key)
+    W_V = turned(reads.W_V, kv, frames.value)
+    W_O = turned(view.W_O.mT, like, frames.write).mT
     placed = view.read
     W_pos = model.weights.layers[layer].W_pos
     if W_pos is not None:
@@ -92,13 +138,9 @@ def random_heads(
 
 
 def turned(
-    W: Float[Tensor, "head d k"], like: Int[Tensor, " drawn"], generator: torch.Generator
+    W: Float[Tensor, "head d k"], like: Int[Tensor, " drawn"], frames: Float[Tensor, "drawn d r"]
 ) -> Float[Tensor, "drawn d k"]:
     """R W[like] for a uniformly random rotation R each: a random frame times W's own triangle."""
     d, k = W.shape[-2:]
     triangle = torch.linalg.qr(W)[1] if d > k else W
-    noise = torch.randn(len(like), d, min(d, k), generator=generator, dtype=torch.float64)
-    # Gaussian noise has no direction, and whitening its columns by Cholesky keeps it so.
-    whitener = torch.linalg.cholesky(noise.mT @ noise)
-    frame = torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT
-    return frame.to(W) @ triangle[like]
+    return frames @ triangle[like]

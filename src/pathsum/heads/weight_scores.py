@@ -12,12 +12,9 @@ from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.qk import average_rotation
 from pathsum.heads.kind import PAPER, ScoreInfo
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.view import turned
+from pathsum.heads.view import RandomFrames, turned
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.head import embeddings_as_read
-
-# Heads drawn at random for each layer.
-DRAWN = 200
 
 COPYING_BY_WEIGHTS = ScoreInfo(
     name="copying_weights",
@@ -61,20 +58,21 @@ DELETING_BY_WEIGHTS = ScoreInfo(
 WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
 
 
-def weight_scores(model: Model, seed: int = 0) -> dict[HeadId, dict[str, Score]]:
+def weight_scores(
+    model: Model, frames: RandomFrames, seed: int = 0
+) -> dict[HeadId, dict[str, Score]]:
     """Every score from weights of every head."""
     found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
     for ratio, head in zip(copying_ratios(model, seed=seed).heads, model.heads, strict=True):
         found[head.id]["copying_weights"] = Score(ratio.ratio, 0.0, 0.0, ratio.p)
-    generator = torch.Generator().manual_seed(seed)
     grams: dict[bool, Tensor] = {}
     for layer in range(model.config.n_layers):
         # Layer 0 meets normalised embeddings, all deeper ones the same plain ones.
         if (layer == 0) not in grams:
             grams[layer == 0] = _token_gram(model, layer)
         heads = [head for head in model.heads if head.id.layer == layer]
-        matching = _matching(heads, grams[layer == 0], generator)
-        deleting = _deleting(heads, generator)
+        matching = _matching(heads, grams[layer == 0], frames)
+        deleting = _deleting(heads, frames)
         for head, matches, deletes in zip(heads, matching, deleting, strict=True):
             found[head.id] |= {"matching_weights": matches, "deleting_weights": deletes}
     return found
@@ -87,32 +85,32 @@ def _token_gram(model: Model, layer: int) -> Float[Tensor, "d d"]:
 
 
 def _matching(
-    heads: Sequence[Head], gram: Float[Tensor, "d d"], generator: torch.Generator
+    heads: Sequence[Head], gram: Float[Tensor, "d d"], frames: RandomFrames
 ) -> list[Score]:
     """Eigenvalue positivity of full QK, by eig(A B) = eig(B A), against reads rotated at random."""
     W_Q = torch.stack([head.W_Q for head in heads])
     W_K = torch.stack([head.W_K for head in heads])
     if heads[0].model.config.positions == "rotary":
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
-    like = torch.arange(DRAWN) % len(heads)
+    like = torch.arange(frames.count) % len(heads)
     return _scored(
         positivity(eigenvalues_of_many(W_K.mT @ gram @ W_Q)),
         positivity(
             eigenvalues_of_many(
-                turned(W_K, like, generator).mT @ gram @ turned(W_Q, like, generator)
+                turned(W_K, like, frames.key).mT @ gram @ turned(W_Q, like, frames.query)
             )
         ),
     )
 
 
-def _deleting(heads: Sequence[Head], generator: torch.Generator) -> list[Score]:
+def _deleting(heads: Sequence[Head], frames: RandomFrames) -> list[Score]:
     """Eigenvalue negativity of OV in the stream, against reads rotated at random."""
     W_V = torch.stack([head.W_V for head in heads])
     W_O = torch.stack([head.W_O for head in heads])
-    like = torch.arange(DRAWN) % len(heads)
+    like = torch.arange(frames.count) % len(heads)
     return _scored(
         -positivity(eigenvalues_of_many(W_O @ W_V)),
-        -positivity(eigenvalues_of_many(W_O[like] @ turned(W_V, like, generator))),
+        -positivity(eigenvalues_of_many(W_O[like] @ turned(W_V, like, frames.value))),
     )
 
 

@@ -16,7 +16,7 @@ from pathsum.circuits.tokens import common_tokens
 from pathsum.heads.kind import PAPER, ScoreInfo
 from pathsum.heads.probe import probe_tokens
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.view import layer_views, random_heads
+from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.model import HeadId, Model
 from pathsum.text.probes import RepeatedTokens
 
@@ -86,7 +86,9 @@ def split_words(model: Model, most: int = MOST_PAIRS) -> SplitWords:
 
 
 @torch.no_grad()
-def word_piece_scores(model: Model, drawn: int, seed: int = 0) -> dict[HeadId, dict[str, Score]]:
+def word_piece_scores(
+    model: Model, frames: RandomFrames, seed: int = 0
+) -> dict[HeadId, dict[str, Score]]:
     """Both scores of every head; empty where the tokenizer splits too few words to tell."""
     words = split_words(model)
     if len(words) < FEWEST_PAIRS:
@@ -101,7 +103,7 @@ def word_piece_scores(model: Model, drawn: int, seed: int = 0) -> dict[HeadId, d
 
     found: dict[HeadId, dict[str, Score]] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        chance = random_heads(model, layer, view, drawn, generator)
+        chance = random_heads(model, layer, view, frames)
         null = attended(chance.pattern).mean(0)
         for head, score in enumerate(against_null(attended(view.pattern), null)):
             place = HeadId(layer, head)

@@ -14,6 +14,7 @@ from pathsum.paths.cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
 from pathsum.paths.descriptions import CopyingPart, ScoreTerm, TopTokens
 from pathsum.paths.edited import EditedTrace
 from pathsum.paths.edits import Edge, Side
+from pathsum.paths.effects import effects_by_layer, moved_by_layer
 from pathsum.paths.estimates import Estimate
 from pathsum.paths.importance import TermImportance, TermSetGain, term_importance
 from pathsum.paths.interventions import run_edited
@@ -23,6 +24,7 @@ from pathsum.paths.parts import Part
 from pathsum.paths.patching import patch
 from pathsum.paths.patterns import IdealPattern
 from pathsum.paths.replacement import Replacement, replace
+from pathsum.paths.routes import Routes, routes
 from pathsum.paths.scores import ScorePair, ScoreSum, expand_scores
 from pathsum.paths.search import RankedPath, TopPaths
 from pathsum.paths.target import Target, find_target
@@ -53,6 +55,7 @@ __all__ = [
     "PathSum",
     "RankedPath",
     "Replacement",
+    "Routes",
     "ScaleOf",
     "ScoreCell",
     "ScorePair",
@@ -76,14 +79,17 @@ __all__ = [
     "by_virtual_head",
     "causal_effects",
     "direct_attribution",
+    "effects_by_layer",
     "expand_logits",
     "expand_scores",
     "find_target",
     "head_set",
     "logit_effects",
+    "moved_by_layer",
     "patch",
     "patch_effect",
     "replace",
+    "routes",
     "run_edited",
     "term_importance",
     "virtual_head",

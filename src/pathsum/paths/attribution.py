@@ -101,7 +101,7 @@ def direct_attribution(
     """
     paths = expand_logits(trace)
     frozen, weights = Frozen(trace), trace.model.weights
-    direction, bias, known = _directions(trace, targets)
+    direction, bias, known = target_directions(trace, targets)
     sources, heads = all_sources(weights), tuple(head.id for head in trace.model.heads)
     batch, length = trace.tokens.shape
     values = direction.new_empty(batch, len(sources) + len(heads), length)
@@ -141,7 +141,7 @@ def logit_effects(
     expand_logits(trace)  # refuses what has no exact sum
     found = trace.model.head(head).id
     frozen = Frozen(trace)
-    direction, _, known = _directions(trace, targets)
+    direction, _, known = target_directions(trace, targets)
     free, headed = frozen.up_to(found.layer)
     layer = frozen.layer(found.layer)
     # [batch, dest, k]: what a value of this head is worth at each destination.
@@ -157,7 +157,7 @@ def logit_effects(
     return LogitEffects(found, single + composed, single, composed)
 
 
-def _directions(
+def target_directions(
     trace: Trace, targets: Tokens | None
 ) -> tuple[Float[Tensor, "batch pos d"], Float[Tensor, "batch pos"], Tensor]:
     """For each destination: what the stream is read with for its target, and the bias."""

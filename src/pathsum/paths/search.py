@@ -133,7 +133,7 @@ class _Search:
         self.heap: list[tuple[float, int, Path]] = []
         self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
         self.dropped = 0.0
-        self.looked_at = 0
+        self.looked_at = self.kept = 0
         for source in paths.sources:
             self._look_at(float(self._values(Path(source)).mean()), Path(source))
 
@@ -253,7 +253,8 @@ class _Search:
         self._keep(abs(value), path)
 
     def _keep(self, size: float, path: Path) -> None:
-        item = (size, -self.looked_at, path)
+        self.kept += 1
+        item = (size, -self.kept, path)
         if len(self.heap) < self.k:
             heapq.heappush(self.heap, item)
         elif size > self.heap[0][0]:

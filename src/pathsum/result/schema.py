@@ -103,5 +103,5 @@ def _class(hint: type) -> Schema:
     if issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}
     if dataclasses.is_dataclass(hint):
-        return _dataclass(hint)
+        return {"title": hint.__name__, **_dataclass(hint)}
     raise FailedError(f"there is no JSON schema for a field of type {hint.__name__}")

@@ -1,6 +1,8 @@
 """`train`: a recipe to a model in a folder."""
 
 import dataclasses
+import json
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pathsum.errors import FailedError, InputError
+from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model import Model
 from pathsum.model.storage import write_together
 from pathsum.result import Progress, Record, Table, silent, text_column
@@ -25,6 +27,7 @@ from pathsum.training.checkpoint import (
     write_run,
 )
 from pathsum.training.distributed import Strategy, World, refuse_uneven_batch, world
+from pathsum.training.held_out import KEPT, save_held_out
 from pathsum.training.memory import refuse_what_does_not_fit
 from pathsum.training.metrics import Watch, read_metrics, unwatched
 from pathsum.training.presets import recipe
@@ -125,6 +128,8 @@ def train(
             session.resume()
         elif here.is_first:
             write_run(folder, chosen, corpus.info.to_json())
+            if chosen.watching.snapshots:
+                save_held_out(folder, corpus.held_out_batch(KEPT, chosen.config.n_ctx))
         return _finish(session)
 
 
@@ -173,6 +178,25 @@ def _result(chosen: Recipe, folder: Path) -> TrainingRun:
         gemm_share=share,
         **{key: number[key] for key in same},
     )
+
+
+def read_result(folder: Path) -> TrainingRun | None:
+    """What a finished run in a folder came to; None if there is none, or it is not finished."""
+    file = folder / RESULT
+    if not file.exists():
+        return None
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileError(f"{file} is not JSON ({error})") from error
+    if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
+        raise FileError(f"{file} is not the result of a run")
+    values.pop("version", None)
+    fields: dict[str, Any] = {
+        key: math.nan if value is None else value for key, value in values.items()
+    }
+    fields["folder"] = str(folder)
+    return TrainingRun(**fields)
 
 
 def _chosen(

@@ -1,14 +1,28 @@
-"""Snapshots: the weights of a run at log-spaced steps, for looking at how circuits form."""
+"""Snapshots: the weights of a run at log-spaced steps, for looking at how circuits form.
 
+A run in training keeps each as a model's folder, `snapshots/step-0000010/`. A run that comes with
+pathsum keeps each as one file of half-precision weights, `snapshots/step-0000010.safetensors`,
+beside one config, tokenizer and table of counts that all share.
+"""
+
+import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
-from pathsum.model import Model
+from pathsum.errors import FileError
+from pathsum.model import Model, Weights
+from pathsum.model.storage import write_together
+from pathsum.model.store import FileStore
 from pathsum.sources.named import open_folder
 
 SNAPSHOTS = "snapshots"
+FORMAT, VERSION = "pathsum-snapshot", 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +50,47 @@ def save_snapshot(folder: Path, step: int, model: Model) -> None:
     model.save(folder / SNAPSHOTS / f"step-{step:07d}")
 
 
+def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
+    """Keep a model's weights alone, in half precision; the folder's own model tells the rest."""
+    tensors: dict[str, Tensor] = {
+        name: tensor.to(torch.float16).contiguous().cpu() for name, tensor in model.weights.items()
+    }
+    about = {"format": FORMAT, "version": str(VERSION)}
+    about["config"] = json.dumps(model.config.to_dict())
+    name = f"step-{step:07d}.safetensors"
+    write_together(folder / SNAPSHOTS, {name: lambda file: save_file(tensors, str(file), about)})
+
+
 def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     """The snapshots of a run, in order; tensors are read when they are used."""
-    found = sorted((Path(folder) / SNAPSHOTS).glob("step-*"))
-    return tuple(Snapshot(int(one.name.removeprefix("step-")), open_folder(one)) for one in found)
+    run = Path(folder)
+    found = sorted((run / SNAPSHOTS).glob("step-*"))
+    files = [one for one in found if one.suffix == ".safetensors"]
+    shared = open_folder(run) if files else None
+    snapshots = [Snapshot(_step(one), open_folder(one)) for one in found if one.is_dir()]
+    if shared is not None:
+        snapshots += [Snapshot(_step(one), _with_weights(shared, one)) for one in files]
+    return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))
+
+
+def _step(kept: Path) -> int:
+    number = kept.name.removesuffix(".safetensors").removeprefix("step-")
+    if not number.isdecimal():
+        raise FileError(
+            f"{kept} is not a snapshot; names like step-0000010 (or step-0000010.safetensors) "
+            "would be right"
+        )
+    return int(number)
+
+
+def _with_weights(shared: Model, file: Path) -> Model:
+    store = FileStore(file)
+    told = store.metadata
+    if told.get("format") != FORMAT or told.get("version") != str(VERSION):
+        raise FileError(f"{file} is not a snapshot that this pathsum reads")
+    if json.loads(told["config"]) != shared.config.to_dict():
+        raise FileError(
+            f"{file} and the model beside it have different configs, so they are of different "
+            "runs; bring back the file that belongs to the other"
+        )
+    return dataclasses.replace(shared, weights=Weights(shared.config, store))

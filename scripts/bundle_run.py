@@ -1,0 +1,85 @@
+"""Put a training run into the package: its model, its snapshots, held-out text, its card.
+
+    python scripts/bundle_run.py RUN INTO [--name NAME] [--sequences N] [--no-card]
+
+RUN is the folder of a run of `pathsum train` that kept snapshots, INTO the folder that gets
+INTO/NAME (src/pathsum/sources/bundled, for a run that comes with pathsum). Weights are in half
+precision, one file a snapshot beside one config and tokenizer; `ps.dynamics(INTO/NAME)` reads them
+and needs no corpus. The card needs the run's corpus, as scripts/cards.py does.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pathsum.sources import load
+from pathsum.training import read_snapshots
+from pathsum.training.checkpoint import RUN, read_run
+from pathsum.training.held_out import held_out_tokens, save_held_out
+from pathsum.training.snapshots import SNAPSHOTS, save_small_snapshot
+
+SEQUENCES = 128
+
+
+def bundle_run(run: Path, folder: Path, sequences: int = SEQUENCES) -> None:
+    """Write what `dynamics` needs of a run into a folder, small; what was there before goes."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    model = load(run)
+    model.to(torch.float16).save(folder)
+    for snapshot in read_snapshots(run):
+        save_small_snapshot(folder, snapshot.step, snapshot.model)
+    save_held_out(folder, held_out_tokens(run, sequences))
+    told: dict[str, Any] = read_run(run)
+    # Where the corpus lay is nobody's business, and nothing is there on another machine.
+    told["corpus"]["folder"] = ""
+    named = rename(folder, told)
+    (folder / RUN).write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
+
+
+def rename(folder: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """The run and its model under the name of their folder."""
+    file = folder / "config.json"
+    head = json.loads(file.read_text(encoding="utf-8"))
+    head["name"] = folder.name
+    file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+    return {**told, "recipe": {**told["recipe"], "name": folder.name}}
+
+
+def write_card(folder: Path) -> None:
+    """card.json and card.md, measured on what was put there."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from cards import as_text, card, plain
+
+    made = card(folder, folder)
+    text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"
+    (folder / "card.json").write_text(text, encoding="utf-8")
+    (folder / "card.md").write_text(as_text(made), encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Bundle what was named, and say how large it is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("into", type=Path, metavar="INTO")
+    parser.add_argument("--name", help="by default that of the run's folder")
+    parser.add_argument("--sequences", type=int, default=SEQUENCES)
+    parser.add_argument("--no-card", action="store_true")
+    asked = parser.parse_args(arguments)
+    folder = asked.into / (asked.name or asked.run.resolve().name)
+    bundle_run(asked.run, folder, asked.sequences)
+    if not asked.no_card:
+        write_card(folder)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    count = len(list((folder / SNAPSHOTS).iterdir()))
+    print(f"{folder}: {count} snapshots, {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

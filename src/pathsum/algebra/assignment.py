@@ -1,0 +1,78 @@
+"""The best pairing of two lists: who goes with whom so that the sum of values is largest."""
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor, from_numpy
+
+from pathsum.errors import InputError
+
+
+def best_assignment(
+    values: Float[Tensor, "row column"],
+) -> tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]]:
+    """Rows and columns of the pairing with the largest sum, each used once at the most.
+
+    >>> import torch
+    >>> rows, columns = best_assignment(torch.tensor([[9.0, 8.0], [8.0, 1.0]]))
+    >>> rows.tolist(), columns.tolist()  # 8 + 8, although 9 is the largest
+    ([0, 1], [1, 0])
+
+    Exact: shortest augmenting paths with potentials (the Hungarian method), min(m, n)² · max(m, n)
+    steps. With fewer rows than columns some columns stay alone, and the other way round.
+    """
+    if not bool(values.isfinite().all()):
+        raise InputError("a value is not finite, so no pairing is best; leave such pairs out")
+    costs = -values.double().cpu().numpy()
+    if costs.shape[0] <= costs.shape[1]:
+        columns = _assigned_columns(costs)
+        return from_numpy(np.arange(len(columns))), from_numpy(columns)
+    rows = _assigned_columns(costs.T)
+    order = np.argsort(rows)
+    return from_numpy(rows[order]), from_numpy(order)
+
+
+def _assigned_columns(costs: Float[np.ndarray, "row column"]) -> Int[np.ndarray, " row"]:
+    """For each of m ≤ n rows its column in the cheapest pairing."""
+    m, n = costs.shape
+    row_potential, column_potential = np.zeros(m), np.zeros(n)
+    row_of = np.full(n, -1)
+    for row in range(m):
+        _augment(costs, row, row_potential, column_potential, row_of)
+    columns = np.empty(m, dtype=np.int64)
+    taken = np.flatnonzero(row_of >= 0)
+    columns[row_of[taken]] = taken
+    return columns
+
+
+def _augment(
+    costs: Float[np.ndarray, "row column"],
+    start: int,
+    row_potential: Float[np.ndarray, " row"],
+    column_potential: Float[np.ndarray, " column"],
+    row_of: Int[np.ndarray, " column"],
+) -> None:
+    """Give one more row a column, along the cheapest way through those that have one."""
+    n = costs.shape[1]
+    distance, before = np.full(n, np.inf), np.full(n, -1)
+    done = np.zeros(n, dtype=bool)
+    row, column, reached = start, -1, 0.0
+    visited: list[tuple[int, float]] = [(start, 0.0)]
+    while True:
+        through = reached + costs[row] - row_potential[row] - column_potential
+        better = ~done & (through < distance)
+        distance[better], before[better] = through[better], column
+        column = int(np.where(done, np.inf, distance).argmin())
+        reached = float(distance[column])
+        done[column] = True
+        row = int(row_of[column])
+        if row < 0:
+            break
+        visited.append((row, reached))
+    for seen, at in visited:
+        row_potential[seen] += reached - at
+    closed = done & (distance < np.inf)
+    column_potential[closed] -= reached - distance[closed]
+    while column >= 0:
+        previous = int(before[column])
+        row_of[column] = start if previous < 0 else row_of[previous]
+        column = previous

@@ -1,0 +1,66 @@
+"""`terms`: what paths of each order, and each head's, do for the loss."""
+
+from dataclasses import dataclass
+
+from pathsum.model import Model
+from pathsum.pages.asking import AboutModel
+from pathsum.pages.numbers import finite
+from pathsum.pages.probes import Sequences, texts
+from pathsum.pages.workbench import Workbench
+from pathsum.paths import TermImportance, by_head, by_layer, term_importance
+from pathsum.result import Record
+
+
+@dataclass(frozen=True)
+class TermGain:
+    """What a set of paths gains alone, and what it gains when all others are there."""
+
+    name: str
+    alone: float
+    given_others: float
+
+
+@dataclass(frozen=True, eq=False)
+class TermsAnswer(Record, kind="page-terms"):
+    """`loss[n]` of paths through at most n heads, `gain[n]` what order n adds, in nats."""
+
+    uniform: float
+    loss: tuple[float, ...]
+    gain: tuple[float, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    by_layer: tuple[TermGain, ...]
+    heads: tuple[TermGain, ...]
+    about: str
+
+
+def terms(bench: Workbench, asked: AboutModel) -> TermsAnswer:
+    """Term importance on the example texts, by order, by layer and by head."""
+    return answer_of(importance(bench, asked), texts(bench, asked))
+
+
+def importance(bench: Workbench, asked: AboutModel) -> TermImportance:
+    """The library's term importance on the example texts, computed once."""
+    on = texts(bench, asked)
+
+    def compute(model: Model) -> TermImportance:
+        sets = [*by_layer(model), *by_head(model)]
+        return term_importance(model, on.tokens, sets=sets)
+
+    return bench.result(asked, "term importance", compute)
+
+
+def answer_of(found: TermImportance, on: Sequences) -> TermsAnswer:
+    """The page's form of it."""
+    gains = [TermGain(gain.name, gain.alone.value, gain.given_others.value) for gain in found.sets]
+    layers = len(found.loss) - 1
+    return TermsAnswer(
+        uniform=found.uniform,
+        loss=found.loss,
+        gain=found.gain,
+        low=tuple(finite(estimate.low) for estimate in found.gain_estimates),
+        high=tuple(finite(estimate.high) for estimate in found.gain_estimates),
+        by_layer=tuple(gains[:layers]),
+        heads=tuple(gains[layers:]),
+        about=f"On {on.name}: {found.note}".replace("\n", "; "),
+    )

@@ -1,0 +1,73 @@
+"""What was computed once is kept, up to a number of bytes, and never computed twice at a time."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Memo(Generic[K, V]):
+    """Values by key, the least recently used dropped first; safe to use from many threads.
+
+    Two threads that ask for the same key at once share one computation. What raised is not kept.
+    The value used last is kept even if it alone is larger than the bound.
+
+    >>> memo = Memo[str, int](bound=2, size=lambda value: 1)
+    >>> [memo.get(key, lambda key=key: len(key)) for key in ("a", "bb", "ccc")], len(memo)
+    ([1, 2, 3], 2)
+    """
+
+    def __init__(self, bound: int, size: Callable[[V], int]) -> None:
+        self._bound, self._size = bound, size
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._running: dict[K, Future[V]] = {}
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def computing(self) -> int:
+        """How many values are being computed just now."""
+        return len(self._running)
+
+    @property
+    def held(self) -> int:
+        """The size of all that is kept."""
+        return self._held
+
+    def get(self, key: K, compute: Callable[[], V]) -> V:
+        """The value of a key, computed if it is not there."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][0]
+            running = self._running.get(key)
+            mine = self._running.setdefault(key, Future[V]())
+        if running is not None:
+            return running.result()
+        try:
+            value = compute()
+        except BaseException as error:
+            with self._lock:
+                del self._running[key]
+            mine.set_exception(error)
+            raise
+        self._keep(key, value)
+        mine.set_result(value)
+        return value
+
+    def _keep(self, key: K, value: V) -> None:
+        size = self._size(value)
+        with self._lock:
+            del self._running[key]
+            self._kept[key] = (value, size)
+            self._held += size
+            while self._held > self._bound and len(self._kept) > 1:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._held -= dropped

@@ -1,0 +1,12 @@
+"""Numbers that may be absent."""
+
+import math
+
+
+def finite(number: float) -> float | None:
+    """A number, or None where there is none to say.
+
+    >>> finite(0.5), finite(float("nan"))
+    (0.5, None)
+    """
+    return number if math.isfinite(number) else None

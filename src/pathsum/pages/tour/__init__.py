@@ -1,0 +1,1 @@
+"""The paper's claims, each measured with the library: a section a file."""

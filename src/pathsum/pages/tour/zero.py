@@ -1,0 +1,62 @@
+"""Claims about models without layers."""
+
+import json
+
+import torch
+
+from pathsum.errors import InputError
+from pathsum.pages.tour.claim import Measured, Statement, Subject
+from pathsum.paths import Estimate
+from pathsum.sources.named import BUNDLED
+
+# A loss this close to the bigram table's, in nats, approximates it.
+CLOSE = 0.1
+
+
+def _current_token_only(subject: Subject) -> Measured:
+    ids = torch.tensor([subject.bench.examples(subject.asked)[0].ids])
+    other = ids.clone()
+    other[:, :-1] = ids[:, :-1].flip(1)
+    difference = float((subject.model(ids)[:, -1] - subject.model(other)[:, -1]).abs().max())
+    return Measured(
+        f"turning round all that came before moves the last prediction by {difference:.1g}",
+        difference == 0,
+        view=subject.link("text", e=0),
+    )
+
+
+def _bigram(subject: Subject) -> Measured:
+    card = BUNDLED / subject.name / "card.json"
+    if not card.is_file():
+        raise InputError(
+            f"{subject.name!r} was not trained here, so there is no bigram table of its text to "
+            "compare with; pathsum bigram MODEL --corpus … does it"
+        )
+    told = json.loads(card.read_text(encoding="utf-8"))["measured"]["over_bigram"]
+    value, within = told["value"], told["within"]
+    return Measured(
+        f"loss {value:+.3f} ± {within:.3f} nats from the smoothed bigram table's",
+        abs(value) < CLOSE,
+        Estimate(value, within / 1.96, value - within, value + within),
+        view=subject.link("text", e=0),
+        note="on held-out text, when the model was made",
+    )
+
+
+ZERO = (
+    Statement(
+        "zero-current",
+        "A model without layers sees the current token only",
+        "Its logits are W_E W_U at every position. Nothing moves between positions, so the rest of "
+        "the text cannot matter.",
+        _current_token_only,
+        "by construction",
+    ),
+    Statement(
+        "zero-bigram",
+        "It approximates bigram statistics",
+        "The best that W_E W_U can do is to predict the next token from the current one. Training "
+        "brings it close to the bigram table of the text.",
+        _bigram,
+    ),
+)

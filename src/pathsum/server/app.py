@@ -1,0 +1,108 @@
+"""The application: the bundle's files, and `POST /api/<question>`."""
+
+import json
+import logging
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from pathsum import bundle
+from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
+from pathsum.pages.explorer import Explorer
+from pathsum.pages.questions import UnknownQuestionError
+from pathsum.server.guard import Guard, Names, refuse
+
+_LOG = logging.getLogger("pathsum.server")
+
+# A question is a few parameters and a text.
+MOST_BYTES = 1_000_000
+# Answers computed at a time: a slow one must not keep the others waiting.
+AT_ONCE = 4
+
+
+def make_app(explorer: Explorer, names: Names) -> ASGIApp:
+    """The whole server as one application."""
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+    routes = [
+        Route("/api/{name}", partial(_answer, explorer, limiter), methods=["POST"]),
+        Route("/", _file, methods=["GET"]),
+        Route("/{name}", _file, methods=["GET"]),
+    ]
+    handlers = {HTTPException: _http_error, PathsumError: _refused, Exception: _failed}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), names)
+
+
+async def _answer(explorer: Explorer, limiter: anyio.CapacityLimiter, request: Request) -> Response:
+    parameters = _parameters(await _body(request))
+    wire = await anyio.to_thread.run_sync(
+        explorer.ask,
+        request.path_params["name"],
+        parameters,
+        limiter=limiter,
+        abandon_on_cancel=True,
+    )
+    return Response(wire, media_type="application/octet-stream")
+
+
+async def _file(request: Request) -> Response:
+    """A file of the bundle, looked up by name: no path is ever built from a request."""
+    name = request.path_params.get("name", bundle.PAGE)
+    if name not in bundle.names():
+        return refuse(404, "there is no such file here; the page is at /")
+    return Response(bundle.read(name), headers={"Content-Type": bundle.content_type(name)})
+
+
+async def _body(request: Request) -> bytes:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "a question is JSON: Content-Type application/json")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"a question has at most {MOST_BYTES:,} bytes")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the question was cut short") from error
+    return bytes(body)
+
+
+def _parameters(body: bytes) -> dict[str, Any]:
+    try:
+        # Nested lists that are too deep end in a RecursionError; a question has none.
+        said = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the question is not JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise InputError('a question is an object of its parameters, as in {"example": 0}')
+    return said
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(error.status_code, str(error.detail))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = 500
+    if isinstance(error, UnknownQuestionError):
+        status = 404
+    elif isinstance(error, InputError | NotExactError):
+        status = 400
+    elif isinstance(error, FailedError):
+        status = 500
+    return refuse(status, str(error), type(error).__name__)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """Something that should not happen: the page says so, the terminal shows the traceback."""
+    _LOG.error("an answer failed", exc_info=error)
+    said = f"pathsum failed at this ({type(error).__name__}); its terminal shows where"
+    return refuse(500, said, "FailedError")

@@ -1,0 +1,40 @@
+"""`explore`: look at a model, wherever one is."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pathsum.model import Model
+from pathsum.pages.explorer import Explorer
+from pathsum.pages.notebook import explorer_widget
+from pathsum.server.running import HOST, ExplorerServer
+
+
+def explore(
+    *models: str | Path | Model,
+    place: str = "",
+    port: int | None = None,
+) -> "ExplorerServer | Any":
+    """Open the explorer: in a notebook as a widget, elsewhere as a server in a thread.
+
+        ps.explore(model)                    in Jupyter or marimo, shows in the cell
+        page = ps.explore("two-layer")       in a script: page.url, and page.close()
+
+    Several models can be compared; the first is the one that the page opens with. `place` is where
+    to begin, as the explorer's address has it after the `#`. A server in a thread ends with the
+    process; `pathsum explore` is the command for one that stays.
+    """
+    explorer = Explorer(models)
+    if in_notebook():
+        return explorer_widget(explorer, place=place)
+    return ExplorerServer(explorer, HOST, port).start()
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a notebook that shows widgets: a Jupyter kernel, or marimo."""
+    marimo = sys.modules.get("marimo")
+    if marimo is not None and marimo.running_in_notebook():
+        return True
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -1,0 +1,175 @@
+"""`train_seeds`: the same recipe from several seeds, and which mechanism each of them found."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pathsum.errors import InputError
+from pathsum.heads import Induction, induction
+from pathsum.heads.induction_record import Mechanism
+from pathsum.model.storage import write_together
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.training.checkpoint import RUN, read_run, refuse_other_settings
+from pathsum.training.metrics import Watch, unwatched
+from pathsum.training.presets import recipe
+from pathsum.training.recipe import Recipe
+from pathsum.training.run import TrainingRun, read_result, train
+
+SEEDS = "seeds.json"
+Begin: TypeAlias = Callable[[str], None]
+"""Called before each seed with a line that says which."""
+
+
+def unannounced(what: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class SeedRun(Record, kind="seed-run"):
+    """What one seed came to.
+
+    `mechanism` is that of its best induction head, as `induction` names it: "K-composition",
+    "Q-composition" or "none". `head` and `partner` are empty where there is none, `stripe` is the
+    best head's, whether or not it passes, and `drop` the loss on random tokens the first time minus
+    the second, in nats.
+    """
+
+    seed: int
+    folder: str
+    held_out_loss: float
+    previous_token: float
+    mechanism: Mechanism
+    head: str
+    partner: str
+    stripe: float
+    share_lost: float
+    drop: float
+    why_none: str
+
+
+@dataclass(frozen=True)
+class SeedRuns(Record, kind="seed-runs"):
+    """Which mechanism each seed of a recipe found."""
+
+    name: str
+    runs: tuple[SeedRun, ...]
+
+    def count(self, mechanism: Mechanism) -> int:
+        """How many seeds found a mechanism."""
+        return sum(run.mechanism == mechanism for run in self.runs)
+
+    def to_table(self) -> Table:
+        """One row a seed."""
+        columns = (
+            Column("seed"),
+            Column("held-out loss", ".3f", "nats"),
+            *(text_column("mechanism"), text_column("head"), text_column("partner")),
+            Column("stripe", ".2f"),
+            Column("lost without partner", ".0%"),
+            Column("previous token", ".2f"),
+            Column("drop", ".2f", "nats"),
+        )
+        rows = tuple(
+            (
+                *(run.seed, run.held_out_loss, run.mechanism, run.head or "–", run.partner or "–"),
+                *(run.stripe, run.share_lost, run.previous_token, run.drop),
+            )
+            for run in self.runs
+        )
+        told = ", ".join(
+            f"{self.count(kind)} {kind}"
+            for kind in ("K-composition", "Q-composition", "none")
+            if self.count(kind)
+        )
+        why = [f"seed {run.seed}: {run.why_none}" for run in self.runs if run.why_none]
+        note = "\n".join([f"{len(self.runs)} seeds: {told}", *why])
+        return Table(columns, rows, title=f"seeds of {self.name}", note=note)
+
+
+def train_seeds(
+    what: Recipe | str | Path,
+    preset: str = "quick",
+    *,
+    seeds: int,
+    out: str | Path | None = None,
+    begin: Begin = unannounced,
+    watch: Watch = unwatched,
+    progress: Progress = silent,
+    **changes: Any,
+) -> SeedRuns:
+    """Train a recipe from several seeds, one after another, and test each for induction.
+
+        found = train_seeds("two-layer", "quick", seeds=3, out="runs/three")
+        [(run.seed, run.mechanism, run.head, run.partner) for run in found.runs]
+
+    Seeds count up from the recipe's own. Each trains in `out/seed-<seed>` (`out` is by default
+    `runs/<name>-seeds`). Asked again, a finished seed is not trained again and one that was stopped
+    goes on from its checkpoint, if the recipe is the same. `out/seeds.json` keeps the summary.
+    """
+    first = _recipe(what, preset, changes)
+    if seeds < 1:
+        raise InputError(f"seeds={seeds} trains nothing; at least 1 would be right")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(
+            "several seeds are trained one after another in one process; under torchrun, start "
+            "each with its own --seed and --out"
+        )
+    if first.config.n_layers == 0:
+        raise InputError(
+            "a model without layers has no heads, so its seeds have no mechanism to tell apart; "
+            "one layer or more would be right"
+        )
+    folder = Path(out).expanduser() if out is not None else Path("runs") / f"{first.name}-seeds"
+    runs: list[SeedRun] = []
+    for number in range(seeds):
+        chosen = replace(first, seed=first.seed + number)
+        begin(f"seed {chosen.seed} ({number + 1} of {seeds})")
+        done = _train_one(chosen, folder / f"seed-{chosen.seed}", watch, progress)
+        runs.append(_tested(chosen.seed, done))
+    found = SeedRuns(first.name, tuple(runs))
+    text = found.dumps() + "\n"
+    write_together(folder, {SEEDS: lambda file: file.write_text(text, encoding="utf-8")})
+    return found
+
+
+def _recipe(what: Recipe | str | Path, preset: str, changes: dict[str, Any]) -> Recipe:
+    if isinstance(what, Recipe):
+        if changes:
+            raise InputError("a Recipe is whole; change it with dataclasses.replace")
+        return what
+    return recipe(what, preset, **changes)
+
+
+def _train_one(chosen: Recipe, folder: Path, watch: Watch, progress: Progress) -> TrainingRun:
+    """Train one seed, unless it is finished; go on with it where it was begun."""
+    begun = (folder / RUN).exists()
+    finished = read_result(folder)
+    if begun and finished is not None:
+        told = Recipe.from_dict(read_run(folder)["recipe"])
+        # The start token is the corpus's own, and is known only once that is open.
+        start = told.config.start_token
+        refuse_other_settings(
+            folder, replace(chosen, config=chosen.config.replace(start_token=start))
+        )
+        return finished
+    return train(chosen, out=folder, resume=begun, watch=watch, progress=progress)
+
+
+def _tested(seed: int, run: TrainingRun) -> SeedRun:
+    found: Induction = induction(run.model)
+    best = max(found.heads, key=lambda head: head.stripe.value, default=None)
+    return SeedRun(
+        seed=seed,
+        folder=run.folder,
+        held_out_loss=run.held_out_loss,
+        previous_token=run.previous_token,
+        mechanism="none" if best is None else best.mechanism,
+        head="" if best is None else str(best.head),
+        partner="" if best is None or best.partner is None else str(best.partner),
+        stripe=found.best_stripe,
+        share_lost=float("nan") if best is None or not best.edges else best.edges[0].share_lost,
+        drop=found.first_copy.value - found.second_copy.value,
+        why_none=found.why_none,
+    )

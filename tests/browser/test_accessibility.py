@@ -1,0 +1,37 @@
+"""axe-core on every view, live: no violation of what WCAG 2.1 AA asks for."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.conftest import AXE, missing
+from tests.browser.test_live import VIEWS, settled
+
+pytestmark = pytest.mark.browser
+
+PLACES = {
+    **{view: f"#/{view.lower()}" for view in VIEWS},
+    "Text with locks": "#/text?e=4&h=L1H2&t=40&d=40.16",
+    "Head": "#/head?hd=L1H2",
+    "Edge": "#/circuit?edge=L0H1-L1H2-k",
+}
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_violations(page: Page, live: str, place: str, scheme: Any) -> None:
+    if not AXE.is_file():
+        missing("axe-core is not installed (make web brings it)")
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{live}{PLACES[place]}")
+    expect(page.get_by_role("heading").first).to_be_visible()
+    settled(page)
+    # Evaluated by the driver, not by the page: its policy forbids scripts that are not its own.
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
+    found = page.evaluate("rules => axe.run(document, rules)", rules)
+    told = [
+        f"{one['id']}: {one['help']} ({len(one['nodes'])}×, {one['nodes'][0]['target']})"
+        for one in found["violations"]
+    ]
+    assert told == []

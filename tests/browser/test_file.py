@@ -1,0 +1,41 @@
+"""The report opened from disk: the same page, with what it holds and words about the rest."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.test_live import VIEWS, settled
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens(page: Page, report_file: str, view: str, pictures: Path) -> None:
+    page.goto(f"{report_file}#/{view.lower()}")
+    expect(page.get_by_role("heading").first).to_be_visible()
+    settled(page)
+    page.screenshot(path=pictures / f"report-{view.lower()}.png")
+
+
+def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/text?e=4&h=L1H2&t=40&w=effect")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
+    page.goto(f"{report_file}#/head?hd=L1H2")
+    expect(page.get_by_text("induction").first).to_be_visible()
+    page.goto(f"{report_file}#/circuit?edge=L0H1-L1H2-k")
+    expect(page.get_by_text("brought by L0H1")).to_be_visible()
+    page.goto(f"{report_file}#/paper?claim=two-mechanism")
+    expect(page.get_by_text("cutting that edge takes away")).to_be_visible()
+
+
+def test_what_it_does_not_hold_it_says(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/text?x=another%20text")
+    expect(page.get_by_role("alert").first).to_contain_text("pathsum explore")
+
+
+def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/text?e=4&h=L1H2")
+    with page.expect_download() as started:
+        page.get_by_role("button", name="CSV", exact=True).click()
+    assert re.match(rb"\W*destination", Path(started.value.path()).read_bytes())

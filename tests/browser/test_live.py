@@ -1,0 +1,243 @@
+"""The explorer in Chromium: click, type, keys, deep links, export, and a server that goes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.conftest import PATIENCE_MS, SIZE, Watched
+from tests.pages.variants import hostile
+
+from pathsum.pages.explorer import Explorer
+from pathsum.server import ExplorerServer
+
+pytestmark = pytest.mark.browser
+
+VIEWS = ("Text", "Atlas", "Circuit", "Paths", "Training", "Paper", "Compare")
+
+
+def settled(page: Page) -> None:
+    """Wait until the view has its answers: nothing says that it is loading, nothing went wrong."""
+    page.wait_for_function(
+        "() => document.querySelector('main')?.textContent.trim().length > 40"
+        " && !document.querySelector('main [aria-busy=true], main .loading')",
+        timeout=2 * PATIENCE_MS,
+    )
+
+
+def token(page: Page, position: int):
+    return page.locator(f'[role=option][data-i="{position}"]')
+
+
+def probe(page: Page, live: str, more: str = "") -> None:
+    """The random tokens shown twice."""
+    page.goto(f"{live}#/text?e=4{more}")
+    expect(page.get_by_role("listbox")).to_be_visible()
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
+
+
+def test_it_opens_and_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
+    page.goto(live)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
+    expect(page.get_by_text("two-layer: 2 layers × 4 heads")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"remainder \d+e[-−]"))).to_be_visible()
+    page.screenshot(path=pictures / "text.png")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens_by_its_tab(page: Page, live: str, view: str, pictures: Path) -> None:
+    page.goto(f"{live}#/{'atlas' if view == 'Text' else 'text'}")
+    page.get_by_role("navigation").get_by_role("link", name=view).click()
+    expect(page).to_have_url(re.compile(f"#/{view.lower()}"))
+    expect(page.get_by_role("heading").first).to_be_visible()
+    settled(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.screenshot(path=pictures / f"view-{view.lower()}.png")
+
+
+def test_locks_are_independent_and_undone_by_the_back_button(page: Page, live: str) -> None:
+    probe(page, live)
+    token(page, 40).click()
+    expect(page).to_have_url(re.compile("t=40"))
+    page.locator('[data-head="L1H2"]').click()
+    expect(page).to_have_url(re.compile("h=L1H2"))
+    expect(page).to_have_url(re.compile("t=40"))
+    expect(page.locator('[data-head="L1H2"]')).to_have_attribute("aria-pressed", "true")
+    page.go_back()
+    expect(page).not_to_have_url(re.compile("h=L1H2"))
+    expect(page).to_have_url(re.compile("t=40"))
+    page.keyboard.press("Escape")
+    expect(page).not_to_have_url(re.compile("t=40"))
+
+
+def test_a_deep_link_shows_what_it_says(page: Page, live: str) -> None:
+    probe(page, live, "&h=L1H2&t=40&w=effect")
+    expect(page.get_by_role("radio", name="logit effect")).to_have_attribute("aria-checked", "true")
+    expect(page.locator('[data-head="L1H2"]')).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
+
+
+def test_a_stale_link_is_no_error(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?e=99&h=L7H7&t=4000&w=nothing&s=12&m=gone")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
+    page.goto(f"{live}#/no-such-view?x=1")
+    expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def test_typing_a_text_runs_it(page: Page, live: str) -> None:
+    page.goto(live)
+    box = page.get_by_role("textbox").first
+    box.fill("def add(self, word):\n    self.add(word)\n")
+    expect(page.get_by_role("listbox")).to_contain_text("add")
+    expect(page).to_have_url(re.compile("x=def"))
+    expect(page.get_by_role("listbox")).to_have_attribute("aria-label", re.compile(r"1\d tokens"))
+
+
+def test_a_long_text_is_cut_visibly(page: Page, live: str) -> None:
+    page.goto(live)
+    page.get_by_role("textbox").first.fill("self " * 400)
+    expect(page.get_by_text("Cut to the context")).to_be_visible()
+
+
+def test_an_empty_text_is_no_error(page: Page, live: str) -> None:
+    page.goto(live)
+    page.get_by_role("textbox").first.fill("")
+    expect(page.get_by_role("listbox")).to_have_attribute("aria-label", re.compile("1 token"))
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_keyboard_is_enough(page: Page, live: str) -> None:
+    probe(page, live)
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("position 1")
+    page.keyboard.press("w")
+    expect(page).to_have_url(re.compile("w=information"))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("h")
+    expect(page).to_have_url(re.compile("h=L"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("the token before, after")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    colour = "getComputedStyle(document.querySelector('header')).backgroundColor"
+    before = page.evaluate(colour)
+    page.keyboard.press("Shift+D")
+    page.wait_for_function(f"{colour} !== '{before}'")
+
+
+def test_every_tab_has_a_key(page: Page, live: str) -> None:
+    page.goto(f"{live}#/compare")
+    expect(page.get_by_role("navigation")).to_be_visible()
+    for link in page.get_by_role("navigation").get_by_role("link").all():
+        title, name = link.get_attribute("title") or "", link.inner_text()
+        key = title[title.rindex("(") + 1 : -1]
+        page.keyboard.press(key)
+        expect(page).to_have_url(re.compile(f"#/{name.lower()}"))
+
+
+@pytest.mark.parametrize(
+    ("button", "begins"), [("CSV", b"destination"), ("PNG", b"\x89PNG"), ("SVG", b"<")]
+)
+def test_what_is_seen_can_be_saved(page: Page, live: str, button: str, begins: bytes) -> None:
+    probe(page, live, "&h=L1H2")
+    with page.expect_download() as started:
+        page.get_by_role("button", name=button, exact=True).click()
+    saved = Path(started.value.path()).read_bytes()
+    assert saved.lstrip(b"\xef\xbb\xbf").startswith(begins)
+    assert started.value.suggested_filename.endswith(f".{button.lower()}")
+
+
+def test_a_cell_of_the_matrix_shows_its_terms(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?e=4&h=L1H2&d=40.16")
+    details = page.locator("section[aria-label=Details]")
+    expect(details).to_contain_text("L0H1")
+    expect(details).to_contain_text("embed")
+
+
+def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/head?hd=L1H2")
+    expect(page.get_by_text("induction").first).to_be_visible()
+    settled(page)
+    page.screenshot(path=pictures / "head.png", full_page=True)
+
+
+def test_an_edge_of_the_circuit_opens(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/circuit?edge=L0H1-L1H2-k")
+    expect(page.get_by_text("brought by L0H1")).to_be_visible()
+    page.screenshot(path=pictures / "edge.png")
+
+
+def test_the_tour_tells_what_was_measured(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/paper?claim=two-mechanism")
+    expect(page.get_by_text("cutting that edge takes away")).to_be_visible(timeout=4 * PATIENCE_MS)
+    expect(
+        page.get_by_text("of 21 claims hold").or_(page.get_by_text("claims hold"))
+    ).to_be_visible()
+    page.screenshot(path=pictures / "paper.png")
+
+
+def test_two_models_are_compared(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/compare?other=one-layer")
+    settled(page)
+    expect(page.get_by_text("L0H1").first).to_be_visible()
+    page.screenshot(path=pictures / "compare.png")
+
+
+def test_a_phone_can_read_it(context: BrowserContext, live: str, pictures: Path) -> None:
+    page = context.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    probe(page, live, "&h=L1H2&t=40")
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.screenshot(path=pictures / "phone.png")
+    assert wide <= 400
+
+
+def test_dark_mode_follows_the_system(context: BrowserContext, live: str, pictures: Path) -> None:
+    page = context.new_page()
+    page.emulate_media(color_scheme="dark")
+    probe(page, live, "&h=L1H2&t=40")
+    ground = page.evaluate("getComputedStyle(document.querySelector('header')).backgroundColor")
+    page.screenshot(path=pictures / "dark.png")
+    assert max(map(int, re.findall(r"\d+", ground)[:3])) < 90
+
+
+def test_tokens_that_spell_html_stay_text(context: BrowserContext, watched: Watched) -> None:
+    server = ExplorerServer(Explorer([hostile()]), port=0).start()
+    watched.allowed += (server.url,)
+    try:
+        page = context.new_page()
+        watched.attach(page)
+        page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
+        for view in ("text?e=0", "head?hd=L1H0", "paths?e=0&pos=1", "atlas"):
+            page.goto(f"{server.url}#/{view}")
+            settled(page)
+        page.goto(f"{server.url}#/text?i=0,1,3,1")
+        expect(page.get_by_role("listbox")).to_contain_text("<script>alert(1)</script>")
+        assert page.locator("main img, main script").count() == 0
+        assert watched.errors == [] and watched.strangers() == []
+    finally:
+        server.close()
+
+
+def test_a_server_that_goes_is_said_and_forgiven(context: BrowserContext, live: str) -> None:
+    page = context.new_page()
+    probe(page, live)
+    page.context.set_offline(True)
+    page.get_by_role("textbox").first.fill("class Other:")
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.context.set_offline(False)
+    expect(page.get_by_role("alert")).to_have_count(0, timeout=2 * PATIENCE_MS)
+    expect(page.get_by_role("listbox")).to_contain_text("Other")
+
+
+def test_the_page_is_quick_to_paint(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(page.get_by_role("navigation")).to_be_visible()
+    painted = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+    )
+    print(f"first contentful paint after {painted:.0f} ms at {SIZE['width']} × {SIZE['height']}")
+    # A second on an idle machine; ten say that something is wrong on any.
+    assert painted < 10_000

@@ -1,0 +1,63 @@
+"""`pathsum report` and `pathsum explore` from the command line."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from pathsum.cli.main import main
+from pathsum.server import ExplorerServer
+
+MODEL, NAME = "hand-built-skip-trigrams", "hand-built skip-trigrams"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.pages.tour.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.pages.recorded.PREDICTIONS", 2)
+
+
+def test_report_writes_a_file_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "a.html"
+    assert main(["report", MODEL, "-o", str(target), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["format"] == "pathsum-report-file" and told["path"] == str(target)
+    assert target.stat().st_size == told["bytes"]
+
+
+def test_report_into_a_folder_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", MODEL, "-o", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_explore_serves_until_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(ExplorerServer, "run", lambda self: self.start().close())
+    assert main(["explore", MODEL, "hand-built-induction", "--port", "0"]) == 0
+    out = capsys.readouterr().out
+    assert f"{NAME} is at http://127.0.0.1:" in out and "closed" in out
+    assert opened and opened[0] in out
+    assert main(["explore", MODEL, "--port", "0", "--no-open"]) == 0
+    assert len(opened) == 1
+    assert not [thread for thread in threading.enumerate() if "pathsum" in thread.name]
+
+
+def test_another_host_has_to_be_asked_for_and_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ExplorerServer, "run", lambda self: self.close())
+    assert main(["explore", MODEL, "--host", "0.0.0.0", "--port", "0", "--no-open"]) == 0
+    assert "can be reached from other machines, under these names" in capsys.readouterr().out
+
+
+def test_a_model_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "no-such-model", "--no-open"]) == 2
+    assert "there is no model 'no-such-model'" in capsys.readouterr().err

@@ -1,0 +1,268 @@
+"""Every question on small models of every variant: answered, or refused in words."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from tests.pages.variants import ALL, CAPPED, NO_HEADS, VARIANTS
+
+from pathsum.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.pages.explorer import Explorer
+from pathsum.pages.questions import QUESTIONS, find_question
+from pathsum.pages.wire import decode
+
+_EXPLORERS: dict[str, Explorer] = {}
+
+
+def explorer_of(variant: str) -> Explorer:
+    if variant not in _EXPLORERS:
+        _EXPLORERS[variant] = Explorer([ALL[variant]()])
+    return _EXPLORERS[variant]
+
+
+def asked(name: str, explorer: Explorer) -> list[dict[str, Any]]:
+    """Parameters that show a question on any model."""
+    heads = explorer.workbench.served[0].model.heads
+    last, first = heads[-1].label, heads[0].label
+    text = {"ids": "1,2,3,1,2,3,1"}
+    return {
+        "run": [text, {"example": 0}],
+        "attention": [{**text, "weighting": w} for w in ("attention", "information", "effect")]
+        + [{**text, "head": last}],
+        "scores": [{**text, "head": last}],
+        "why": [
+            {**text, "position": 4},
+            {**text, "position": 6, "versus": "raw"},
+            {**text, "position": 2, "token": 5, "versus": "id:3"},
+        ],
+        "head": [{"head": last}],
+        "token": [{"head": last, "token": 3}],
+        "trigrams": [{"head": first}],
+        "ablation": [{"head": last}],
+        "edge": [{"writer": first, "reader": last, "kind": kind} for kind in "qkv"],
+        "compare": [{"other": explorer.name}],
+    }.get(name, [{}])
+
+
+NEEDS_TWO_LAYERS = {"edge"}
+NEEDS_A_RUN = {"training"}
+
+
+@pytest.fixture(autouse=True)
+def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The tour measures on the model at hand only: the bundled ones would take their time."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr("pathsum.pages.tour.claim.bundled_names", lambda: ())
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN])
+def test_every_question_has_an_answer(name: str, variant: str) -> None:
+    explorer = explorer_of(variant)
+    if name in NEEDS_TWO_LAYERS and explorer.workbench.served[0].model.config.n_layers < 2:
+        pytest.skip("one layer has no edges")
+    for parameters in asked(name, explorer):
+        told = decode(explorer.ask(name, parameters))
+        check_types(told, find_question(name).answer, name)
+
+
+def check_types(told: Any, hint: Any, where: str) -> None:
+    """What an answer's declared types promise the browser: a plain float is never null."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        assert isinstance(told, dict), where
+        hints = typing.get_type_hints(hint)
+        for field in dataclasses.fields(hint):
+            check_types(told[field.name], hints[field.name], f"{where}.{field.name}")
+    elif hint is torch.Tensor:
+        assert isinstance(told, np.ndarray), where
+    elif get_origin(hint) is tuple:
+        for item in told:
+            check_types(item, get_args(hint)[0], where)
+    elif get_origin(hint) is types.UnionType:
+        if told is not None:
+            check_types(told, next(a for a in get_args(hint) if a is not type(None)), where)
+    elif hint is float:
+        assert isinstance(told, int | float), where
+    elif hint in (str, int, bool):
+        assert isinstance(told, hint), where
+
+
+def test_a_model_without_heads_answers_what_it_can() -> None:
+    explorer = explorer_of(NO_HEADS)
+    for name in ("model", "vocabulary", "run", "composition", "terms", "paper"):
+        for parameters in asked_without_heads(name):
+            check_types(decode(explorer.ask(name, parameters)), find_question(name).answer, name)
+    patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
+    assert patterns["dense"].shape == (0, 3, 3) and patterns["heads"] == []
+    why = decode(explorer.ask("why", {"ids": "1,2,3", "position": 1}))
+    assert [order["order"] for order in why["by_order"]] == [0]
+    for name in ("atlas", "compare"):
+        with pytest.raises(HeadError, match="has no layers, so it has no heads"):
+            explorer.ask(name, {"other": explorer.name} if name == "compare" else {})
+    with pytest.raises(HeadError):
+        explorer.ask("head", {"head": "L0H0"})
+
+
+def asked_without_heads(name: str) -> list[dict[str, Any]]:
+    return [{"ids": "1,2,3"}] if name == "run" else [{}]
+
+
+def test_a_soft_capped_model_says_why_it_is_not_exact() -> None:
+    explorer = explorer_of(CAPPED)
+    info = decode(explorer.ask("model"))
+    assert info["exact"] is False and "soft cap" in info["why_not_exact"]
+    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] is None
+    assert decode(explorer.ask("attention", {"ids": "1,2,3"}))["dense"].shape == (4, 3, 3)
+    for name, parameters in (
+        ("attention", {"ids": "1,2,3", "weighting": "effect"}),
+        ("why", {"ids": "1,2,3", "position": 1}),
+        ("scores", {"ids": "1,2,3", "head": "L1H0"}),
+    ):
+        with pytest.raises(NotExactError, match="soft cap"):
+            explorer.ask(name, parameters)
+    holds = {claim["id"]: claim["holds"] for claim in decode(explorer.ask("paper"))["claims"]}
+    assert holds["paths"] == "not measurable here"
+
+
+def test_an_exact_model_has_no_remainder() -> None:
+    explorer = explorer_of("two layers")
+    assert decode(explorer.ask("model"))["why_not_exact"] == ""
+    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] < 1e-5
+
+
+def test_run_tells_the_fate_of_each_token() -> None:
+    explorer = explorer_of("two layers")
+    model = explorer.workbench.served[0].model
+    ids = [1, 2, 3, 1]
+    run = decode(explorer.ask("run", {"ids": "1,2,3,1"}))
+    log_probs = model(torch.tensor(ids)).log_softmax(-1)
+    assert run["ids"] == ids and run["given"] == 4 and not run["truncated"]
+    assert run["next_rank"][-1] == 0 and np.isnan(run["loss"][-1])
+    for place in range(3):
+        expected = float(log_probs[place, ids[place + 1]])
+        assert run["loss"][place] == pytest.approx(-expected, abs=1e-5)
+        better = int((log_probs[place] > expected).sum())
+        assert run["next_rank"][place] == better + 1
+    assert run["top_ids"][0, 0] == int(log_probs[0].argmax())
+
+
+def test_a_text_longer_than_the_context_is_cut_visibly() -> None:
+    explorer = explorer_of("two layers")
+    run = decode(explorer.ask("run", {"ids": ",".join("1" * 100)}))
+    assert run["truncated"] and run["given"] == 100 and len(run["ids"]) == 24 == run["n_ctx"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({}, InputError, "exactly one way.*says 0"),
+        ({"ids": "1", "example": 0}, InputError, "exactly one way.*says 2"),
+        ({"ids": ""}, TokenError, "the text is empty"),
+        ({"ids": "1,x"}, InputError, "'x' is no token id"),
+        ({"ids": "1,-2"}, InputError, "'-2' is no token id"),
+        ({"ids": "9999999999999999999"}, InputError, "is no token id"),
+        ({"ids": "1,40"}, TokenError, "token id 40 is out of range"),
+        ({"example": 99}, InputError, "no example 99"),
+        ({"text": "a"}, TokenError, "has no tokenizer"),
+        ({"example": 0, "step": 5}, InputError, "has no snapshots"),
+        ({"example": 0, "model": "other"}, InputError, "no model 'other' is open here"),
+    ],
+)
+def test_texts_that_cannot_be_run(
+    parameters: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        explorer_of("two layers").ask("run", parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"position": 7}, "no position 7: the text has 7 tokens"),
+        ({"position": -1}, "no position -1"),
+        ({"position": 1, "token": 40}, "token id 40 is out of range"),
+        ({"position": 1, "versus": "most"}, "'mean', 'raw', or a token as in 'id:123'"),
+        ({"position": 1, "versus": "id:40"}, "token id 40 is out of range"),
+    ],
+)
+def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        explorer_of("two layers").ask("why", {"ids": "1,2,3,1,2,3,1", **parameters})
+
+
+def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathsum.pages.answers import attention
+
+    monkeypatch.setattr(attention, "MOST_DENSE_TOKENS", 8)
+    explorer = Explorer([ALL["two layers"]()])
+    text = {"ids": ",".join(str(n % 7) for n in range(20))}
+    for weighting in ("attention", "effect"):
+        dense = [
+            decode(explorer.ask("attention", {**text, "weighting": weighting, "head": head}))
+            for head in ("L0H0", "L1H1")
+        ]
+        sparse = decode(explorer.ask("attention", {**text, "weighting": weighting}))
+        assert sparse["dense"] is None and sparse["columns"].dtype == np.uint16
+        for place, whole in zip((0, 3), dense, strict=True):
+            rows = np.zeros((20, 20), np.float16)
+            np.put_along_axis(
+                rows, sparse["columns"][place].astype(int), sparse["values"][place], 1
+            )
+            matrix = whole["dense"][0]
+            assert np.all((rows == matrix) | (rows == 0))
+            share = np.abs(rows).sum(1) / np.maximum(np.abs(matrix).sum(1), 1e-9)
+            assert share.min() >= sparse["kept"] - 1e-2
+
+
+def test_the_same_question_is_computed_once() -> None:
+    explorer = Explorer([ALL["two layers"]()])
+    assert explorer.ask("run", {"ids": "1,2"}) is explorer.ask("run", {"ids": "1,2"})
+
+
+def test_models_have_names_of_their_own() -> None:
+    explorer = Explorer([ALL["two layers"](), ALL["one layer"]()])
+    info = decode(explorer.ask("model"))
+    assert len(set(info["models"])) == 2
+    other = decode(explorer.ask("model", {"model": info["models"][1]}))
+    assert other["n_layers"] == 1 and other["models"] == info["models"]
+
+
+def test_the_bundled_models_can_be_asked_about_beside_any_other() -> None:
+    explorer = explorer_of("hand-built induction")
+    info = decode(explorer.ask("model", {"model": "zero-layer"}))
+    assert info["n_layers"] == 0 and info["models"][0] == explorer.name
+
+
+def test_tokens_without_text_are_listed() -> None:
+    told = decode(explorer_of("two layers").ask("vocabulary"))
+    assert told["undecodable"] == list(range(40)) and set(told["tokens"]) == {""}
+    told = decode(Explorer(["two-layer"]).ask("vocabulary"))
+    assert " self" in told["tokens"] and len(told["tokens"]) == 1024
+    assert 0 < len(told["undecodable"]) < 200
+
+
+def test_the_tour_holds_on_the_hand_built_model() -> None:
+    claims = claims_of(explorer_of("hand-built induction"))
+    for name in ("paths", "basis", "two-k", "two-previous", "two-induction", "two-mechanism"):
+        assert claims[name]["holds"] == "holds", claims[name]
+    assert claims["two-mechanism"]["view"] == "#/circuit?edge=L0H0-L1H0-k"
+    assert claims["zero-current"]["holds"] == "not measurable here"
+    assert "no layers, and this one has 2" in claims["zero-current"]["note"]
+
+
+@pytest.mark.slow
+def test_the_tour_of_the_bundled_model_holds() -> None:
+    claims = claims_of(Explorer(["two-layer"]))
+    assert 15 <= len(claims) <= 24
+    assert claims["zero-bigram"]["model"] == "zero-layer"
+    assert claims["zero-bigram"]["view"].startswith("#/text?m=zero-layer")
+    assert claims["one-copying"]["papers"] == "10 of 12 heads"
+    assert [claim for claim in claims.values() if claim["holds"] != "holds"] == []
+
+
+def claims_of(explorer: Explorer) -> dict[str, dict[str, Any]]:
+    return {claim["id"]: claim for claim in decode(explorer.ask("paper"))["claims"]}

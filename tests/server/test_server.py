@@ -1,0 +1,303 @@
+"""The server: what it answers, and to whom it does not."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.pages.variants import ALL, HOSTILE, hostile
+
+import pathsum as ps
+from pathsum import bundle
+from pathsum.errors import FailedError, InputError
+from pathsum.pages.explorer import Explorer
+from pathsum.pages.wire import decode
+from pathsum.server import ExplorerServer
+from pathsum.server.app import MOST_BYTES, make_app
+from pathsum.server.guard import HEADERS, names_of
+
+BASE = "http://127.0.0.1:7321"
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return Explorer([hostile()])
+
+
+@pytest.fixture
+def client(explorer: Explorer) -> TestClient:
+    app = make_app(explorer, names_of("127.0.0.1", 7321))
+    return TestClient(app, base_url=BASE, raise_server_exceptions=False)
+
+
+def ask(client: TestClient, name: str, said: Any = None, **headers: str) -> Any:
+    body = said if isinstance(said, bytes) else json.dumps(said or {})
+    return client.post(f"/api/{name}", content=body, headers={**JSON, **headers})
+
+
+class TestAnswers:
+    def test_are_bytes(self, client: TestClient) -> None:
+        found = ask(client, "run", {"ids": "1,2,3"})
+        assert found.status_code == 200
+        assert found.headers["content-type"] == "application/octet-stream"
+        assert decode(found.content)["ids"] == [1, 2, 3]
+
+    def test_token_text_travels_as_it_is_and_is_never_html(self, client: TestClient) -> None:
+        found = ask(client, "vocabulary")
+        assert decode(found.content)["tokens"][: len(HOSTILE)] == [
+            word.replace(" ", "_") for word in HOSTILE
+        ]
+        assert found.headers["x-content-type-options"] == "nosniff"
+
+    def test_an_empty_body_says_nothing(self, client: TestClient) -> None:
+        assert ask(client, "model", b"").status_code == 200
+
+    @pytest.mark.parametrize(
+        ("name", "said", "status", "kind", "message"),
+        [
+            ("run", {}, 400, "InputError", "exactly one way"),
+            ("run", {"ids": "99"}, 400, "TokenError", "out of range"),
+            ("head", {"head": "L9H9"}, 400, "HeadError", "L9H9"),
+            ("nothing", {}, 404, "UnknownQuestionError", "no question 'nothing'"),
+            ("run", b"[", 400, "InputError", "not JSON"),
+            ("run", b"[" * 5000, 400, "InputError", "not JSON"),
+            ("run", b"\xff\xfe", 400, "InputError", "not JSON"),
+            ("run", b"[1]", 400, "InputError", "an object of its parameters"),
+            ("run", b'"' + b"a" * MOST_BYTES + b'"', 413, "Refused", "at most 1,000,000 bytes"),
+        ],
+    )
+    def test_what_is_wrong_is_said_in_words(
+        self, client: TestClient, name: str, said: Any, status: int, kind: str, message: str
+    ) -> None:
+        found = ask(client, name, said)
+        assert found.status_code == status
+        assert found.json()["kind"] == kind and message in found.json()["error"]
+
+    def test_a_failure_that_nobody_foresaw_is_said_without_its_insides(
+        self, client: TestClient, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> bytes:
+            raise KeyError("a secret")
+
+        monkeypatch.setattr(explorer, "ask", broken)
+        found = ask(client, "model")
+        assert found.status_code == 500 and "KeyError" in found.json()["error"]
+        assert "secret" not in found.text
+
+
+class TestGuard:
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "evil.example",
+            "evil.example:7321",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "localhost.x:7321",
+            "",
+        ],
+    )
+    def test_a_foreign_host_is_refused(self, client: TestClient, host: str) -> None:
+        for found in (
+            client.get("/", headers={"host": host}),
+            ask(client, "model", host=host),
+        ):
+            assert found.status_code == 421
+            assert "answers to" in found.json()["error"]
+
+    @pytest.mark.parametrize("host", ["127.0.0.1:7321", "localhost:7321", "[::1]:7321"])
+    def test_its_own_names_are_answered(self, client: TestClient, host: str) -> None:
+        assert ask(client, "model", host=host).status_code == 200
+        assert ask(client, "model", host=host, origin=f"http://{host}").status_code == 200
+
+    @pytest.mark.parametrize(
+        "origin", ["http://evil.example", "null", "https://127.0.0.1:7321", "http://127.0.0.1:1"]
+    )
+    def test_a_foreign_origin_is_refused(self, client: TestClient, origin: str) -> None:
+        assert ask(client, "model", origin=origin).status_code == 403
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    def test_another_site_is_refused(self, client: TestClient, site: str) -> None:
+        assert ask(client, "model", **{"sec-fetch-site": site}).status_code == 403
+
+    def test_a_form_cannot_ask(self, client: TestClient) -> None:
+        """Forms of foreign pages send such types without asking first; JSON they cannot."""
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            found = client.post("/api/model", content="{}", headers={"content-type": kind})
+            assert found.status_code == 415
+
+    def test_nobody_else_is_let_in(self, client: TestClient) -> None:
+        found = client.options(
+            "/api/model",
+            headers={"origin": "http://evil.example", "access-control-request-method": "POST"},
+        )
+        assert found.status_code in (403, 405)
+        answered = ask(client, "model", origin=BASE)
+        for headers in (found.headers, answered.headers):
+            assert not [name for name in headers if name.startswith("access-control")]
+
+    def test_every_answer_has_the_headers(self, client: TestClient) -> None:
+        for found in (
+            client.get("/"),
+            client.get("/nothing"),
+            client.get("/", headers={"host": "evil"}),
+            ask(client, "model"),
+            ask(client, "nothing"),
+        ):
+            for name, value in HEADERS.items():
+                assert found.headers[name] == value, (found.url, name)
+            assert "server" not in found.headers
+        assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+class TestFiles:
+    def test_the_page_is_at_the_root(self, client: TestClient) -> None:
+        found = client.get("/")
+        assert found.status_code == 200 and bundle.SCRIPT in found.text
+        assert found.headers["content-type"] == "text/html; charset=utf-8"
+        for name in (bundle.SCRIPT, bundle.STYLE):
+            assert client.get(f"/{name}").content == bundle.read(name)
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/__init__.py",
+            "/../__init__.py",
+            "/..%2f__init__.py",
+            "/%2e%2e/%2e%2e/etc/passwd",
+            "/....//etc/passwd",
+            "/app.js/../../__init__.py",
+            "/app.js%00.html",
+            "/%5c..%5c__init__.py",
+            "//etc/passwd",
+            "/api",
+            "/api/",
+            "/api/model/x",
+        ],
+    )
+    def test_nothing_else_is_served(self, client: TestClient, path: str) -> None:
+        found = client.get(path)
+        assert found.status_code in (404, 405)
+        assert found.json()["error"]
+
+    def test_questions_are_posted(self, client: TestClient) -> None:
+        assert client.get("/api/model").status_code == 405
+        assert client.post("/", headers=JSON).status_code == 405
+
+
+def fetch(url: str, body: bytes | None = None) -> bytes:
+    request = urllib.request.Request(url, body, JSON)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.read()
+
+
+class TestRunning:
+    def test_a_taken_default_port_gives_a_free_one(
+        self, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            monkeypatch.setattr("pathsum.server.running.PORT", port)
+            server = ExplorerServer(explorer).start()
+            try:
+                assert server.names.port != port
+                assert decode(fetch(f"{server.url}api/model", b"{}"))["name"] == explorer.name
+            finally:
+                server.close()
+            with pytest.raises(FailedError, match="another port"):
+                ExplorerServer(explorer, port=port)
+
+    @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0)])
+    def test_where_nothing_can_listen(self, explorer: Explorer, host: str, port: int) -> None:
+        with pytest.raises((InputError, FailedError), match="is no port|no address|can listen"):
+            ExplorerServer(explorer, host, port)
+
+    def test_it_says_under_which_names_it_can_be_reached(self) -> None:
+        assert names_of("127.0.0.1", 1).hosts == ("127.0.0.1", "localhost", "[::1]")
+        assert "192.0.2.7:1" in names_of("192.0.2.7", 1).authorities
+        everywhere = names_of("0.0.0.0", 1).hosts
+        assert socket.gethostname().lower() in everywhere
+        assert "0.0.0.0" not in everywhere
+
+    def test_slow_answers_do_not_hold_up_others(
+        self, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        go_on, real = threading.Event(), Explorer.ask
+
+        def slow(self: Explorer, name: str, said: Any = None) -> bytes:
+            if name == "atlas":
+                go_on.wait(20)
+            return real(self, name, said)
+
+        monkeypatch.setattr(Explorer, "ask", slow)
+        server = ExplorerServer(explorer, port=0).start()
+        try:
+            waiting = threading.Thread(target=fetch, args=(f"{server.url}api/atlas", b"{}"))
+            waiting.start()
+            assert decode(fetch(f"{server.url}api/run", b'{"ids": "1,2"}'))["ids"] == [1, 2]
+            assert waiting.is_alive()
+            go_on.set()
+            waiting.join(30)
+        finally:
+            go_on.set()
+            server.close()
+
+    def test_explore_outside_of_a_notebook_is_a_server(self) -> None:
+        page = ps.explore(ALL["two layers"](), port=0)
+        try:
+            assert bundle.SCRIPT.encode() in fetch(page.url)
+            assert page.url in repr(page)
+        finally:
+            page.close()
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            fetch(page.url)
+
+    def test_explore_in_a_notebook_is_a_widget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("anywidget")
+        monkeypatch.setattr(sys.modules["pathsum.server.explore"], "in_notebook", lambda: True)
+        widget = ps.explore(ALL["two layers"](), place="/atlas")
+        assert widget.place == "/atlas"
+
+    def test_a_script_is_no_notebook(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from pathsum.server.explore import in_notebook
+
+        assert not in_notebook()
+
+        class Marimo:
+            @staticmethod
+            def running_in_notebook() -> bool:
+                return True
+
+        monkeypatch.setitem(sys.modules, "marimo", Marimo)
+        assert in_notebook()
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_command_cleanly() -> None:
+    command = [sys.executable, "-m", "pathsum", "explore", "hand-built-induction", "--no-open"]
+    running = subprocess.Popen(
+        [*command, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert running.stdout is not None
+    line = running.stdout.readline()
+    assert "hand-built induction is at http://127.0.0.1:" in line
+    url = line.split(" is at ")[1].split(" ")[0]
+    assert b"app" in fetch(url)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=20)
+    assert running.returncode == 0 and "closed" in out and err == ""

@@ -1,0 +1,131 @@
+/** Heat maps: one pixel a cell, then scaled by the canvas. */
+import { type Mode, type Scale, table } from "../colour";
+
+export interface Cells {
+  rows: number;
+  columns: number;
+  values: ArrayLike<number>;
+}
+
+/** The part of a matrix that is shown: first row and column, and how many cells each way. */
+export interface Window {
+  row: number;
+  column: number;
+  rows: number;
+  columns: number;
+}
+
+export const wholeWindow = (cells: Cells): Window => ({
+  row: 0,
+  column: 0,
+  rows: cells.rows,
+  columns: cells.columns,
+});
+
+/**
+ * RGBA pixels of a window of a matrix, at most `width` × `height`. Where several cells share a pixel the one
+ * of the largest size is shown: a single bright cell must not vanish in a long text.
+ */
+export function pixels(
+  cells: Cells,
+  window: Window,
+  extent: number,
+  scale: Scale,
+  mode: Mode,
+  most: { width: number; height: number },
+): { width: number; height: number; data: Uint32Array } {
+  const width = Math.max(1, Math.min(window.columns, Math.floor(most.width)));
+  const height = Math.max(1, Math.min(window.rows, Math.floor(most.height)));
+  const pooled =
+    width === window.columns && height === window.rows ? null : pool(cells, window, width, height);
+  const data = new Uint32Array(width * height);
+  const colours = table(scale, mode);
+  const { offset, factor } = indexing(extent, scale);
+  for (let y = 0; y < height; y++) {
+    const from = pooled ? y * width : (window.row + y) * cells.columns + window.column;
+    const values = pooled ?? cells.values;
+    for (let x = 0; x < width; x++) {
+      const value = values[from + x] as number;
+      data[y * width + x] = colours[colourIndex(value, offset, factor)] as number;
+    }
+  }
+  return { width, height, data };
+}
+
+function indexing(extent: number, scale: Scale): { offset: number; factor: number } {
+  const size = extent > 0 ? extent : 1;
+  return scale === "sequential" ? { offset: 0, factor: 255 / size } : { offset: 127.5, factor: 127.5 / size };
+}
+
+function colourIndex(value: number, offset: number, factor: number): number {
+  const index = Math.round(offset + value * factor);
+  // NaN (nothing there) falls to the paper's colour.
+  return index >= 0 ? (index > 255 ? 255 : index) : Number.isNaN(index) ? Math.round(offset) : 0;
+}
+
+function pool(cells: Cells, window: Window, width: number, height: number): Float32Array {
+  const out = new Float32Array(width * height);
+  for (let i = 0; i < window.rows; i++) {
+    const y = Math.floor((i * height) / window.rows);
+    const from = (window.row + i) * cells.columns + window.column;
+    for (let j = 0; j < window.columns; j++) {
+      const value = cells.values[from + j] as number;
+      const at = y * width + Math.floor((j * width) / window.columns);
+      if (Math.abs(value) > Math.abs(out[at] as number)) out[at] = value;
+    }
+  }
+  return out;
+}
+
+/** The same, from sparse rows: `columns[row, k]` and `values[row, k]` of one head. */
+export function sparseToDense(
+  columns: ArrayLike<number>,
+  values: ArrayLike<number>,
+  rows: number,
+  k: number,
+): Float32Array {
+  const out = new Float32Array(rows * rows);
+  for (let i = 0; i < rows; i++) {
+    for (let n = 0; n < k; n++) {
+      const value = values[i * k + n] as number;
+      if (value) out[i * rows + (columns[i * k + n] as number)] = value;
+    }
+  }
+  return out;
+}
+
+let scratch: HTMLCanvasElement | null = null;
+
+/** Draws pixels into a rectangle of a canvas, hard-edged. */
+export function blit(
+  pen: CanvasRenderingContext2D,
+  picture: { width: number; height: number; data: Uint32Array },
+  x: number,
+  y: number,
+  width: number,
+  height: number,
+): void {
+  scratch ??= document.createElement("canvas");
+  scratch.width = picture.width;
+  scratch.height = picture.height;
+  const image = new ImageData(new Uint8ClampedArray(picture.data.buffer as ArrayBuffer), picture.width, picture.height);
+  (scratch.getContext("2d") as CanvasRenderingContext2D).putImageData(image, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(scratch, x, y, width, height);
+}
+
+/** Sizes a canvas for the screen's pixels; gives a pen that draws in CSS pixels. */
+export function sharpPen(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+  const ratio = globalThis.devicePixelRatio || 1;
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const pen = canvas.getContext("2d") as CanvasRenderingContext2D;
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}

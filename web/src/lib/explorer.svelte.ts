@@ -1,0 +1,52 @@
+import { getContext, setContext } from "svelte";
+import type { ModelInfo, Vocabulary } from "../generated/answers";
+import { Keyboard } from "./keyboard.svelte";
+import type { Source } from "./source";
+import type { UrlState } from "./state.svelte";
+import type { Theme } from "./theme.svelte";
+import { label } from "./tokens";
+
+/** What the status line says; a view fills in its own parts. */
+export interface Status {
+  tokens?: string;
+  remainder?: number | null;
+  weighting?: string;
+}
+
+/** Everything views share. `useExplorer()` gives it to any component. */
+export class Explorer {
+  readonly keyboard = new Keyboard();
+  /** The vocabulary of the model that is shown, once it is there (asked for at the start). */
+  vocabulary = $state.raw<Vocabulary | null>(null);
+  status = $state.raw<Status>({});
+  reachable = $state(true);
+  info = $state.raw<ModelInfo>() as ModelInfo;
+
+  constructor(
+    readonly source: Source,
+    readonly url: UrlState,
+    readonly theme: Theme,
+    /** The element that holds the page: keys are heard and overlays placed here. */
+    readonly root: HTMLElement,
+  ) {}
+
+  /** Whether spaces are marked in running text (`·`); tables mark them always. */
+  get visibleSpaces(): boolean {
+    return this.url.get("ws") === "1";
+  }
+
+  /** A token as tables and labels show it, by id. */
+  token(id: number): string {
+    return label(this.vocabulary?.tokens[id], id);
+  }
+}
+
+const KEY = Symbol("explorer");
+
+export function provideExplorer(explorer: Explorer): Explorer {
+  return setContext(KEY, explorer);
+}
+
+export function useExplorer(): Explorer {
+  return getContext<Explorer>(KEY);
+}

@@ -1,0 +1,52 @@
+/** Numbers for reading: a true minus, few digits, a unit where there is one. */
+
+const MINUS = "−";
+
+const minus = (text: string): string => text.replace(/^-/, MINUS);
+
+/** About `digits` significant digits without noise: 0.12, 3.4, 127, 1.2e−7. */
+export function number(value: number | null | undefined, digits = 3): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) {
+    const [mantissa, exponent] = value.toExponential(Math.max(0, digits - 2)).split("e");
+    return minus(`${mantissa}e${(exponent as string).replace("+", "").replace("-", MINUS)}`);
+  }
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+  return minus(value.toFixed(Math.min(decimals, 6)));
+}
+
+/** With its sign: +0.4, −2.1, for effects. */
+export function signed(value: number | null | undefined, decimals = 2): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const text = value.toFixed(decimals);
+  if (Number(text) === 0) return (0).toFixed(decimals);
+  return value > 0 ? `+${text}` : minus(text);
+}
+
+/** A share: 71 %, 0.4 %, < 0.01 %. */
+export function percent(share: number | null | undefined): string {
+  if (share === null || share === undefined || Number.isNaN(share)) return "–";
+  const value = 100 * share;
+  if (value !== 0 && Math.abs(value) < 0.01) return value > 0 ? "< 0.01 %" : `> ${MINUS}0.01 %`;
+  const decimals = Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
+  return minus(`${value.toFixed(decimals)} %`);
+}
+
+/** 12,345: thousands told apart, the same in every locale. */
+export function count(value: number): string {
+  return minus(String(Math.round(value)).replace(/\B(?=(\d{3})+(?!\d))/g, ","));
+}
+
+/** A length of counting in words: "1 token", "3 tokens". */
+export function plural(n: number, one: string, many = `${one}s`): string {
+  return `${count(n)} ${n === 1 ? one : many}`;
+}
+
+/** A p-value, never printed as zero. */
+export function pValue(p: number | null | undefined): string {
+  if (p === null || p === undefined || Number.isNaN(p)) return "p –";
+  return p < 0.001 ? "p < 0.001" : `p ${p.toFixed(3)}`;
+}

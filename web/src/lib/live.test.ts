@@ -1,0 +1,46 @@
+import { describe, expect, it } from "vitest";
+import { LiveSource } from "./live";
+import { encode } from "./encode";
+
+const answer = (): Response => new Response(encode({ name: "m" }, []) as BodyInit, { status: 200 });
+
+describe("the live source", () => {
+  it("asks once, however often it is asked", async () => {
+    let asked = 0;
+    const source = new LiveSource("api/", async () => (asked++, answer()));
+    await Promise.all([source.ask("model", {}), source.ask("model", {}), source.ask("model", {})]);
+    await source.ask("model", {});
+    expect(asked).toBe(1);
+  });
+
+  it("passes on a refusal in words, and asks again next time", async () => {
+    let refuse = true;
+    const source = new LiveSource("api/", async () =>
+      refuse ? new Response('{"error":"token id 9 is out of range","kind":"TokenError"}', { status: 400 }) : answer(),
+    );
+    await expect(source.ask("run", { ids: "9" })).rejects.toMatchObject({ message: "token id 9 is out of range", errorKind: "TokenError" });
+    refuse = false;
+    await expect(source.ask("run", { ids: "9" })).resolves.toEqual({ name: "m" });
+  });
+
+  it("says when the server is gone, keeps knocking with growing pauses, and answers when it is back", async () => {
+    const pauses: number[] = [];
+    let down = true;
+    const source = new LiveSource(
+      "api/",
+      async () => {
+        if (down) throw new TypeError("failed to fetch");
+        return answer();
+      },
+      async (ms) => {
+        pauses.push(ms);
+        if (pauses.length === 6) down = false;
+      },
+    );
+    const reach: boolean[] = [];
+    source.onReach((reachable) => reach.push(reachable));
+    await expect(Promise.all([source.ask("model", {}), source.ask("paper", {})])).resolves.toHaveLength(2);
+    expect(reach).toEqual([false, true]);
+    expect(pauses).toEqual([500, 1000, 2000, 4000, 8000, 8000]);
+  });
+});

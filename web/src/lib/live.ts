@@ -1,0 +1,85 @@
+import type { PlainParams } from "./keys";
+import type { QuestionName } from "../generated/answers";
+import { CachedSource, Refused, Unreachable } from "./source";
+
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 8000;
+
+type Fetch = (url: string, init: RequestInit) => Promise<Response>;
+
+/** Asks the server the page came from. If it is gone, asks again with growing pauses until it is back. */
+export class LiveSource extends CachedSource {
+  readonly kind = "live";
+  private waiting: Promise<void> | null = null;
+
+  constructor(
+    private readonly base = "api/",
+    private readonly fetcher: Fetch = (url, init) => fetch(url, init),
+    private readonly pause = (ms: number) => new Promise<void>((done) => setTimeout(done, ms)),
+  ) {
+    super();
+  }
+
+  protected async fetchWire(name: QuestionName, params: PlainParams): Promise<ArrayBuffer> {
+    for (;;) {
+      try {
+        const wire = await this.once(name, params);
+        this.setReachable(true);
+        return wire;
+      } catch (error) {
+        if (!(error instanceof Unreachable)) throw error;
+        this.setReachable(false);
+        await this.untilBack();
+      }
+    }
+  }
+
+  private async once(name: QuestionName, params: PlainParams): Promise<ArrayBuffer> {
+    let response: Response;
+    try {
+      response = await this.fetcher(this.base + name, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(params),
+      });
+      if (response.ok) return await response.arrayBuffer();
+    } catch {
+      throw new Unreachable();
+    }
+    throw await refusal(response);
+  }
+
+  /** One knock at the door for all waiting questions, not one each. */
+  private untilBack(): Promise<void> {
+    this.waiting ??= this.knock().finally(() => {
+      this.waiting = null;
+    });
+    return this.waiting;
+  }
+
+  private async knock(): Promise<void> {
+    for (let ms = FIRST_PAUSE_MS; ; ms = Math.min(2 * ms, LONGEST_PAUSE_MS)) {
+      await this.pause(ms);
+      try {
+        await this.fetcher(this.base + "model", {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: "{}",
+        });
+        return;
+      } catch {
+        continue;
+      }
+    }
+  }
+}
+
+async function refusal(response: Response): Promise<Error> {
+  try {
+    const body = (await response.json()) as { error?: string; kind?: string };
+    if (body.error) return new Refused(body.error, body.kind);
+  } catch {
+    // Not JSON: something other than this project's server answered; its status says the most.
+  }
+  return new Refused(`The server answered ${response.status} ${response.statusText}.`, "HTTPError");
+}

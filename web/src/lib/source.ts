@@ -1,0 +1,114 @@
+import { type PlainParams, questionKey } from "./keys";
+import type { Answers, Params, QuestionName } from "../generated/answers";
+import { decode } from "./wire";
+
+export type SourceKind = "live" | "report" | "notebook";
+
+/** Where answers come from. The page is the same over all three. */
+export interface Source {
+  readonly kind: SourceKind;
+  ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]>;
+  /** Can this be answered? Live: always. Report: if it was recorded. */
+  has<N extends QuestionName>(name: N, params: Params[N]): boolean;
+  /** Calls back with `false` when the other side is gone and `true` when it is there again. */
+  onReach(listener: (reachable: boolean) => void): () => void;
+}
+
+/** A question the other side understood and refuses, in words. */
+export class Refused extends Error {
+  constructor(
+    message: string,
+    readonly errorKind: string = "InputError",
+  ) {
+    super(message);
+    this.name = "Refused";
+  }
+}
+
+/** A question that a report does not hold the answer of. */
+export class NotRecorded extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = "NotRecorded";
+  }
+}
+
+/** The other side does not answer at all. */
+export class Unreachable extends Error {
+  constructor(message = "The server is gone.") {
+    super(message);
+    this.name = "Unreachable";
+  }
+}
+
+interface Entry {
+  promise: Promise<unknown>;
+  bytes: number;
+}
+
+/** Answers kept, at most this many bytes: a few long texts, or hundreds of short ones. */
+const CACHE_BYTES = 192 * 1024 * 1024;
+
+/** Asks each question once, keeps what was answered lately, forgets failures. */
+export abstract class CachedSource implements Source {
+  abstract readonly kind: SourceKind;
+  private readonly entries = new Map<string, Entry>();
+  private readonly listeners = new Set<(reachable: boolean) => void>();
+  private reachable = true;
+
+  protected abstract fetchWire(
+    name: QuestionName,
+    params: PlainParams,
+    key: string,
+  ): Promise<ArrayBuffer | Uint8Array>;
+
+  has<N extends QuestionName>(_name: N, _params: Params[N]): boolean {
+    return true;
+  }
+
+  onReach(listener: (reachable: boolean) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  protected setReachable(reachable: boolean): void {
+    if (reachable === this.reachable) return;
+    this.reachable = reachable;
+    for (const listener of this.listeners) listener(reachable);
+  }
+
+  ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]> {
+    const key = questionKey(name, params as PlainParams);
+    const known = this.entries.get(key);
+    if (known) {
+      this.entries.delete(key);
+      this.entries.set(key, known); // most recently used last
+      return known.promise as Promise<Answers[N]>;
+    }
+    const entry: Entry = { promise: Promise.resolve(), bytes: 0 };
+    entry.promise = this.fetchWire(name, params as PlainParams, key).then(
+      (wire) => {
+        entry.bytes = wire.byteLength;
+        this.shrink(key);
+        return decode(wire);
+      },
+      (error: unknown) => {
+        this.entries.delete(key);
+        throw error;
+      },
+    );
+    this.entries.set(key, entry);
+    return entry.promise as Promise<Answers[N]>;
+  }
+
+  private shrink(keep: string): void {
+    let total = 0;
+    for (const entry of this.entries.values()) total += entry.bytes;
+    for (const [key, entry] of this.entries) {
+      if (total <= CACHE_BYTES) return;
+      if (key === keep || entry.bytes === 0) continue;
+      this.entries.delete(key);
+      total -= entry.bytes;
+    }
+  }
+}

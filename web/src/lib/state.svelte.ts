@@ -1,0 +1,139 @@
+/**
+ * What is looked at, in the URL's hash: `#/text?e=0&h=L1H4&t=17`.
+ *
+ * `set(…, {push: true})` makes an entry of the history, so that the back button undoes it; without it the
+ * present entry is rewritten. In a notebook there is no URL to own: the same class keeps its own history.
+ */
+export type StateValues = Record<string, string | number | null | undefined>;
+
+export interface SetOptions {
+  push?: boolean;
+}
+
+export interface Place {
+  read(): string;
+  write(hash: string, push: boolean): void;
+  listen(changed: () => void): () => void;
+}
+
+export function parseHash(hash: string): { view: string; values: Map<string, string> } {
+  const text = hash.replace(/^#?\/?/, "");
+  const cut = text.indexOf("?");
+  const view = cut < 0 ? text : text.slice(0, cut);
+  const values = new Map<string, string>();
+  if (cut >= 0) {
+    for (const [key, value] of new URLSearchParams(text.slice(cut + 1))) values.set(key, value);
+  }
+  return { view, values };
+}
+
+export function formatHash(view: string, values: ReadonlyMap<string, string>): string {
+  const parts = [...values].map(([key, value]) => `${key}=${readable(value)}`);
+  return `#/${view}${parts.length ? `?${parts.join("&")}` : ""}`;
+}
+
+/** Encoded for a hash, but with the marks that may stay readable left alone. */
+const readable = (value: string): string =>
+  encodeURIComponent(value).replace(/%2C/g, ",").replace(/%3A/g, ":");
+
+/** The page's own address. */
+export const windowPlace: Place = {
+  read: () => location.hash,
+  write: (hash, push) => {
+    if (push) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+  },
+  listen: (changed) => {
+    addEventListener("popstate", changed);
+    addEventListener("hashchange", changed);
+    return () => {
+      removeEventListener("popstate", changed);
+      removeEventListener("hashchange", changed);
+    };
+  },
+};
+
+/** A place that is nobody's URL: notebooks and tests. */
+export function memoryPlace(start = ""): Place & { back(): void } {
+  const entries = [start];
+  let changed: () => void = () => undefined;
+  return {
+    read: () => entries[entries.length - 1] as string,
+    write: (hash, push) => {
+      if (push) entries.push(hash);
+      else entries[entries.length - 1] = hash;
+    },
+    listen: (callback) => {
+      changed = callback;
+      return () => undefined;
+    },
+    back: () => {
+      if (entries.length > 1) entries.pop();
+      changed();
+    },
+  };
+}
+
+export class UrlState {
+  view = $state("text");
+  private values = $state.raw<ReadonlyMap<string, string>>(new Map());
+  private readonly stop: () => void;
+
+  constructor(
+    private readonly place: Place,
+    private readonly views: readonly string[],
+  ) {
+    this.read();
+    this.stop = place.listen(() => this.read());
+  }
+
+  private read(): void {
+    const { view, values } = parseHash(this.place.read());
+    this.view = this.views.includes(view) ? view : (this.views[0] as string);
+    this.values = values;
+  }
+
+  get(key: string): string | undefined {
+    return this.values.get(key);
+  }
+
+  /** A whole number of at least 0, or undefined: links may be stale or mistyped. */
+  number(key: string): number | undefined {
+    const text = this.values.get(key);
+    return text !== undefined && /^\d{1,9}$/.test(text) ? Number(text) : undefined;
+  }
+
+  /** Changes some values (null or undefined removes one), keeping the others. */
+  set(changes: StateValues, options: SetOptions = {}): void {
+    this.go(this.view, changes, options);
+  }
+
+  /** To another view, with the state kept and some of it changed: an entry of the history of its own. */
+  go(view: string, changes: StateValues = {}, options: SetOptions = { push: true }): void {
+    const hash = this.link(view, changes);
+    if (hash === formatHash(this.view, this.values)) return;
+    this.place.write(hash, options.push ?? false);
+    this.read();
+  }
+
+  /** Follows a whole link such as a claim's `#/text?e=0&h=L1H4`. */
+  follow(hash: string, options: SetOptions = { push: true }): void {
+    const { view, values } = parseHash(hash);
+    this.place.write(formatHash(view, values), options.push ?? false);
+    this.read();
+  }
+
+  /** The address that `go(view, changes)` would lead to, for real links. */
+  link(view: string, changes: StateValues = {}): string {
+    const next = new Map(this.values);
+    for (const [key, value] of Object.entries(changes)) {
+      if (value === null || value === undefined) next.delete(key);
+      else next.set(key, String(value));
+    }
+    return formatHash(view, next);
+  }
+
+  close(): void {
+    this.stop();
+  }
+}

@@ -1,0 +1,18 @@
+import "./app.css";
+import "./page.css";
+import { mount } from "svelte";
+import Root from "./Root.svelte";
+import { LiveSource } from "./lib/live";
+import { ReportSource } from "./lib/report";
+import { windowPlace } from "./lib/state.svelte";
+import { render } from "./widget";
+
+// The page of the server and of a report has a place for it; a notebook that loads this module has none.
+const target = document.getElementById("pathsum-page");
+if (target) {
+  const source = ReportSource.fromPage(document) ?? new LiveSource();
+  mount(Root, { target, props: { source, place: windowPlace, wholePage: true } });
+}
+
+/** What anywidget asks of a module. */
+export default { render };

@@ -1,0 +1,36 @@
+import type { Component } from "svelte";
+import type { ModelInfo } from "./generated/answers";
+import type { Source } from "./lib/source";
+import Atlas from "./views/atlas/View.svelte";
+import Circuit from "./views/circuit/View.svelte";
+import Compare from "./views/compare/View.svelte";
+import Head from "./views/head/View.svelte";
+import Paper from "./views/paper/View.svelte";
+import Paths from "./views/paths/View.svelte";
+import Text from "./views/text/View.svelte";
+import Training from "./views/training/View.svelte";
+
+export interface ViewProps {
+  source: Source;
+  info: ModelInfo;
+}
+
+export interface View {
+  name: string;
+  title: string;
+  /** The digit that opens it, if it has a tab. */
+  key: string | null;
+  component: Component<ViewProps>;
+}
+
+/** The first is what a link without a view shows. The head page belongs to the atlas and has no tab. */
+export const VIEWS: readonly View[] = [
+  { name: "text", title: "Text", key: "1", component: Text },
+  { name: "atlas", title: "Atlas", key: "2", component: Atlas },
+  { name: "circuit", title: "Circuit", key: "3", component: Circuit },
+  { name: "paths", title: "Paths", key: "4", component: Paths },
+  { name: "training", title: "Training", key: "5", component: Training },
+  { name: "paper", title: "Paper", key: "6", component: Paper },
+  { name: "compare", title: "Compare", key: "7", component: Compare },
+  { name: "head", title: "Head", key: null, component: Head },
+];

@@ -1,0 +1,70 @@
+import { describe, expect, it } from "vitest";
+import { chipText, parseFilters, passes, printFilters, withCondition } from "./filters";
+import type { Condition } from "./filters";
+import { BY_HEAD, ordered, parseOrder, pressed, printOrder } from "./table";
+import type { HeadRow } from "./table";
+
+function row(index: number, kind: string, layer: number, copying: number): HeadRow {
+  const head = `L${layer}H${index}`;
+  return { index, head, layer, kind, values: new Map([["copying", copying]]) };
+}
+
+const rows = [
+  row(0, "unknown", 0, 0.1),
+  row(1, "previous token", 0, Number.NaN),
+  row(2, "induction", 1, 0.9),
+  row(3, "induction", 1, -0.3),
+];
+const heads = (found: readonly HeadRow[]) => found.map((each) => each.index);
+
+describe("filters", () => {
+  it("come back from the URL as they were", () => {
+    const text = "copying:0.5..1;kind:induction;layer:1;first:..0.2";
+    expect(printFilters(parseFilters(text, ["copying", "first"]))).toBe(text);
+  });
+
+  it("drop what is not understood, so that a stale link opens", () => {
+    expect(parseFilters("gone:0..1;copying:x..y;;kind:;copying:1", ["copying"])).toEqual([]);
+    expect(parseFilters(undefined, [])).toEqual([]);
+    expect(printFilters([])).toBeUndefined();
+  });
+
+  it("widen within one sort and narrow across sorts", () => {
+    const kinds = parseFilters("kind:induction;kind:unknown", []);
+    expect(heads(rows.filter((each) => passes(each, kinds)))).toEqual([0, 2, 3]);
+    const both = parseFilters("kind:induction;copying:0..", ["copying"]);
+    expect(heads(rows.filter((each) => passes(each, both)))).toEqual([2]);
+  });
+
+  it("leave out heads without a number", () => {
+    const any = parseFilters("copying:-1..1", ["copying"]);
+    expect(heads(rows.filter((each) => passes(each, any)))).toEqual([0, 2, 3]);
+  });
+
+  it("keep one range a score", () => {
+    const one: Condition = { type: "between", score: "copying", low: 0, high: null };
+    const other: Condition = { type: "between", score: "copying", low: 0.5, high: null };
+    expect(withCondition(withCondition([], one), other)).toEqual([other]);
+  });
+
+  it("say what they are", () => {
+    const titles = new Map([["copying", "copying (data)"]]);
+    const [range, kind] = parseFilters("copying:0.5..;kind:mixed", ["copying"]);
+    expect(chipText(range!, titles)).toBe("copying (data) ≥ 0.5");
+    expect(chipText(kind!, titles)).toBe("kind: mixed");
+  });
+});
+
+describe("order", () => {
+  it("puts heads without a number last, both ways", () => {
+    expect(heads(ordered(rows, parseOrder("-copying")))).toEqual([2, 0, 3, 1]);
+    expect(heads(ordered(rows, parseOrder("copying")))).toEqual([3, 0, 2, 1]);
+  });
+
+  it("goes largest, smallest, by head as a column is pressed", () => {
+    const first = pressed(BY_HEAD, "copying");
+    expect(printOrder(first)).toBe("-copying");
+    expect(printOrder(pressed(first, "copying"))).toBe("copying");
+    expect(printOrder(pressed(pressed(first, "copying"), "copying"))).toBeUndefined();
+  });
+});

@@ -1,0 +1,95 @@
+/** Which scores a scatter shows on its axes, and ready choices of them. */
+import type { AtlasAnswer } from "../../generated/answers";
+import { scoreNamed } from "./table";
+
+export interface Axes {
+  readonly x: string;
+  readonly y: string;
+  /** A score, or "" for one size and one colour. */
+  readonly size: string;
+  readonly colour: string;
+}
+
+export interface Preset {
+  readonly name: string;
+  readonly title: string;
+  readonly about: string;
+  readonly axes: Axes;
+}
+
+const PRESETS: readonly Preset[] = [
+  {
+    name: "induction",
+    title: "the paper's induction scatter",
+    about:
+      "Heads that copy (right) and match same with same through a previous-token head (top) do induction.",
+    axes: {
+      x: "copying_weights",
+      y: "matching_through_previous",
+      size: "induction",
+      colour: "prefix_matching",
+    },
+  },
+  {
+    name: "corner",
+    title: "copying weights, matching data",
+    about: "Induction heads copy what they look at (right) and look at what followed last time (top).",
+    axes: { x: "copying_weights", y: "prefix_matching", size: "induction", colour: "prefix_matching" },
+  },
+  {
+    name: "behaviour",
+    title: "prefix matching and copying on data",
+    about: "What induction heads do on repeated random tokens: look at what came next, and raise it.",
+    axes: { x: "prefix_matching", y: "copying", size: "", colour: "copying_weights" },
+  },
+  {
+    name: "position",
+    title: "previous token and first token",
+    about: "Heads that move information by one place (right), and heads that rest on the first token (top).",
+    axes: { x: "previous_token", y: "first_token", size: "", colour: "prefix_matching" },
+  },
+];
+
+/** The ready choices whose scores this atlas has. */
+export function presetsFor(atlas: AtlasAnswer): readonly Preset[] {
+  const has = (name: string) => name === "" || scoreNamed(atlas, name) !== undefined;
+  return PRESETS.filter(({ axes }) => [axes.x, axes.y, axes.size, axes.colour].every(has));
+}
+
+function usualAxes(atlas: AtlasAnswer): Axes {
+  const [first, second] = atlas.scores;
+  const any = { x: first?.name ?? "", y: second?.name ?? first?.name ?? "", size: "", colour: "" };
+  return presetsFor(atlas)[0]?.axes ?? any;
+}
+
+/** The axes in the URL, each falling back to the first preset's where the score is not known. */
+export function axesFrom(get: (key: string) => string | undefined, atlas: AtlasAnswer): Axes {
+  const usual = usualAxes(atlas);
+  const known = (key: string, otherwise: string) => {
+    const name = get(key);
+    if (name === "none" && (key === "as" || key === "ac")) return "";
+    return name !== undefined && scoreNamed(atlas, name) ? name : otherwise;
+  };
+  return {
+    x: known("ax", usual.x),
+    y: known("ay", usual.y),
+    size: known("as", usual.size),
+    colour: known("ac", usual.colour),
+  };
+}
+
+/** What the URL says for these axes. */
+export function axesState(axes: Axes): Record<string, string> {
+  return { ax: axes.x, ay: axes.y, as: axes.size || "none", ac: axes.colour || "none" };
+}
+
+/** A score's name for readers. */
+export function titleOf(atlas: AtlasAnswer, name: string): string {
+  return scoreNamed(atlas, name)?.title ?? name;
+}
+
+/** Scores that can be negative need a scale with two sides. */
+export function isSigned(values: ArrayLike<number>): boolean {
+  for (let at = 0; at < values.length; at++) if ((values[at] ?? 0) < -0.02) return true;
+  return false;
+}

@@ -1,0 +1,166 @@
+import { describe, expect, it } from "vitest";
+import type { CompositionAnswer } from "../../generated/answers";
+import {
+  above,
+  allEdges,
+  chanceAbove,
+  edgeName,
+  edgeNamed,
+  MOST_DRAWN,
+  openingThreshold,
+  sliderScale,
+  worthDrawing,
+} from "./edges";
+import type { GraphEdge } from "./edges";
+import { membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
+import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbour, pointOn } from "./layout";
+
+const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
+
+function matrix(fill: (at: number) => number) {
+  return { shape: [3, 4, 4], data: Float32Array.from({ length: 48 }, (_, at) => fill(at)) };
+}
+
+/** Row writes, column reads: only layer 0 to layer 1 is possible. z = 1 … 12 in order. */
+function composition(): CompositionAnswer {
+  let next = 0;
+  const z = matrix((at) => {
+    const [writer, reader] = [Math.floor(at / 4) % 4, at % 4];
+    return writer < 2 && reader >= 2 ? ++next : Number.NaN;
+  });
+  const chance = [1, 2, 3].map((each) => ({ z: each, q: 8 / 2 ** each, k: 4 / 2 ** each, v: 0 }));
+  return { heads: HEADS, z, score: z, excess: z, p: z, chance } as unknown as CompositionAnswer;
+}
+
+const edges = allEdges(composition());
+
+describe("edges", () => {
+  it("are the possible ones, strongest first, row writes and column reads", () => {
+    expect(edges).toHaveLength(12);
+    expect(edgeName(edges[0]!)).toBe("L0H1-L1H1-v");
+    expect(edgeName(edges[11]!)).toBe("L0H0-L1H0-q");
+    expect(edges.map((edge) => edge.z)).toEqual([12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
+  });
+
+  it("open with about as many as wanted, and none that chance explains", () => {
+    expect(above(edges, openingThreshold(edges, 4))).toHaveLength(4);
+    expect(openingThreshold(edges)).toBe(3);
+    const weak = edges.map((edge) => ({ ...edge, z: edge.z / 10 }));
+    expect(above(weak, openingThreshold(weak, 5))).toHaveLength(5);
+    expect(openingThreshold([])).toBe(3);
+  });
+
+  it("are drawn up to a number, with all of the heads that are looked at and the one opened", () => {
+    const many = Array.from({ length: MOST_DRAWN + 10 }, (_, at) => ({
+      ...edges[0]!,
+      writer: `L0H${at}`,
+      z: 99 - at,
+    }));
+    const last = many[many.length - 1]!;
+    expect(worthDrawing(many, [], undefined)).toHaveLength(MOST_DRAWN);
+    expect(worthDrawing(many, [last.writer], undefined)).toContain(last);
+    expect(worthDrawing(many, [], last)).toHaveLength(MOST_DRAWN + 1);
+    expect(worthDrawing([], [], last)).toEqual([last]);
+  });
+
+  it("are found again from the URL", () => {
+    expect(edgeNamed(edges, "L0H1-L1H0-k")).toMatchObject({ writer: "L0H1", reader: "L1H0", kind: "k" });
+    expect(edgeNamed(edges, "L9H1-L1H0-k")).toBeUndefined();
+  });
+
+  it("are compared with chance between tabulated values", () => {
+    const { chance } = composition();
+    expect(chanceAbove(chance, 2)?.total).toBeCloseTo(3);
+    expect(chanceAbove(chance, 1.5)?.q).toBeCloseTo(Math.sqrt(8));
+    expect(chanceAbove(chance, 9)).toMatchObject({ q: 1, k: 0.5, atMost: true });
+    expect(chanceAbove(chance, 0.5)).toBeNull();
+  });
+
+  it("share a slider that goes there and back", () => {
+    const scale = sliderScale(60);
+    for (const z of [1, 3, 12.5, 60]) expect(scale.toZ(scale.toAt(z))).toBeCloseTo(z, 1);
+    expect(scale.toAt(1000)).toBe(1);
+  });
+});
+
+const layout = layOut(membersOf(HEADS, []), 600, 400);
+const node = (id: string) => layout.nodes.find((each) => each.id === id)!;
+
+describe("layout", () => {
+  it("puts later layers higher, heads in order, all inside", () => {
+    expect(node("L1H0").y).toBeLessThan(node("L0H0").y);
+    expect(node("L0H0").x).toBeLessThan(node("L0H1").x);
+    for (const each of layout.nodes) {
+      expect(each.x - each.width / 2).toBeGreaterThan(0);
+      expect(each.x + each.width / 2).toBeLessThan(layout.width);
+      expect(each.y + each.height / 2).toBeLessThan(layout.height);
+    }
+  });
+
+  it("does not let 144 heads overlap at 800 px", () => {
+    const many = Array.from({ length: 144 }, (_, at) => `L${Math.floor(at / 12)}H${at % 12}`);
+    const { nodes } = layOut(membersOf(many, []), 800, 600);
+    for (let at = 1; at < nodes.length; at++) {
+      const [left, right] = [nodes[at - 1]!, nodes[at]!];
+      if (left.y === right.y) expect(right.x - left.x).toBeGreaterThan(left.width);
+      else expect(left.y - right.y).toBeGreaterThan(left.height);
+    }
+  });
+
+  it("tells Q, K and V apart by the port", () => {
+    const ends = (["q", "k", "v"] as const).map(
+      (kind) => curveBetween(node("L0H0"), node("L1H0"), kind).to.x,
+    );
+    expect(ends[0]!).toBeLessThan(ends[1]!);
+    expect(ends[1]!).toBeLessThan(ends[2]!);
+  });
+
+  it("bows edges that skip a layer straight above", () => {
+    const three = layOut(membersOf(["L0H0", "L1H0", "L2H0"], []), 300, 400);
+    const curve = curveBetween(three.nodes[0]!, three.nodes[2]!, "k");
+    expect(distanceToNode(three.nodes[1]!, pointOn(curve, 0.5))).toBeGreaterThan(0);
+  });
+
+  it("hits the node inside, the edge on it, the nearest node within reach, else nothing", () => {
+    const curve = curveBetween(node("L0H0"), node("L1H1"), "k");
+    const drawn = [{ curve }];
+    const middle = pointOn(curve, 0.5);
+    expect(distanceTo(curve, middle)).toBeLessThan(0.5);
+    expect(hit(layout.nodes, drawn, middle)).toMatchObject({ type: "edge" });
+    const at = node("L0H0");
+    expect(hit(layout.nodes, drawn, at)).toMatchObject({ type: "node", node: { id: "L0H0" } });
+    expect(hit(layout.nodes, drawn, { x: at.x - at.width / 2 - 29, y: at.y })).toMatchObject({
+      type: "node",
+    });
+    expect(hit(layout.nodes, drawn, { x: at.x - at.width / 2 - 31, y: at.y })).toBeNull();
+  });
+
+  it("goes with the arrows and stops at the border", () => {
+    expect(neighbour(layout.nodes, node("L0H0"), "ArrowRight").id).toBe("L0H1");
+    expect(neighbour(layout.nodes, node("L0H1"), "ArrowUp").id).toBe("L1H1");
+    expect(neighbour(layout.nodes, node("L0H0"), "ArrowDown").id).toBe("L0H0");
+  });
+});
+
+describe("groups", () => {
+  it("come back from the URL, without what is not a group", () => {
+    expect(printGroups(parseGroups("L0H0+L0H1,L1H0+L9H9", HEADS))).toBe("L0H0+L0H1");
+    expect(parseGroups("L0H0+L1H0", HEADS)).toEqual([]);
+  });
+
+  it("are made and taken apart by the same key", () => {
+    const made = regroup([], ["L0H1", "L0H0", "L1H0"]);
+    expect(made).toEqual([["L0H0", "L0H1"]]);
+    expect(regroup(made, ["L0H0", "L0H1"])).toEqual([]);
+  });
+
+  it("are one node with the strongest edge of each kind", () => {
+    const members = membersOf(HEADS, [["L0H0", "L0H1"]]);
+    expect(members.map((each) => each.label)).toEqual(["L0H0,1", "L1H0", "L1H1"]);
+    const drawn = merged(edges, members);
+    expect(drawn).toHaveLength(6);
+    const v: GraphEdge = drawn.find((each) => each.kind === "v" && each.to === "L1H1")!.edge;
+    expect(v.writer).toBe("L0H1");
+    expect(drawn.every((each) => each.count === 2)).toBe(true);
+  });
+});

@@ -1,0 +1,127 @@
+/** Edges of the composition graph: which pass a threshold, and how many chance would give. */
+import type { CompositionAnswer } from "../../generated/answers";
+
+export type Kind = "q" | "k" | "v";
+export const KINDS: readonly Kind[] = ["q", "k", "v"];
+export const KIND_NAMES: Readonly<Record<Kind, string>> = {
+  q: "Q-composition",
+  k: "K-composition",
+  v: "V-composition",
+};
+
+export interface GraphEdge {
+  readonly writer: string;
+  readonly reader: string;
+  readonly kind: Kind;
+  readonly score: number;
+  readonly excess: number;
+  readonly z: number;
+  readonly p: number;
+}
+
+/** How many edges the graph opens with: enough to see a circuit, few enough to read. */
+export const OPENING_EDGES = 40;
+/** An edge below this is not worth showing on opening, however few edges there are. */
+export const LEAST_OPENING_Z = 3;
+
+/** Every edge that can exist, strongest first. Impossible ones are NaN and left out. */
+export function allEdges(answer: CompositionAnswer): GraphEdge[] {
+  const count = answer.heads.length;
+  const edges: GraphEdge[] = [];
+  KINDS.forEach((kind, plane) => {
+    for (let writer = 0; writer < count; writer++) {
+      for (let reader = 0; reader < count; reader++) {
+        const at = (plane * count + writer) * count + reader;
+        const z = answer.z.data[at] ?? Number.NaN;
+        if (Number.isNaN(z)) continue;
+        edges.push({
+          writer: answer.heads[writer]!,
+          reader: answer.heads[reader]!,
+          kind,
+          z,
+          score: answer.score.data[at] ?? Number.NaN,
+          excess: answer.excess.data[at] ?? Number.NaN,
+          p: answer.p.data[at] ?? Number.NaN,
+        });
+      }
+    }
+  });
+  return edges.sort((a, b) => b.z - a.z);
+}
+
+/** The threshold with about `wanted` edges above it, and none that chance explains easily. */
+export function openingThreshold(edges: readonly GraphEdge[], wanted = OPENING_EDGES): number {
+  if (edges.length === 0) return LEAST_OPENING_Z;
+  const last = edges[Math.min(wanted, edges.length) - 1]!;
+  const strongest = edges[0]!.z;
+  const threshold = Math.max(LEAST_OPENING_Z, Math.floor(last.z * 10) / 10);
+  // A model with nothing above 3 still opens with its strongest edges.
+  return strongest >= threshold ? threshold : Math.floor(last.z * 10) / 10;
+}
+
+export function above(edges: readonly GraphEdge[], z: number): GraphEdge[] {
+  return edges.filter((edge) => edge.z >= z);
+}
+
+/** More lines than this are a blot, and slow to draw. */
+export const MOST_DRAWN = 500;
+
+/**
+ * Which of the edges that pass are drawn: the strongest, all of the heads that are looked at, and
+ * the one that was opened.
+ */
+export function worthDrawing(
+  shown: readonly GraphEdge[],
+  heads: readonly string[],
+  opened: GraphEdge | undefined,
+): GraphEdge[] {
+  const isLookedAt = (edge: GraphEdge) => heads.includes(edge.writer) || heads.includes(edge.reader);
+  const drawn = shown.filter((edge, at) => at < MOST_DRAWN || isLookedAt(edge));
+  return opened && !drawn.includes(opened) ? [...drawn, opened] : drawn;
+}
+
+export interface Chance {
+  readonly total: number;
+  readonly q: number;
+  readonly k: number;
+  readonly v: number;
+  /** Beyond the last tabulated z the count is at most this. */
+  readonly atMost: boolean;
+}
+
+/** How many edges chance gives above z: between tabulated values on a logarithmic scale. */
+export function chanceAbove(table: CompositionAnswer["chance"], z: number): Chance | null {
+  const first = table[0];
+  const last = table[table.length - 1];
+  if (!first || !last || z < first.z) return null;
+  if (z >= last.z) return sum(last.q, last.k, last.v, z > last.z);
+  const next = table.findIndex((row) => row.z > z);
+  const [low, high] = [table[next - 1]!, table[next]!];
+  const share = (z - low.z) / (high.z - low.z);
+  const mix = (a: number, b: number) =>
+    a > 0 && b > 0 ? Math.exp((1 - share) * Math.log(a) + share * Math.log(b)) : (1 - share) * a + share * b;
+  return sum(mix(low.q, high.q), mix(low.k, high.k), mix(low.v, high.v), false);
+}
+
+function sum(q: number, k: number, v: number, atMost: boolean): Chance {
+  return { total: q + k + v, q, k, v, atMost };
+}
+
+/** The slider's scale: positions 0…1 to z, logarithmic, so that weak and strong edges both fit. */
+export function sliderScale(strongest: number): { toZ(at: number): number; toAt(z: number): number } {
+  const [low, high] = [1, Math.max(2, strongest)];
+  const span = Math.log(high / low);
+  return {
+    toZ: (at) => Number((low * Math.exp(span * at)).toPrecision(3)),
+    toAt: (z) => Math.min(1, Math.max(0, Math.log(Math.max(z, low) / low) / span)),
+  };
+}
+
+/** "L0H1-L1H2-k" in the URL. */
+export function edgeName(edge: { writer: string; reader: string; kind: string }): string {
+  return `${edge.writer}-${edge.reader}-${edge.kind}`;
+}
+
+export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined): GraphEdge | undefined {
+  return name === undefined ? undefined : edges.find((edge) => edgeName(edge) === name);
+}

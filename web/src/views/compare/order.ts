@@ -1,0 +1,56 @@
+/** How a similarity matrix is shown: matched heads along the diagonal, the rest after them. */
+import type { Comparison, MatchedHeads, Matrix } from "../../generated/answers";
+
+export interface Ordered {
+  readonly rows: readonly number[];
+  readonly columns: readonly number[];
+}
+
+/** Matched heads first, the most alike on top; then, in their models' order, those left over. */
+export function matchedFirst(comparison: Comparison): Ordered {
+  const pairs = [...comparison.matched].sort((a, b) => b.score - a.score);
+  const left = pairs.map((pair) => comparison.left_heads.indexOf(pair.left));
+  const right = pairs.map((pair) => comparison.right_heads.indexOf(pair.right));
+  const { rows, columns } = inModelOrder(comparison);
+  return {
+    rows: [...left, ...rows.filter((row) => !left.includes(row))],
+    columns: [...right, ...columns.filter((column) => !right.includes(column))],
+  };
+}
+
+export function inModelOrder(comparison: Comparison): Ordered {
+  return {
+    rows: comparison.left_heads.map((_, index) => index),
+    columns: comparison.right_heads.map((_, index) => index),
+  };
+}
+
+export function cell(matrix: Matrix, row: number, column: number): number {
+  return matrix.data[row * (matrix.shape[1] ?? 0) + column] ?? Number.NaN;
+}
+
+export interface Pair {
+  readonly left: string;
+  readonly right: string;
+}
+
+/** The two heads that are most alike: shown until others are chosen. */
+export function bestPair(comparison: Comparison): Pair | null {
+  return comparison.matched.reduce<MatchedHeads | null>(
+    (best, pair) => (best === null || pair.score > best.score ? pair : best),
+    null,
+  );
+}
+
+/** "L0H1~L1H2" in the URL. */
+export function printPair(pair: Pair): string {
+  return `${pair.left}~${pair.right}`;
+}
+
+export function parsePair(text: string | undefined, comparison: Comparison): Pair | null {
+  const [left, right] = text?.split("~") ?? [];
+  if (left === undefined || right === undefined) return null;
+  return comparison.left_heads.includes(left) && comparison.right_heads.includes(right)
+    ? { left, right }
+    : null;
+}

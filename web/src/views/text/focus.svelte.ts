@@ -1,0 +1,104 @@
+import type { UrlState } from "../../lib/state.svelte";
+
+/**
+ * Two independent locks, a head and a token. Hover focuses softly and stays until something else is hovered;
+ * a click makes it hard (in the URL, an entry of the history), a second click frees it, Esc frees all. While
+ * one is hard, hovering others does not change it.
+ */
+export class Focus {
+  private softHead = $state<string | null>(null);
+  private softToken = $state<number | null>(null);
+  private softCell = $state<{ dest: number; src: number } | null>(null);
+
+  constructor(
+    private readonly url: UrlState,
+    private readonly heads: () => readonly string[],
+    private readonly length: () => number,
+  ) {}
+
+  /** The locked head; a stale link's unknown head counts as none. */
+  get lockedHead(): string | null {
+    const head = this.url.get("h");
+    return head !== undefined && this.heads().includes(head) ? head : null;
+  }
+
+  get lockedToken(): number | null {
+    const token = this.url.number("t");
+    return token !== undefined && token < this.length() ? token : null;
+  }
+
+  get lockedCell(): { dest: number; src: number } | null {
+    const match = /^(\d+)\.(\d+)$/.exec(this.url.get("d") ?? "");
+    if (!match) return null;
+    const [dest, src] = [Number(match[1]), Number(match[2])];
+    return dest < this.length() && src <= dest ? { dest, src } : null;
+  }
+
+  get head(): string | null {
+    return this.lockedHead ?? (this.softHead !== null && this.heads().includes(this.softHead) ? this.softHead : null);
+  }
+
+  get token(): number | null {
+    return this.lockedToken ?? (this.softToken !== null && this.softToken < this.length() ? this.softToken : null);
+  }
+
+  get cell(): { dest: number; src: number } | null {
+    const soft = this.softCell;
+    return soft !== null && soft.dest < this.length() ? soft : this.lockedCell;
+  }
+
+  hoverHead(head: string | null): void {
+    this.softHead = head;
+  }
+
+  hoverToken(token: number | null): void {
+    this.softToken = token;
+  }
+
+  hoverCell(cell: { dest: number; src: number } | null): void {
+    this.softCell = cell;
+  }
+
+  clickHead(head: string): void {
+    this.softHead = head;
+    this.url.set({ h: this.lockedHead === head ? null : head }, { push: true });
+  }
+
+  clickToken(token: number): void {
+    this.softToken = token;
+    this.url.set({ t: this.lockedToken === token ? null : token }, { push: true });
+  }
+
+  clickCell(cell: { dest: number; src: number }): void {
+    const locked = this.lockedCell;
+    const same = locked !== null && locked.dest === cell.dest && locked.src === cell.src;
+    this.url.set({ d: same ? null : `${cell.dest}.${cell.src}` }, { push: true });
+  }
+
+  /** Moves the token by keys: a lock moves with it, a soft focus stays soft. */
+  moveToken(to: number): void {
+    const at = Math.min(Math.max(to, 0), this.length() - 1);
+    this.softToken = at;
+    if (this.lockedToken !== null) this.url.set({ t: at });
+  }
+
+  moveHead(head: string): void {
+    this.softHead = head;
+    if (this.lockedHead !== null) this.url.set({ h: head });
+  }
+
+  /** Frees everything. */
+  free(): void {
+    this.softHead = null;
+    this.softToken = null;
+    this.softCell = null;
+    const locked = ["h", "t", "d"].some((key) => this.url.get(key) !== undefined);
+    if (locked) this.url.set({ h: null, t: null, d: null }, { push: true });
+  }
+
+  /** Shows all heads together again, the token kept. */
+  freeHead(): void {
+    this.softHead = null;
+    if (this.url.get("h") !== undefined) this.url.set({ h: null }, { push: true });
+  }
+}

@@ -1,0 +1,79 @@
+import type { KeyBinding } from "../../lib/keyboard.svelte";
+import type { TextScene } from "./scene.svelte";
+
+interface Actions {
+  edit(): void;
+  repeat(): void;
+  zoom(factor: number): void;
+  reveal(token: number): void;
+}
+
+/** Everything the Text view does, by key. */
+export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
+  const { focus, explorer, info } = scene;
+  const { url } = explorer;
+  const group = "Text";
+  const last = (): number => (scene.run.value?.ids.length ?? 1) - 1;
+  const flag = (key: string, on: boolean): void => url.set({ [key]: on ? null : 1 });
+
+  function token(to: number): void {
+    focus.hoverCell(null);
+    focus.moveToken(to);
+    if (focus.token !== null) actions.reveal(focus.token);
+  }
+  function head(step: number): void {
+    const at = focus.head === null ? -1 : info.heads.indexOf(focus.head);
+    const next = at < 0 ? (step > 0 ? 0 : info.heads.length - 1) : at + step;
+    const name = info.heads[Math.min(Math.max(next, 0), info.heads.length - 1)];
+    if (name !== undefined) focus.moveHead(name);
+  }
+  function lockCell(): void {
+    const cell = focus.cell ?? (focus.token === null ? null : { dest: focus.token, src: 0 });
+    if (cell) focus.clickCell(cell);
+  }
+  /** Moves the locked cell's source, so that every cell of a row can be reached without a pointer. */
+  function source(step: number): void {
+    const dest = focus.lockedCell?.dest ?? focus.token;
+    if (dest === null) return;
+    const src = Math.min(Math.max((focus.lockedCell?.src ?? dest) + step, 0), dest);
+    focus.hoverCell(null);
+    url.set({ d: `${dest}.${src}` });
+  }
+
+  return [
+    { keys: ["ArrowLeft", "ArrowRight"], about: "the token before, after", group, run: (event) => token((focus.token ?? 0) + (event.key === "ArrowLeft" ? -1 : 1)) },
+    { keys: ["Home", "End"], about: "the first, last token", group, run: (event) => token(event.key === "Home" ? 0 : last()) },
+    { keys: ["ArrowUp", "ArrowDown"], about: "the head before, after", group, run: (event) => head(event.key === "ArrowUp" ? -1 : 1) },
+    { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head a layer before, after", group, run: (event) => head(event.key === "ArrowUp" ? -info.n_heads : info.n_heads) },
+    { keys: "Enter", about: "lock or free the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
+    { keys: "h", about: "lock or free the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
+    { keys: "d", about: "lock or free the cell of the matrix", group, run: lockCell },
+    { keys: ["Shift+ArrowLeft", "Shift+ArrowRight"], about: "the locked cell's source before, after", group, run: (event) => source(event.key === "ArrowLeft" ? -1 : 1) },
+    { keys: "a", about: "all heads together", group, run: () => focus.freeHead() },
+    { keys: "Escape", about: "free everything", group, inFields: true, run: () => leaveOrFree(scene) },
+    { keys: "s", about: "the focused token as destination, or as source", group, run: () => url.set({ side: scene.side === "dest" ? "src" : null }, { push: true }) },
+    { keys: "w", about: "the next weighting: attention, information, effect", group, run: () => nextWeighting(scene) },
+    { keys: "0", about: "hide or show the first position", group, run: () => flag("nf", scene.hideFirst) },
+    { keys: "l", about: "lines between tokens", group, run: () => flag("ln", scene.lines) },
+    { keys: "b", about: "break lines where the text does", group, run: () => flag("br", scene.breaks) },
+    { keys: "r", about: "ranks under tokens", group, run: () => flag("rk", scene.ranks) },
+    { keys: ["+", "="], about: "zoom into the matrix", group, run: () => actions.zoom(2) },
+    { keys: ["-", "_"], about: "zoom out", group, run: () => actions.zoom(0.5) },
+    { keys: "e", about: "edit the text", group, run: () => actions.edit() },
+    { keys: "n", about: "a new random repeat", group, run: () => actions.repeat() },
+  ];
+}
+
+/** In the text box Esc leaves the box; elsewhere it frees. */
+function leaveOrFree(scene: TextScene): void {
+  const root = scene.explorer.root.getRootNode() as Document | ShadowRoot;
+  const active = root.activeElement;
+  if (active instanceof HTMLElement && active.matches("input, textarea, select")) active.blur();
+  else scene.focus.free();
+}
+
+function nextWeighting(scene: TextScene): void {
+  const order = ["attention", "information", "effect"] as const;
+  const next = order[(order.indexOf(scene.weighting) + 1) % order.length] as string;
+  scene.explorer.url.set({ w: next === "attention" ? null : next }, { push: true });
+}

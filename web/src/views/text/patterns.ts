@@ -1,0 +1,226 @@
+import type { AttentionAnswer } from "../../generated/answers";
+import { type Cells, sparseToDense } from "../../lib/draw/matrix";
+import type { Matrix } from "../../lib/wire";
+
+export type Weighting = "attention" | "information" | "effect";
+/** Which end of the arrow the focused token is: it attends (destination), or is attended to (source). */
+export type Side = "dest" | "src";
+
+/**
+ * Where heads look on one text, dense or in sparse rows, with the numbers that shading needs.
+ *
+ * `head` is an index, or −1 for all heads together: their mean (attention, information) or their sum (effect,
+ * where single effects add up).
+ */
+export class Patterns {
+  readonly n: number;
+  readonly heads: readonly string[];
+  readonly weighting: Weighting;
+  private readonly cached = new Map<number, Float32Array>();
+  private readonly extents = new Map<number, number>();
+
+  constructor(
+    readonly answer: AttentionAnswer,
+    /** One head asked for alone (always dense), where the whole answer is sparse. */
+    private readonly alone: AttentionAnswer | null = null,
+  ) {
+    this.n = answer.tokens;
+    this.heads = answer.heads;
+    this.weighting = answer.weighting;
+  }
+
+  get isSparse(): boolean {
+    return this.answer.dense === null;
+  }
+
+  get isSigned(): boolean {
+    return this.weighting === "effect";
+  }
+
+  /** [dest, src] of one head, or of all. */
+  values(head: number): Float32Array {
+    const known = this.cached.get(head);
+    if (known) return known;
+    const made = head < 0 ? this.together() : this.single(head);
+    this.cached.set(head, made);
+    // Dense heads are views into the answer and cost nothing; made ones are bounded.
+    if (this.isSparse && this.cached.size > 12) {
+      const oldest = [...this.cached.keys()].find((key) => key >= 0 && key !== head);
+      if (oldest !== undefined) this.cached.delete(oldest);
+    }
+    return made;
+  }
+
+  cells(head: number, hideFirst: boolean): Cells {
+    const values = this.values(head);
+    return { rows: this.n, columns: this.n, values: hideFirst ? this.withoutFirst(values) : values };
+  }
+
+  private withoutFirst(values: Float32Array): Float32Array {
+    const out = values.slice();
+    for (let i = 0; i < this.n; i++) out[i * this.n] = 0;
+    return out;
+  }
+
+  private single(head: number): Float32Array {
+    const { n } = this;
+    if (this.alone?.dense && this.alone.heads[0] === this.heads[head]) return this.alone.dense.data as Float32Array;
+    const { dense, columns, values } = this.answer;
+    if (dense) return dense.data.subarray(head * n * n, (head + 1) * n * n) as Float32Array;
+    const k = (columns as Matrix).shape[2] as number;
+    const [from, to] = [head * n * k, (head + 1) * n * k];
+    return sparseToDense((columns as Matrix).data.subarray(from, to), (values as Matrix).data.subarray(from, to), n, k);
+  }
+
+  private together(): Float32Array {
+    const { n } = this;
+    const out = new Float32Array(n * n);
+    const weight = this.isSigned ? 1 : 1 / this.heads.length;
+    const { dense, columns, values } = this.answer;
+    if (dense) {
+      const data = dense.data;
+      for (let h = 0, at = 0; h < this.heads.length; h++) {
+        for (let i = 0; i < n * n; i++, at++) (out[i] as number) += weight * (data[at] as number);
+      }
+      return out;
+    }
+    const k = (columns as Matrix).shape[2] as number;
+    const [where, what] = [(columns as Matrix).data, (values as Matrix).data];
+    for (let at = 0; at < what.length; at++) {
+      const dest = Math.floor(at / k) % n;
+      (out[dest * n + (where[at] as number)] as number) += weight * (what[at] as number);
+    }
+    return out;
+  }
+
+  /** The largest size of a value, without the first source if it is hidden. */
+  extent(head: number, hideFirst: boolean): number {
+    const key = 2 * (head + 1) + (hideFirst ? 1 : 0);
+    const known = this.extents.get(key);
+    if (known !== undefined) return known;
+    if (this.weighting === "attention" && head >= 0) return 1;
+    const values = this.values(head);
+    let most = 0;
+    for (let i = 0; i < values.length; i++) {
+      const size = Math.abs(values[i] as number);
+      if (size > most && !(hideFirst && i % this.n === 0)) most = size;
+    }
+    this.extents.set(key, most);
+    return most;
+  }
+
+  /** One token's row (what it attends to) or column (what attends to it). */
+  along(head: number, token: number, side: Side, hideFirst: boolean): Float32Array {
+    const { n } = this;
+    const values = this.values(head);
+    const out = new Float32Array(n);
+    if (side === "dest") out.set(values.subarray(token * n, (token + 1) * n));
+    else for (let i = 0; i < n; i++) out[i] = values[i * n + token] as number;
+    if (hideFirst) {
+      if (side === "dest") out[0] = 0;
+      else if (token === 0) out.fill(0);
+    }
+    return out;
+  }
+
+  /** How much each head does at (or is done to) a token: what lights its thumbnail, from 0 to 1. */
+  care(token: number, side: Side): Float32Array {
+    const { n } = this;
+    const source = (side === "dest" ? this.answer.does : this.answer.is_read).data;
+    const out = new Float32Array(this.heads.length);
+    let most = 0;
+    for (let h = 0; h < out.length; h++) {
+      out[h] = source[h * n + token] as number;
+      most = Math.max(most, out[h] as number);
+    }
+    // Attention away from the first token is a share already; the others are compared among heads.
+    const scale = this.weighting === "attention" && side === "dest" ? 1 : most;
+    if (scale > 0) for (let h = 0; h < out.length; h++) out[h] = Math.min(1, (out[h] as number) / scale);
+    return out;
+  }
+
+  /** The same in its own unit, by head, the most first. */
+  caring(token: number, side: Side): { head: string; value: number }[] {
+    const source = (side === "dest" ? this.answer.does : this.answer.is_read).data;
+    return this.heads
+      .map((head, h) => ({ head, value: source[h * this.n + token] as number }))
+      .sort((a, b) => b.value - a.value);
+  }
+
+  /** How much each token is read (or, as a source of arrows, does) through one head or all. */
+  totals(head: number, side: Side): Float32Array {
+    const { n } = this;
+    const source = (side === "dest" ? this.answer.is_read : this.answer.does).data;
+    const out = new Float32Array(n);
+    if (head >= 0) {
+      out.set(source.subarray(head * n, (head + 1) * n));
+      return out;
+    }
+    for (let h = 0; h < this.heads.length; h++) {
+      for (let i = 0; i < n; i++) (out[i] as number) += source[h * n + i] as number;
+    }
+    return out;
+  }
+
+  /** The share of the absolute sum that the first position takes, in a row or in everything. */
+  firstShare(head: number, token: number | null): number {
+    const { n } = this;
+    const values = this.values(head);
+    let [first, all] = [0, 0];
+    const from = token ?? 0;
+    const to = token === null ? n : token + 1;
+    for (let i = from; i < to; i++) {
+      for (let j = 0; j <= i; j++) {
+        const size = Math.abs(values[i * n + j] as number);
+        all += size;
+        if (j === 0) first += size;
+      }
+    }
+    return all > 0 ? first / all : 0;
+  }
+
+  /** Of a cell: its value, and its place among the sources of its row (1 = largest size). */
+  cell(head: number, dest: number, src: number): { value: number; rank: number; of: number } {
+    const { n } = this;
+    const values = this.values(head);
+    const value = values[dest * n + src] as number;
+    let rank = 1;
+    for (let j = 0; j <= dest; j++) if (Math.abs(values[dest * n + j] as number) > Math.abs(value)) rank++;
+    return { value, rank, of: dest + 1 };
+  }
+
+  /** A cell through every head, the largest first. */
+  headsAt(dest: number, src: number): { head: string; value: number }[] {
+    return this.heads
+      .map((head, h) => ({ head, value: this.at(h, dest, src) }))
+      .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  }
+
+  /** One value without making a whole head dense. */
+  at(head: number, dest: number, src: number): number {
+    const { n } = this;
+    const { dense, columns, values } = this.answer;
+    if (dense) return dense.data[(head * n + dest) * n + src] as number;
+    const k = (columns as Matrix).shape[2] as number;
+    const from = (head * n + dest) * k;
+    for (let i = from; i < from + k; i++) {
+      if ((columns as Matrix).data[i] === src) return (values as Matrix).data[i] as number;
+    }
+    return 0;
+  }
+}
+
+/** Indices of the `most` values of the largest size, largest first; zeros are left out. */
+export function strongest(values: ArrayLike<number>, most: number): number[] {
+  const order: number[] = [];
+  for (let i = 0; i < values.length; i++) {
+    const size = Math.abs(values[i] as number);
+    if (!(size > 0)) continue;
+    if (order.length === most && size <= Math.abs(values[order[most - 1] as number] as number)) continue;
+    let at = order.length;
+    while (at > 0 && Math.abs(values[order[at - 1] as number] as number) < size) at--;
+    order.splice(at, 0, i);
+    if (order.length > most) order.pop();
+  }
+  return order;
+}

@@ -1,0 +1,171 @@
+import type { ModelInfo, TextRun } from "../../generated/answers";
+import { type Answer, answerOf } from "../../lib/answer.svelte";
+import type { Scale } from "../../lib/colour";
+import type { Explorer } from "../../lib/explorer.svelte";
+import { label } from "../../lib/tokens";
+import { textParams } from "../../lib/text";
+import { Focus } from "./focus.svelte";
+import { mostInteresting } from "./interesting";
+import { Patterns, type Side, type Weighting } from "./patterns";
+
+export const WEIGHTINGS: readonly { value: Weighting; label: string; about: string; unit: string }[] = [
+  {
+    value: "attention",
+    label: "attention",
+    about: "How much of its attention the destination gives to the source.",
+    unit: "attention",
+  },
+  {
+    value: "information",
+    label: "information",
+    about: "Attention times the size of what is moved, the largest of this text = 1.",
+    unit: "of the largest",
+  },
+  {
+    value: "effect",
+    label: "logit effect",
+    about: "What this adds to the logit of the actual next token, vocabulary mean removed; signed.",
+    unit: "logits",
+  },
+];
+
+/** What the Text view is about: a text, its run and patterns, and what is focused. Made once a view. */
+export class TextScene {
+  readonly run: Answer<"run">;
+  readonly attention: Answer<"attention">;
+  private readonly alone: Answer<"attention">;
+  readonly focus: Focus;
+
+  constructor(
+    readonly explorer: Explorer,
+    readonly info: ModelInfo,
+  ) {
+    const { source, url } = explorer;
+    const text = $derived(textParams(url, info));
+    this.run = answerOf(source, "run", () => text);
+    this.attention = answerOf(source, "attention", () => ({
+      ...text,
+      ...(this.weighting === "attention" ? {} : { weighting: this.weighting }),
+    }));
+    this.focus = new Focus(
+      url,
+      () => info.heads,
+      () => this.run.value?.ids.length ?? Infinity,
+    );
+    // Only where the answer is sparse is a locked head asked for alone.
+    this.alone = answerOf(source, "attention", () => {
+      const head = this.focus.lockedHead;
+      if (head === null || this.attention.value === null || this.attention.value.dense !== null) return null;
+      return { ...text, ...(this.weighting === "attention" ? {} : { weighting: this.weighting }), head };
+    });
+    this.greet();
+  }
+
+  /** Opened cold, the most telling token and head are focused softly; the first hover takes over. */
+  private greet(): void {
+    let greeted: TextRun | null = null;
+    $effect(() => {
+      const run = this.run.value;
+      const patterns = this.patterns;
+      if (!run || !patterns || greeted === run || this.run.loading || this.attention.loading) return;
+      const first = greeted === null;
+      greeted = run;
+      const { token, head } = mostInteresting(run, patterns);
+      this.focus.hoverToken(token);
+      if (first) this.focus.hoverHead(head);
+    });
+  }
+
+  get weighting(): Weighting {
+    const asked = this.explorer.url.get("w");
+    return WEIGHTINGS.find((item) => item.value === asked)?.value ?? "attention";
+  }
+
+  get weightingTitle(): (typeof WEIGHTINGS)[number] {
+    return WEIGHTINGS.find((item) => item.value === this.weighting) as (typeof WEIGHTINGS)[number];
+  }
+
+  get side(): Side {
+    return this.explorer.url.get("side") === "src" ? "src" : "dest";
+  }
+
+  get hideFirst(): boolean {
+    return this.explorer.url.get("nf") === "1";
+  }
+
+  get lines(): boolean {
+    return this.explorer.url.get("ln") === "1";
+  }
+
+  /** Whether lines of the text end where it says so; running on saves room. */
+  get breaks(): boolean {
+    return this.explorer.url.get("br") === "1";
+  }
+
+  get ranks(): boolean {
+    return this.explorer.url.get("rk") === "1";
+  }
+
+  /** Patterns of the text that is shown; null until run and attention are of the same text. */
+  readonly patterns = $derived.by((): Patterns | null => {
+    const answer = this.attention.value;
+    const run = this.run.value;
+    if (!answer || !run || answer.tokens !== run.ids.length) return null;
+    const alone = this.alone.value;
+    return new Patterns(answer, alone && alone.weighting === answer.weighting ? alone : null);
+  });
+
+  /** The focused head's index, −1 for all together. */
+  readonly head = $derived.by((): number => {
+    const head = this.focus.head;
+    return head === null || !this.patterns ? -1 : this.patterns.heads.indexOf(head);
+  });
+
+  readonly headTitle = $derived.by((): string => {
+    if (this.head >= 0) return this.focus.head as string;
+    return this.weighting === "effect" ? "all heads, sum" : "all heads, mean";
+  });
+
+  /** Tokens with their spaces marked, for axes and labels. */
+  readonly labels = $derived.by((): string[] => {
+    const run = this.run.value;
+    return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
+  });
+
+  /** What shades the text: one number a token, its largest size, and the words for it. */
+  readonly shading = $derived.by((): { values: Float32Array; extent: number; about: string } | null => {
+    const patterns = this.patterns;
+    if (!patterns) return null;
+    const token = this.focus.token;
+    const who = this.head >= 0 ? (this.focus.head as string) : "all heads";
+    if (token === null || token >= patterns.n) {
+      if (this.head < 0) return null;
+      const values = patterns.totals(this.head, this.side);
+      if (this.hideFirst) values[0] = 0;
+      const about = this.side === "dest" ? `how much ${who} reads each token` : `how much ${who} does at each token`;
+      return { values, extent: largest(values), about };
+    }
+    const values = patterns.along(this.head, token, this.side, this.hideFirst);
+    const name = `“${this.labels[token] ?? ""}”`;
+    const about =
+      this.side === "dest" ? `what ${name} attends to, through ${who}` : `what attends to ${name}, through ${who}`;
+    const extent = patterns.weighting === "attention" && this.head >= 0 ? 1 : largest(values);
+    return { values, extent, about };
+  });
+
+  get shadingScale(): Scale {
+    return this.patterns?.isSigned && this.focus.token !== null ? "diverging" : "sequential";
+  }
+
+  /** How much each head cares about the focused token, or null if none is. */
+  readonly care = $derived.by((): Float32Array | null => {
+    const token = this.focus.token;
+    return token === null || !this.patterns || token >= this.patterns.n ? null : this.patterns.care(token, this.side);
+  });
+}
+
+function largest(values: Float32Array): number {
+  let most = 0;
+  for (const value of values) most = Math.max(most, Math.abs(value));
+  return most;
+}

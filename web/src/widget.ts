@@ -1,0 +1,38 @@
+import { mount, unmount } from "svelte";
+import Root from "./Root.svelte";
+import { NotebookSource, type WidgetModel } from "./lib/notebook";
+import { memoryPlace } from "./lib/state.svelte";
+
+const HEIGHT = 760;
+
+/** What anywidget hands over. */
+export interface Rendered {
+  model: WidgetModel;
+  el: HTMLElement;
+}
+
+/**
+ * The page in a notebook's cell, inside a shadow root, so that neither's styles touch the other's. The widget
+ * brings `style` (the text of app.css), `height` in pixels and `place` (where to begin, a hash).
+ */
+export function render({ model, el }: Rendered): () => void {
+  const text = (name: string): string => {
+    const value = model.get(name);
+    return typeof value === "string" ? value : "";
+  };
+  const shadow = (el.shadowRoot ?? el.attachShadow({ mode: "open" })) as ShadowRoot;
+  const style = document.createElement("style");
+  style.textContent = text("style");
+  const target = document.createElement("div");
+  const height = model.get("height");
+  target.style.height = `${typeof height === "number" ? height : HEIGHT}px`;
+  // JupyterLab's one-letter commands would act on the notebook while the page's keys are meant.
+  el.setAttribute("data-lm-suppress-shortcuts", "true");
+  shadow.replaceChildren(style, target);
+  const source = new NotebookSource(model);
+  const app = mount(Root, { target, props: { source, place: memoryPlace(text("place")), wholePage: false } });
+  return () => {
+    source.close();
+    void unmount(app);
+  };
+}
