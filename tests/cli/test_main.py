@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,12 @@ def test_models_lists_what_load_knows(capsys: pytest.CaptureFixture[str]) -> Non
     assert "hand-built-induction" in capsys.readouterr().out
 
 
-def test_demo_runs_unattended(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
+def test_demo_runs_unattended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["demo", "--report", str(page)]) == 0
     shown = capsys.readouterr().out
+    assert page.name in shown.replace("\n", "")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "So it works by K-composition with L0H" in shown
     assert "all paths add up to the model's own number" in shown
 
@@ -26,7 +30,8 @@ def test_the_demo_goes_on_with_commands_that_work(capsys: pytest.CaptureFixture[
     for command, _ in NEXT:
         words = command.split()[1:]
         # Training takes minutes; --show resolves the recipe and stops there.
-        extra = ["--show"] if words[0] == "train" else []
+        # A server serves until it is interrupted.
+        extra = {"train": ["--show"], "explore": ["--help"]}.get(words[0], [])
         assert main([*words, *extra]) == 0, command
         assert capsys.readouterr().out
 

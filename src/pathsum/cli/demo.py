@@ -1,10 +1,12 @@
 """`pathsum demo`: a trained two-layer model taken apart, in the paper's order, in seconds."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.text import Text
 
-from pathsum.cli.view import console
+from pathsum.cli.view import console, progress
 
 if TYPE_CHECKING:
     from pathsum.heads import Induction, InductionHead
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 # A made-up word, so that only its first occurrence can tell how it goes on.
 TEXT = "self.zorble = zorble\n        self.quix = quix\n        return self.zor"
 BAR = "█"
+REPORT = Path("pathsum-demo.html")
 NEXT = (
+    ("pathsum explore two-layer", "the same page, live: type your own text"),
     ("pathsum atlas two-layer", "every head, every score, beside chance"),
     ("pathsum composition two-layer", "who reads whom through the stream"),
     ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
@@ -22,7 +26,11 @@ NEXT = (
 )
 
 
-def demo() -> None:
+def demo(
+    report: Annotated[
+        Path, typer.Option("--report", help="Where to write the page that shows it all.")
+    ] = REPORT,
+) -> None:
     """Take the bundled two-layer model apart: induction, and one prediction as a sum of paths."""
     from pathsum.heads import induction
     from pathsum.sources import load
@@ -38,9 +46,23 @@ def demo() -> None:
     _show_induction(found)
     if found.heads:
         _show_prediction(model, found.heads[0])
+    _write_report(report)
     _say("Go on with", bold=True)
     for command, what in NEXT:
         _say(f"  {command:<34} {what}")
+
+
+def _write_report(file: Path) -> None:
+    from pathsum.cli.threads import one_thread_if_small
+    from pathsum.pages.report import report
+    from pathsum.pages.served import serve
+
+    _say("4. All of it as one page, to open in a browser", bold=True)
+    one_thread_if_small(serve("two-layer"))
+    with progress() as advance:
+        written = report("two-layer", file, progress=advance)
+    size = f"{written.bytes / 1e6:.1f} MB"
+    _say(f"   {written.path} ({size}); nothing in it is loaded from elsewhere\n")
 
 
 def _show_induction(found: "Induction") -> None:

@@ -8,6 +8,7 @@ the predictions that are worth a question.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 from pathsum.errors import InputError, NotExactError
 from pathsum.heads.verdicts import MIXED, UNKNOWN
@@ -55,9 +56,41 @@ def recorded(explorer: Explorer) -> Iterator[Recorded]:
     if bench.one(info).snapshots:
         yield Recorded("training", {})
         yield from _steps(explorer)
+    yield from _beside_claims(explorer)
     for other in bench.served[1:]:
         yield Recorded("model", {"model": other.name})
         yield Recorded("compare", {"other": other.name})
+
+
+def _beside_claims(explorer: Explorer) -> Iterator[Recorded]:
+    """What the tour draws beside claims that are about other models than the report's."""
+    try:
+        claims = decode(explorer.ask("paper", {}))["claims"]
+    except (InputError, NotExactError):
+        return  # the report says so when it asks for the tour itself
+    for claim in claims:
+        link = urlsplit(str(claim["view"]).removeprefix("#"))
+        state = dict(parse_qsl(link.query))
+        if "m" in state:
+            yield from _beside(link.path.strip("/"), str(claim["id"]), state)
+
+
+def _beside(view: str, claim: str, state: dict[str, str]) -> Iterator[Recorded]:
+    """The questions of one picture, as `web/src/views/paper/live.ts` chooses it."""
+    about: Parameters = {"model": state["m"]}
+    if view == "text":
+        text: Parameters = {**about, "example": int(state.get("e", 0))}
+        yield Recorded("run", text)
+        if "h" in state:
+            yield Recorded("attention", {**text, "head": state["h"]})
+    elif view == "head" and "hd" in state:
+        shown = "trigrams" if "trigram" in claim or "bug" in claim else "head"
+        yield Recorded(shown, {**about, "head": state["hd"]})
+    elif view == "circuit" and "edge" in state:
+        writer, reader, kind = state["edge"].split("-")
+        yield Recorded("edge", {**about, "writer": writer, "reader": reader, "kind": kind})
+    elif view in ("circuit", "paths", "atlas"):
+        yield Recorded({"circuit": "composition", "paths": "terms"}.get(view, view), about)
 
 
 def _texts(explorer: Explorer) -> Iterator[Recorded]:

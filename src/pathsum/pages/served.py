@@ -38,8 +38,8 @@ class Served:
             return self.model
         if not self.snapshots:
             raise InputError(
-                f"{self.name!r} has no snapshots, so there is no step {step} of it; a folder that "
-                "`pathsum train --snapshots` wrote has some"
+                f"{self.name!r} has no snapshots, so there is no step {step} of it; a run of "
+                "`pathsum train … --set watching.snapshots=20` has some"
             )
         if step not in self.snapshots:
             nearest = min(self.snapshots, key=lambda known: abs(known - step))

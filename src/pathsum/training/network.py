@@ -17,7 +17,6 @@ from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
-from pathsum.training.attention import causal_attention
 from pathsum.training.loss import mean_loss
 from pathsum.training.recipe import Start
 
@@ -172,8 +171,14 @@ class Layer(nn.Module):
         if config.positions == "rotary":
             at = torch.arange(places, device=read.device)
             query, key = rotate(config, query, at), rotate(config, key, at)
-        value = value.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
-        mixed = causal_attention(query, key, value, config.score_scale)
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            value.unflatten(-1, (-1, config.d_head)).transpose(1, 2),
+            is_causal=True,
+            scale=config.score_scale,
+            enable_gqa=config.heads_a_key > 1,
+        )
         return mixed.transpose(1, 2).flatten(2) @ self.W_O
 
     def mlp(self, read: Stream) -> Stream:

@@ -16,7 +16,8 @@ def _sum_of_paths(subject: Subject) -> Measured:
     paths = subject.bench.run(asked).trace.paths()
     remainder = paths.remainder()
     return Measured(
-        f"{paths.count:,} paths leave {remainder:.1g} of the logits",
+        f"{paths.count:,} {'path leaves' if paths.count == 1 else 'paths leave'} "
+        f"{remainder:.1g} of the logits",
         remainder < EXACT,
         view=subject.link("paths", e=0),
     )
