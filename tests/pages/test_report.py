@@ -13,7 +13,7 @@ import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError
 from pathsum.pages.keys import key
-from pathsum.pages.report import assemble, pack, read_report, report, unpack
+from pathsum.pages.report import assemble, pack, read_report, unpack
 from pathsum.pages.wire import decode
 
 
@@ -172,20 +172,3 @@ def test_the_file_names_no_other_host(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     hosts = set(re.findall(r"https?://([\w.-]+)", text))
     assert hosts <= {"www.w3.org", "svelte.dev"}, hosts
-
-
-def test_the_tour_has_its_pictures_of_other_models(tmp_path: Path) -> None:
-    """A report of two layers tells of zero and one layer too, and shows what it tells."""
-    path = tmp_path / "two.html"
-    report("two-layer", path)
-    answers = read_report(path)
-    claims = decode(unpack(answers["paper:{}"]))["claims"]
-    others = [claim for claim in claims if "m=" in claim["view"]]
-    assert others
-    for claim in others:
-        model = re.search(r"m=([\w-]+)", claim["view"])
-        assert model is not None
-        assert any(f'"model":"{model[1]}"' in asked for asked in answers), claim["id"]
-    bugs = next(claim for claim in others if "bug" in claim["id"])
-    shown = dict(re.findall(r"(\w+)=([\w-]+)", bugs["view"]))
-    assert key("trigrams", {"head": shown["hd"], "model": shown["m"]}) in answers

@@ -56,13 +56,13 @@ def recorded(explorer: Explorer) -> Iterator[Recorded]:
     if bench.one(info).snapshots:
         yield Recorded("training", {})
         yield from _steps(explorer)
-    yield from _beside_claims(explorer)
+    yield from beside_claims(explorer)
     for other in bench.served[1:]:
         yield Recorded("model", {"model": other.name})
         yield Recorded("compare", {"other": other.name})
 
 
-def _beside_claims(explorer: Explorer) -> Iterator[Recorded]:
+def beside_claims(explorer: Explorer) -> Iterator[Recorded]:
     """What the tour draws beside claims that are about other models than the report's."""
     try:
         claims = decode(explorer.ask("paper", {}))["claims"]

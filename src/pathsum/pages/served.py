@@ -58,7 +58,8 @@ def serve(model: str | Path | Model) -> Served:
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     has_run = bool(_kept(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last(folder)
-    return Served(loaded.name, str(model), loaded, folder if has_run else None, text)
+    # The name it was asked for by, whatever its file calls it: that is how a reader knows it.
+    return Served(folder.name, str(model), loaded, folder if has_run else None, text)
 
 
 def serve_all(models: Sequence[str | Path | Model]) -> tuple[Served, ...]:
