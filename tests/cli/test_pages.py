@@ -9,7 +9,7 @@ import pytest
 from pathsum.cli.main import main
 from pathsum.server import ExplorerServer
 
-MODEL, NAME = "hand-built-skip-trigrams", "hand-built skip-trigrams"
+MODEL = "hand-built-skip-trigrams"
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_explore_serves_until_it_is_interrupted(
     monkeypatch.setattr(ExplorerServer, "run", lambda self: self.start().close())
     assert main(["explore", MODEL, "hand-built-induction", "--port", "0"]) == 0
     out = capsys.readouterr().out
-    assert f"{NAME} is at http://127.0.0.1:" in out and "closed" in out
+    assert f"{MODEL} is at http://127.0.0.1:" in out and "closed" in out
     assert opened and opened[0] in out
     assert main(["explore", MODEL, "--port", "0", "--no-open"]) == 0
     assert len(opened) == 1

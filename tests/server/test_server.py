@@ -295,7 +295,7 @@ def test_an_interrupt_ends_the_command_cleanly() -> None:
     )
     assert running.stdout is not None
     line = running.stdout.readline()
-    assert "hand-built induction is at http://127.0.0.1:" in line
+    assert "hand-built-induction is at http://127.0.0.1:" in line
     url = line.split(" is at ")[1].split(" ")[0]
     assert b"app" in fetch(url)
     running.send_signal(signal.SIGINT)

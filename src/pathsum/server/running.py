@@ -52,8 +52,8 @@ class ExplorerServer:
         The server has a thread of its own here too. Threads that it makes end with the process, so
         an interrupt need not wait for an answer that takes minutes.
         """
-        self.start()
         try:
+            self.start()
             while self._thread is not None and self._thread.is_alive():
                 self._thread.join(1.0)
         except KeyboardInterrupt:
