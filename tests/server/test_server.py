@@ -286,18 +286,26 @@ class TestRunning:
 @pytest.mark.slow
 def test_an_interrupt_ends_the_command_cleanly() -> None:
     command = [sys.executable, "-m", "pathsum", "explore", "hand-built-induction", "--no-open"]
-    running = subprocess.Popen(
-        [*command, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert running.stdout is not None
-    line = running.stdout.readline()
-    assert "hand-built-induction is at http://127.0.0.1:" in line
-    url = line.split(" is at ")[1].split(" ")[0]
-    assert b"app" in fetch(url)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=20)
+    # A shell that runs the tests in the background has them ignore interrupts, and what they start.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        running = subprocess.Popen(
+            [*command, "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            assert "hand-built-induction is at http://127.0.0.1:" in line
+            assert b"app" in fetch(line.split(" is at ")[1].split(" ")[0])
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=20)
+        finally:
+            running.kill()
     assert running.returncode == 0 and "closed" in out and err == ""
