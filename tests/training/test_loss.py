@@ -52,3 +52,10 @@ def test_a_second_derivative_is_refused() -> None:
     loss = mean_loss(logits, torch.tensor([0, 1]))
     with pytest.raises(FailedError, match="its gradient has none"):
         torch.autograd.grad(loss, logits, create_graph=True)
+
+
+def test_a_probability_too_small_for_its_type_keeps_its_digits() -> None:
+    logits = torch.tensor([[0.0, -95.5, -400.0], [1.0, 2.0, 3.0]])
+    for targets in (torch.tensor([1, 0]), torch.tensor([2, 1])):
+        expected = torch.nn.functional.cross_entropy(logits.double(), targets).item()
+        assert mean_loss(logits, targets).item() == pytest.approx(expected, rel=1e-6)

@@ -55,17 +55,21 @@ def orthogonalise(
     A round is x ← M x with M = a + b G + c G² and G = x xᵀ. Every M is a polynomial of the first G,
     so they commute, and G ← M G M: rounds are width × width, and x is touched twice, not ten times.
     """
-    a, b, c = _QUINTIC
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)
     gram = x @ x.mT
-    product: Tensor | None = None
-    for _ in range(_ROUNDS):
-        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        factor.diagonal(0, -2, -1).add_(a)
-        product = factor if product is None else factor @ product
+    factor = product = _polynomial(gram)
+    for _ in range(_ROUNDS - 1):
         gram = factor @ gram @ factor
-    assert product is not None
+        factor = _polynomial(gram)
+        product = factor @ product
     return product @ x
+
+
+def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "block width width"]:
+    a, b, c = _QUINTIC
+    factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal(0, -2, -1).add_(a)
+    return factor
 
 
 class Muon(Optimizer):

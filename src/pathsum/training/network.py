@@ -1,9 +1,10 @@
 """The transformer to be trained: the same function as `pathsum.model`, packed for speed.
 
 Queries, keys and values of all heads are one parameter and one matrix product; where positions
-enter Q and K, two, because values then read another input. (x + p) W = x W + p W would keep it at
-one, and costs more at the small batches that small models like: p W has n_ctx rows, x W only batch
-times as many. Attention is fused. `to_model` gives the `Model` that computes the same logits.
+enter Q and K, two, because values then read another input (`packed`). (x + p) W = x W + p W would
+keep it at one, and costs more at the small batches that small models like: p W has n_ctx rows, x W
+only batch times as many. Attention is fused. `to_model` gives the `Model` that computes the same
+logits.
 """
 
 import math
@@ -18,6 +19,7 @@ from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
 from pathsum.training.loss import mean_loss
+from pathsum.training.packed import read_with_positions
 from pathsum.training.recipe import Start
 
 
@@ -159,12 +161,12 @@ class Layer(nn.Module):
         config, places = self.config, read.shape[1]
         table = shared if self.W_pos is None else self.W_pos[:places]
         if table is None:
-            placed, value = (read @ self.W_QKV).tensor_split((self.n_placed,), dim=-1)
+            packed = read @ self.W_QKV
         else:
-            W_QK, W_V = self.W_QKV.tensor_split((self.n_placed,), dim=-1)
-            placed, value = (read + table * self.scale) @ W_QK, read @ W_V
-        heads = placed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
-        query, key = heads.split((config.n_heads, config.n_kv_heads), dim=1)
+            packed = read_with_positions(read, table * self.scale, self.W_QKV, self.n_placed)
+        heads = packed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
+        kv = config.n_kv_heads
+        query, key, value = heads.split((config.n_heads, kv, kv), dim=1)
         if config.qk_norm != "none":
             query = F.rms_norm(query, query.shape[-1:], self.q_norm_w, config.norm_eps)
             key = F.rms_norm(key, key.shape[-1:], self.k_norm_w, config.norm_eps)
@@ -174,7 +176,7 @@ class Layer(nn.Module):
         mixed = F.scaled_dot_product_attention(
             query,
             key,
-            value.unflatten(-1, (-1, config.d_head)).transpose(1, 2),
+            value,
             is_causal=True,
             scale=config.score_scale,
             enable_gqa=config.heads_a_key > 1,

@@ -1,0 +1,70 @@
+"""How soon an induction head forms: seconds of training until one head's stripe is 0.5.
+
+The `quick` recipe beside the schedule it was made from, which holds the rate constant and lets it
+fall over the last 40 % of the steps; all else is equal. Both train in turn, fifty steps at a time,
+so that a machine that slows down slows both; looking is not timed. One line a seed.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.measurement import Measurement
+from pathsum.text import Corpus
+from pathsum.training import Recipe, recipe
+from pathsum.training.distributed import World
+from pathsum.training.metrics import unwatched
+from pathsum.training.session import Session
+
+SEEDS = (0, 1)
+STEPS = 50
+STRIPE = 0.5
+
+
+class Race:
+    """One recipe on its way to the stripe."""
+
+    def __init__(self, chosen: Recipe, corpus: Corpus, folder: Path) -> None:
+        here = World(0, 1, torch.device("cpu"))
+        self.session = Session(chosen, corpus, folder, here, "ddp", unwatched)
+        self.seconds = 0.0
+        self.arrived = False
+
+    def go_on(self) -> None:
+        """Some steps, and a look."""
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            self.session.learn()
+        self.seconds += time.perf_counter() - begin
+        sight = self.session.probe.look(self.session.model())
+        self.arrived = sight.induction >= STRIPE
+        if not self.arrived and self.session.step >= self.session.recipe.steps:
+            raise RuntimeError(f"no stripe of {STRIPE} in {self.session.step} steps")
+
+
+def race(seed: int) -> Measurement:
+    """Both recipes, in turn, until both are there."""
+    ours = recipe("two-layer", "quick", seed=seed)
+    others = recipe("two-layer", "quick", seed=seed, schedule__decay=0.4)
+    corpus = Corpus.open(ours.data.corpus, vocabulary=ours.data.vocabulary)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        races = Race(ours, corpus, Path(one)), Race(others, corpus, Path(other))
+        while not all(each.arrived for each in races):
+            for each in races:
+                if not each.arrived:
+                    each.go_on()
+    steps = [each.session.step for each in races]
+    return Measurement(
+        f"two layers, seed {seed}, to a stripe of {STRIPE} ({steps[0]:,} steps)",
+        races[0].seconds,
+        "s",
+        f"constant rate, falling over the last 40 % ({steps[1]:,} steps)",
+        races[1].seconds,
+    )
+
+
+def main() -> list[Measurement]:
+    """One race a seed."""
+    return [race(seed) for seed in SEEDS]
