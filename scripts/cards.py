@@ -23,6 +23,7 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.circuits import composition, copying_ratios
+from pathsum.circuits.probability import told_p
 from pathsum.heads import atlas
 from pathsum.model import Model
 from pathsum.text import Corpus
@@ -241,7 +242,10 @@ def as_text(made: dict[str, Any]) -> str:
     for name, value in made["measured"].items():
         shown = value
         if isinstance(value, dict):
-            shown = ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+            shown = ", ".join(
+                told_p(item) if key == "p" else f"{key} {_short(item)}"
+                for key, item in value.items()
+            )
         lines.append(f"| {name.replace('_', ' ')} | {_short(shown)} |")
     lines += ["", "| check | value | needed | |", "|---|---|---|---|"]
     lines += [
@@ -255,8 +259,21 @@ def as_text(made: dict[str, Any]) -> str:
         f"({origin}), "
         f"vocabulary {corpus['vocabulary']:,}. Intervals are 95 %, over sequences or draws."
     )
-    lines += ["", told, ""]
+    lines += ["", told, "", _recipe_text(Recipe.from_dict(made["recipe"])), ""]
     return "\n".join(lines)
+
+
+def _recipe_text(made: Recipe) -> str:
+    size, rates, schedule = made.config, made.optimiser, made.schedule
+    return (
+        f"{size.n_layers} layers of {size.n_heads} heads × {size.d_head}, d_model {size.d_model}, "
+        f"context {size.n_ctx}; {made.steps:,} steps of {made.batch} sequences, seed {made.seed}; "
+        f"{rates.matrices} {rates.matrix_lr:g} for matrices, AdamW {rates.embedding_lr:g}, "
+        f"{rates.unembedding_lr:g} and {rates.position_lr:g} for embeddings, unembedding and "
+        f"positions, falling over the last {schedule.decay:.0%} of the steps. "
+        f"All of it is in card.json; to repeat it: `pathsum train {made.name} --preset "
+        f"{made.about.partition(':')[0]}`."
+    )
 
 
 def _short(value: Any) -> str:

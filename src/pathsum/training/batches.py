@@ -1,5 +1,7 @@
 """Batches: which windows of the text a step learns from, decided by seed and step alone."""
 
+from itertools import groupby
+
 import numpy as np
 import torch
 from jaxtyping import Int
@@ -35,16 +37,23 @@ class Batches:
 
     def at(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tokens, Tokens]:
         """Inputs and targets of a step, or one of several equal parts of them."""
-        rows = range(part * self.batch // parts, (part + 1) * self.batch // parts)
-        windows = torch.cat([self._window(step * self.batch + row) for row in rows])
-        start = torch.full((len(rows), 1), self.start)
-        return torch.cat((start, windows[:, :-1]), dim=1), windows
+        first = step * self.batch
+        numbers = range(
+            first + part * self.batch // parts, first + (part + 1) * self.batch // parts
+        )
+        by_epoch = groupby(numbers, key=lambda number: number // self.windows)
+        read = [self._windows(epoch, list(some)) for epoch, some in by_epoch]
+        windows = read[0] if len(read) == 1 else torch.cat(read)
+        inputs = torch.empty_like(windows)
+        inputs[:, 0] = self.start
+        inputs[:, 1:] = windows[:, :-1]
+        return inputs, windows
 
-    def _window(self, number: int) -> Int[Tensor, "1 pos"]:
-        epoch, place = divmod(number, self.windows)
+    def _windows(self, epoch: int, numbers: list[int]) -> Int[Tensor, "window pos"]:
         if epoch != self._epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             self._offset = int(generator.integers(self.n_ctx))
             self._order = generator.permutation(self.windows)
             self._epoch = epoch
-        return self.shards.windows([int(self._order[place])], self.n_ctx, self._offset)
+        places = [int(self._order[number % self.windows]) for number in numbers]
+        return self.shards.windows(places, self.n_ctx, self._offset)

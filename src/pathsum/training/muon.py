@@ -55,14 +55,16 @@ def orthogonalise(
     A round is x ← M x with M = a + b G + c G² and G = x xᵀ. Every M is a polynomial of the first G,
     so they commute, and G ← M G M: rounds are width × width, and x is touched twice, not ten times.
     """
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)
     gram = x @ x.mT
+    # ‖x‖² is G's trace: dividing G by it, and M by its root, spares dividing the larger x.
+    square = gram.diagonal(0, -2, -1).sum(-1)[:, None, None].clamp(min=_TINY**2)
+    gram = gram / square
     factor = product = _polynomial(gram)
     for _ in range(_ROUNDS - 1):
         gram = factor @ gram @ factor
         factor = _polynomial(gram)
         product = factor @ product
-    return product @ x
+    return (product / square.sqrt()) @ x
 
 
 def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "block width width"]:
@@ -106,9 +108,13 @@ class Muon(Optimizer):
             steps = orthogonalise(torch.cat([split for _, _, split in alike]))
             parts = steps.split([len(split) for _, _, split in alike])
             for (parameter, group, _), part in zip(alike, parts, strict=True):
-                step = group["blocks"].join(part)
-                parameter.mul_(1 - group["lr"] * group["decay"])
-                parameter.add_(like(parameter, step), alpha=-group["lr"])
+                if group["decay"]:
+                    parameter.mul_(1 - group["lr"] * group["decay"])
+                if dist.is_initialized():
+                    step = like(parameter, group["blocks"].join(part))
+                    parameter.add_(step, alpha=-group["lr"])
+                else:
+                    group["blocks"].split(parameter).add_(part, alpha=-group["lr"])
         return loss
 
     def _pushed(self, parameter: Parameter, momentum: float) -> Tensor:
