@@ -25,9 +25,10 @@ import pathsum as ps
 from pathsum.circuits import composition, copying_ratios
 from pathsum.circuits.probability import told_p
 from pathsum.heads import atlas
+from pathsum.heads.induction_stripe import stripe
 from pathsum.model import Model
 from pathsum.text import Corpus
-from pathsum.text.probes import random_repeats
+from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
 from pathsum.training.checkpoint import read_run
 from pathsum.training.probe import often_seen, token_losses
@@ -125,7 +126,19 @@ def of_repeats(model: Model, draws: int = 64, length: int = 64) -> dict[str, Any
         "repeat_second_time": Measured.of(second),
         "repeat_drop": Measured.of(first - second),
         "uniform_guessing": math.log(len(pool)),
+        f"best_stripe_on_repeats_of_{length}": best_stripe(model, probe),
     }
+
+
+def best_stripe(model: Model, probe: RepeatedTokens) -> Measured:
+    """The induction stripe of the head that has most of it; long repeats distract more."""
+    traces = [model.trace(part) for part in probe.tokens.split(TOGETHER)]
+    stripes = [
+        torch.cat([stripe(trace.patterns[layer], probe) for trace in traces])
+        for layer in range(model.config.n_layers)
+    ]
+    draws = torch.cat(stripes, dim=1)
+    return Measured.of(draws[:, int(draws.mean(0).argmax())])
 
 
 def of_heads(model: Model) -> dict[str, Any]:

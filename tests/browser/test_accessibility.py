@@ -26,12 +26,28 @@ def test_no_violations(page: Page, live: str, place: str, scheme: Any) -> None:
     page.goto(f"{live}{PLACES[place]}")
     expect(page.get_by_role("heading").first).to_be_visible()
     settled(page)
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_help_has_none_either(page: Page, live: str, scheme: Any) -> None:
+    if not AXE.is_file():
+        missing("axe-core is not installed (make web brings it)")
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{live}#/circuit")
+    settled(page)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations(page) == []
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds, in words."""
     # Evaluated by the driver, not by the page: its policy forbids scripts that are not its own.
     page.evaluate(AXE.read_text(encoding="utf-8"))
     rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
     found = page.evaluate("rules => axe.run(document, rules)", rules)
-    told = [
+    return [
         f"{one['id']}: {one['help']} ({len(one['nodes'])}×, {one['nodes'][0]['target']})"
         for one in found["violations"]
     ]
-    assert told == []

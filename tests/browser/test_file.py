@@ -39,3 +39,18 @@ def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:
     with page.expect_download() as started:
         page.get_by_role("button", name="CSV", exact=True).click()
     assert re.match(rb"\W*destination", Path(started.value.path()).read_bytes())
+
+
+def test_both_sides_of_a_comparison_are_in_it(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/compare")
+    settled(page)
+    for model in ("two-layer", "one-layer"):
+        expect(page.get_by_role("heading", name=f"L0H1 of {model}")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Attention of L0H1"))).to_have_count(2)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_it_helps(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/circuit")
+    page.get_by_role("button", name="how to read it").click()
+    expect(page.get_by_role("dialog")).to_contain_text("K, dashed")

@@ -8,12 +8,29 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, SIZE, Watched
 from tests.pages.variants import hostile
 
+from pathsum.model import Config, random_model
 from pathsum.pages.explorer import Explorer
 from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 
 VIEWS = ("Text", "Atlas", "Circuit", "Paths", "Training", "Paper", "Compare")
+
+
+# How long script, style and layout take after the pointer comes over an element, 40 times.
+HOVERS = """async (selector) => {
+  const all = [...document.querySelectorAll(selector)], taken = [];
+  for (let i = 0; i < 40; i++) {
+    await new Promise((done) => requestAnimationFrame(done));
+    const from = performance.now();
+    const over = new PointerEvent("pointerover", { bubbles: true, composed: true });
+    all[(17 * i + 5) % all.length].dispatchEvent(over);
+    await Promise.resolve();
+    document.body.offsetHeight;
+    taken.push(performance.now() - from);
+  }
+  return taken;
+}"""
 
 
 def settled(page: Page) -> None:
@@ -78,7 +95,8 @@ def test_a_deep_link_shows_what_it_says(page: Page, live: str) -> None:
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
 
 
-def test_a_stale_link_is_no_error(page: Page, live: str) -> None:
+def test_a_stale_link_is_no_error(page: Page, live: str, watched: Watched) -> None:
+    watched.may_be_refused = True  # nobody knows a model called gone
     page.goto(f"{live}#/text?e=99&h=L7H7&t=4000&w=nothing&s=12&m=gone")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
     page.goto(f"{live}#/no-such-view?x=1")
@@ -92,6 +110,47 @@ def test_typing_a_text_runs_it(page: Page, live: str) -> None:
     expect(page.get_by_role("listbox")).to_contain_text("add")
     expect(page).to_have_url(re.compile("x=def"))
     expect(page.get_by_role("listbox")).to_have_attribute("aria-label", re.compile(r"1\d tokens"))
+
+
+def test_the_matrix_stays_while_a_text_is_typed(page: Page, live: str) -> None:
+    probe(page, live)
+    matrix = page.locator("section.pattern canvas").first
+    matrix.evaluate("each => { each.isTheOldOne = true }")
+    for text in ("def one", "def one(two)", "class Other:\n    pass"):
+        page.get_by_role("textbox").first.fill(text)
+        expect(page).to_have_url(re.compile(f"x={text[:3]}"))
+        expect(page.get_by_role("listbox")).to_contain_text(text.split()[0])
+        expect(page.get_by_role("listbox")).not_to_contain_text("end5vel")
+        assert matrix.evaluate("each => each.isTheOldOne")
+
+
+def test_a_long_text_on_many_heads_is_smooth(
+    context: BrowserContext, watched: Watched, pictures: Path
+) -> None:
+    """1,024 tokens on 144 heads: every focus repaints at once, on a busy machine a little later."""
+    model = random_model(Config(12, 12, 96, 8, 300, 1024), seed=0)
+    server = ExplorerServer(Explorer([model]), port=0).start()
+    watched.allowed += (server.url,)
+    try:
+        page = context.new_page()
+        watched.attach(page)
+        ids = ",".join(str((37 * place) % 300) for place in range(1024))
+        page.goto(f"{server.url}#/text?i={ids}")
+        expect(page.get_by_role("img", name=re.compile("from each destination"))).to_be_visible()
+        expect(page.locator("[data-head]")).to_have_count(144)
+        settled(page)
+        for what in ("[role=option]", "[data-head]"):
+            taken = page.evaluate(HOVERS, what)
+            middle = sorted(taken)[len(taken) // 2]
+            print(f"hovering {what}: {middle:.1f} ms of script, style and layout in the middle")
+            # 4 ms on an idle machine; a tenth of a second would be felt on any.
+            assert middle < 100
+        # Pictures of heads are one canvas: a hundred would be painted one by one.
+        assert page.locator("section[aria-label=Heads] canvas").count() == 1
+        page.screenshot(path=pictures / "long.png")
+        assert watched.errors == [] and watched.strangers() == []
+    finally:
+        server.close()
 
 
 def test_a_long_text_is_cut_visibly(page: Page, live: str) -> None:
@@ -125,6 +184,42 @@ def test_the_keyboard_is_enough(page: Page, live: str) -> None:
     before = page.evaluate(colour)
     page.keyboard.press("Shift+D")
     page.wait_for_function(f"{colour} !== '{before}'")
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "Head"])
+def test_every_view_says_how_to_read_it(page: Page, live: str, view: str) -> None:
+    page.goto(f"{live}#/{view.lower()}")
+    page.get_by_role("button", name="how to read it").click()
+    dialog = page.get_by_role("dialog", name="How to read this view")
+    expect(dialog.get_by_role("heading", name="To try")).to_be_visible()
+    expect(dialog.get_by_role("heading", name="Keys")).to_be_visible()
+    expect(dialog).to_contain_text("docs/")
+
+
+def test_the_papers_induction_scatter_is_ready(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/atlas")
+    ready = page.get_by_label("Ready choice of axes")
+    ready.select_option(label="prefix matching and copying on data")
+    expect(page).to_have_url(re.compile("ax=prefix_matching"))
+    ready.select_option(label="the paper's induction scatter")
+    expect(page).to_have_url(re.compile("ax=copying_weights&ay=matching_through_previous"))
+    plot = page.get_by_role("img", name=re.compile("matching through previous token up"))
+    expect(plot).to_be_visible()
+    # The induction head stands in the corner: nobody further right or higher.
+    groups = plot.locator("g").filter(has=page.locator("circle"))
+    places = {}
+    for group in groups.all():
+        dot = group.locator("circle")
+        name = group.locator("text").text_content() if group.locator("text").count() else ""
+        places[name] = (
+            float(dot.get_attribute("cx") or "nan"),
+            float(dot.get_attribute("cy") or "nan"),
+        )
+    assert places["L1H2"] == (
+        max(place[0] for place in places.values()),
+        min(place[1] for place in places.values()),
+    )
+    page.screenshot(path=pictures / "scatter.png")
 
 
 def test_every_tab_has_a_key(page: Page, live: str) -> None:

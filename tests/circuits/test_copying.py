@@ -81,7 +81,10 @@ def test_the_null_keeps_the_embeddings():
     direct = positivity(torch.linalg.eigvals(W_O @ product @ W_V))
     isotropic = null_ratios(torch.eye(24, dtype=torch.float64), 6, draws=2000)
     quantiles = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
-    assert torch.allclose(drawn.quantile(quantiles), direct.quantile(quantiles), atol=0.07)
+    # The law is symmetric and has two peaks, so a median of it says nothing: sizes are compared.
+    assert torch.allclose(
+        drawn.abs().quantile(quantiles), direct.abs().quantile(quantiles), atol=0.07
+    )
     assert float(drawn.std()) > 1.5 * float(isotropic.std())
     assert abs(float(drawn.mean())) < 4 * float(drawn.std()) / math.sqrt(2000)
 

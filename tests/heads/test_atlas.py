@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.circuits.probability import ProbabilityColumn, counted_p, told_p
 from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads.atlas import Atlas, HeadEntry
@@ -50,6 +51,11 @@ def test_every_score_says_what_chance_gives() -> None:
     names = {info.name for info in found.infos}
     assert set(found["L0H0"].scores) <= names
     assert all(info.reason and info.citation and info.formula for info in found.infos)
+    for info in found.infos:  # one plain sentence each, of its own
+        assert info.about.endswith(".") and info.about.count(".") == 1, info.name
+    assert len({info.about for info in found.infos}) == len(found.infos)
+    with pytest.raises(InputError, match="no score 'inducton'.*did you mean 'induction'"):
+        found.values("inducton")
 
 
 def test_scores_do_not_depend_on_the_basis() -> None:
@@ -79,6 +85,20 @@ def test_a_head_that_does_nothing_has_no_p() -> None:
 def test_p_counts_the_draws_at_or_above() -> None:
     null = torch.arange(9.0)
     assert against_null(torch.full((2, 1), 7.0), null)[0].p == pytest.approx(3 / 10)
+
+
+def test_no_p_is_written_as_zero() -> None:
+    assert told_p(0.0) == "p < 0.001" and told_p(0.02) == "p 0.02"
+    assert told_p(1 / 401, drawn=400) == "p < 0.0025"
+    assert told_p(2 / 401, drawn=400) == "p 0.005"
+    assert told_p(float("nan")) == "p –"
+    assert ProbabilityColumn().write(0.0) == "< 1e-12"
+    assert ProbabilityColumn().write(2e-5) == "2.0e-05"
+    assert counted_p(200).write(1 / 201) == "< 0.005"
+    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    said = " ".join(line for entry in found for line in entry.evidence)
+    assert "p < 0.005" in said and "p < 0.001" in said
+    assert not re.search(r"p 0(?![.\d])", said)
 
 
 @pytest.mark.parametrize("positions", ["residual", "rotary", "none"])
@@ -121,7 +141,7 @@ def test_a_page_shows_every_head_and_score() -> None:
     assert page.count("<tr>") == 1 + len(found)
     for entry in found:
         assert f">{entry.head}</th>" in page and f">{entry.kind}</td>" in page
-    shown = [info for info in found.infos if info.name in found["L0H0"].scores]
+    shown = [info for info in found.infos if info.name not in found.absent]
     assert page.count("<td") == len(found) * (1 + len(shown))
     assert "K-composition with L0H0" in page  # the evidence
     assert not re.search(r"https?://|src=|<script|@import|url\(", page)

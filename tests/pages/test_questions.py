@@ -11,9 +11,13 @@ import torch
 from tests.pages.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.pages.asking import AboutModel
 from pathsum.pages.explorer import Explorer
+from pathsum.pages.probes import sequences
 from pathsum.pages.questions import QUESTIONS, find_question
 from pathsum.pages.wire import decode
+from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
+from pathsum.sources.named import bundled_names
 
 _EXPLORERS: dict[str, Explorer] = {}
 
@@ -218,6 +222,42 @@ def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.Mon
             assert share.min() >= sparse["kept"] - 1e-2
 
 
+def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pathsum.pages.rows.MOST_TOKENS", 10)
+    page = decode(Explorer([ALL["two layers"]()]).ask("head", {"head": "L0H0"}))
+    assert {row["token"] for row in page["ov_rows"]} <= set(range(10))
+    assert "rows are chosen among the 10 first tokens" in page["note"]
+    page = decode(Explorer([ALL["hostile tokens"]()]).ask("head", {"head": "L0H0"}))
+    assert {row["token"] for row in page["ov_rows"]} <= set(range(30, 40))  # as they are counted
+    assert "10 most common" in page["note"]
+
+
+def test_ablations_are_those_of_the_library() -> None:
+    explorer = explorer_of("two layers")
+    model, asked = explorer.workbench.served[0].model, AboutModel()
+    found = decode(explorer.ask("ablation", {"head": "L1H1"}))
+    costs = {(row["on"], row["intervention"]): row["cost"] for row in found["rows"]}
+    shares = {(row["on"], row["description"]): row["recovered"] for row in found["descriptions"]}
+    ways = {
+        "writes nothing": {},
+        "writes nothing, later patterns kept": {"after": After.PATTERNS_PRESERVED},
+        "writes its mean": {"knockout": Knockout.MEAN},
+        "attends to the first token": {"knockout": Knockout.FIRST},
+    }
+    for on in sequences(explorer.workbench, asked):
+        where = {"from_position": on.first}
+        for what, how in ways.items():
+            cost = ablate(model, "L1H1", on.tokens, **where, **how).cost.value
+            assert costs[on.name, what] == pytest.approx(cost, abs=1e-5), what
+        for described in ({"pattern": "previous"}, {"ov": CopyingPart()}):
+            other = replace(model, "L1H1", on.tokens, **where, **described)
+            share = None if other.share is None else pytest.approx(other.share.value, rel=1e-3)
+            assert shares[on.name, other.description] == share
+    assert len(costs) == 8 and len(shares) == 12
+
+
 def test_the_same_question_is_computed_once() -> None:
     explorer = Explorer([ALL["two layers"]()])
     assert explorer.ask("run", {"ids": "1,2"}) is explorer.ask("run", {"ids": "1,2"})
@@ -226,7 +266,7 @@ def test_the_same_question_is_computed_once() -> None:
 def test_models_have_names_of_their_own() -> None:
     explorer = Explorer([ALL["two layers"](), ALL["one layer"]()])
     info = decode(explorer.ask("model"))
-    assert len(set(info["models"])) == 2
+    assert len(set(info["models"])) == 2 + len(bundled_names())
     other = decode(explorer.ask("model", {"model": info["models"][1]}))
     assert other["n_layers"] == 1 and other["models"] == info["models"]
 
@@ -235,14 +275,20 @@ def test_the_bundled_models_can_be_asked_about_beside_any_other() -> None:
     explorer = explorer_of("hand-built induction")
     info = decode(explorer.ask("model", {"model": "zero-layer"}))
     assert info["n_layers"] == 0 and info["models"][0] == explorer.name
+    assert set(bundled_names()) < set(info["models"])
+    alone = Explorer([ALL["one layer"]()], beside=())
+    assert decode(alone.ask("model"))["models"] == [alone.name]
 
 
 def test_tokens_without_text_are_listed() -> None:
     told = decode(explorer_of("two layers").ask("vocabulary"))
     assert told["undecodable"] == list(range(40)) and set(told["tokens"]) == {""}
     told = decode(Explorer(["two-layer"]).ask("vocabulary"))
-    assert " self" in told["tokens"] and len(told["tokens"]) == 1024
-    assert 0 < len(told["undecodable"]) < 200
+    model = Explorer(["two-layer"]).workbench.served[0].model
+    assert len(told["tokens"]) == model.config.d_vocab and model.tokenizer is not None
+    common = model.tokenizer.encode(" the")[-1]
+    assert told["tokens"][common] == model.tokenizer.text(common)
+    assert 0 < len(told["undecodable"]) < len(told["tokens"]) // 4
 
 
 def test_the_tour_holds_on_the_hand_built_model() -> None:
@@ -256,7 +302,11 @@ def test_the_tour_holds_on_the_hand_built_model() -> None:
 
 @pytest.mark.slow
 def test_the_tour_of_the_bundled_model_holds() -> None:
-    claims = claims_of(Explorer(["two-layer"]))
+    explorer = Explorer(["two-layer"])
+    claims = claims_of(explorer)
+    assert {claim["model"] for claim in claims.values()} <= set(
+        decode(explorer.ask("model"))["models"]
+    )
     assert 15 <= len(claims) <= 24
     assert claims["zero-bigram"]["model"] == "zero-layer"
     assert claims["zero-bigram"]["view"].startswith("#/text?m=zero-layer")

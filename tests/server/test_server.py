@@ -19,6 +19,7 @@ import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, InputError
 from pathsum.pages.explorer import Explorer
+from pathsum.pages.under_way import StoppedError, UnderWay
 from pathsum.pages.wire import decode
 from pathsum.server import ExplorerServer
 from pathsum.server.app import MOST_BYTES, make_app
@@ -265,14 +266,17 @@ class TestRunning:
 
     def test_explore_in_a_notebook_is_a_widget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("anywidget")
-        monkeypatch.setattr(sys.modules["pathsum.server.explore"], "in_notebook", lambda: True)
+        module = sys.modules["pathsum.server.explore"]
+        monkeypatch.setattr(module, "in_jupyter", lambda: True)
         widget = ps.explore(ALL["two layers"](), place="/atlas")
         assert widget.place == "/atlas"
+        monkeypatch.setattr(module, "in_marimo", lambda: True)
+        assert ps.explore(ALL["two layers"]()).height < 610 < widget.height
 
     def test_a_script_is_no_notebook(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from pathsum.server.explore import in_notebook
+        from pathsum.server.explore import in_jupyter, in_marimo
 
-        assert not in_notebook()
+        assert not in_jupyter() and not in_marimo()
 
         class Marimo:
             @staticmethod
@@ -280,7 +284,58 @@ class TestRunning:
                 return True
 
         monkeypatch.setitem(sys.modules, "marimo", Marimo)
-        assert in_notebook()
+        assert in_marimo()
+
+
+ENDS_UNDER_AN_ANSWER = """
+import threading, time
+import pathsum as ps
+from pathsum.server import ExplorerServer
+config = ps.Config(n_layers=8, n_heads=8, d_model=128, d_head=16, d_vocab=3000, n_ctx=256)
+page = ps.explore(ps.random_model(config), port=0)
+{ask}
+threading.Thread(target=ask, daemon=True).start()
+while not page.explorer.busy:
+    time.sleep(0.01)
+time.sleep(0.5)
+print("busy", page.explorer.busy)
+"""
+ASK = """
+def ask():
+    from urllib.request import Request, urlopen
+    urlopen(Request(page.url + "api/atlas", b"{}", {"content-type": "application/json"})).read()
+"""
+
+
+def test_a_script_may_end_while_an_answer_is_computed() -> None:
+    script = ENDS_UNDER_AN_ANSWER.replace("{ask}", ASK)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "busy True" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert "terminate" not in done.stderr
+
+
+def test_what_is_under_way_is_given_up() -> None:
+    under_way, begun, left = UnderWay(), threading.Event(), list[str]()
+
+    def compute() -> None:
+        try:
+            with under_way.answering():
+                begun.set()
+                while True:
+                    sum(range(100))
+        except StoppedError:
+            left.append("stopped")
+
+    thread = threading.Thread(target=compute, daemon=True)
+    thread.start()
+    assert begun.wait(10) and under_way.busy
+    assert under_way.stop(10.0) and not under_way.busy
+    thread.join(10)
+    assert left == ["stopped"]
+    assert under_way.stop(0.1)  # nothing to stop
 
 
 @pytest.mark.slow

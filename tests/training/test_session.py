@@ -16,11 +16,13 @@ from tests.training.tiny import tiny_recipe, write_text
 
 import pathsum as ps
 from pathsum.errors import FailedError, InputError
+from pathsum.text import Corpus
 from pathsum.text.cache import locked
 from pathsum.training import Metrics, Recipe, read_snapshots, train
 from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
-from pathsum.training.metrics import read_metrics
+from pathsum.training.distributed import World
+from pathsum.training.metrics import read_metrics, unwatched
 from pathsum.training.session import Session
 
 
@@ -249,6 +251,24 @@ def test_every_kind_of_model_trains(text: Path, tmp_path: Path, changes: dict[st
     trained = run.model.config
     asked = {key.removeprefix("model__"): v for key, v in changes.items() if "model__" in key}
     assert {key: getattr(trained, key) for key in asked} == asked
+
+
+def test_products_in_half_precision_learn_as_whole_ones_do(text: Path, tmp_path: Path) -> None:
+    here = World(0, 1, torch.device("cpu"))
+    losses: dict[str, list[float]] = {}
+    for precision in ("float32", "bfloat16"):
+        chosen = tiny_recipe(text, precision=precision)
+        corpus = Corpus.open(str(text), vocabulary=280, held_out=0.1)
+        session = Session(chosen, corpus, tmp_path, here, "ddp", unwatched)
+        for _ in range(25):
+            session.learn()
+        found = [float(loss) for loss in session._losses]  # pyright: ignore[reportPrivateUsage]
+        losses[precision] = found
+        assert all(one.dtype == torch.float32 for one in session.network.parameters())
+    whole, half = losses["float32"], losses["bfloat16"]
+    assert whole != half
+    assert half[-1] < 0.9 * half[0]
+    assert half == pytest.approx(whole, rel=0.02)
 
 
 def test_metrics_go_to_tensorboard_where_it_is_installed(

@@ -28,6 +28,7 @@ from pathsum.circuits.basis import (
     unembed_through,
 )
 from pathsum.circuits.positional import WINDOW, positional
+from pathsum.circuits.probability import counted_p
 from pathsum.circuits.qk import token_keys, token_queries
 from pathsum.circuits.tokens import token_frequencies
 from pathsum.errors import InputError
@@ -79,7 +80,7 @@ class HeadAlignment(Record, kind="head-alignment"):
         columns = (
             *(text_column(self.left), text_column(self.right), Column("alike", "+.3f")),
             *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
-            Column("p", ".3f"),
+            counted_p(self.draws),
         )
         ranked = sorted(self.matches, key=lambda match: -match.score)
         rows = tuple((str(m.left), str(m.right), m.score, m.qk, m.ov, m.null, m.p) for m in ranked)

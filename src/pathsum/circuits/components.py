@@ -20,6 +20,7 @@ from pathsum.algebra.subspaces import principal_angles
 from pathsum.circuits.composition_null import Moments, chance
 from pathsum.circuits.edges import KINDS, CompositionKind
 from pathsum.circuits.factors import read_factor, write_factor
+from pathsum.circuits.probability import ProbabilityColumn, told_p
 from pathsum.circuits.sides import Center, check_offset, is_centred
 from pathsum.circuits.subspaces import rank_of
 from pathsum.errors import HeadError, InputError
@@ -80,17 +81,17 @@ class PairComponents(Record, kind="composition-pair"):
         columns = (
             *(Column("written"), Column("read")),
             *(Column("of OV²", ".1%"), Column("of M²", ".1%")),
-            *(Column("|cos|"), Column("p", ".1e"), Column("of score²", ".1%")),
+            *(Column("|cos|"), ProbabilityColumn(), Column("of score²", ".1%")),
         )
         kind = self.composition.upper()
         return Table(
             columns,
             lines,
             f"{self.writer} → {self.reader}, {kind}-composition, {self.model}",
-            f"score {self.score:.3f}, excess {self.excess:+.3f}, z {self.z:+.1f}, p {self.p:.1e}; "
-            f"a random rotation scores {self.score - self.excess:.3f}.\n"
+            f"score {self.score:.3f}, excess {self.excess:+.3f}, z {self.z:+.1f}, "
+            f"{told_p(self.p)}; a random rotation scores {self.score - self.excess:.3f}.\n"
             f"Projection kernel {self.kernel:.3f}, by chance {self.kernel_chance:.3f} "
-            f"(z {self.kernel_z:+.1f}, p {self.kernel_p:.1e}); smallest principal angle "
+            f"(z {self.kernel_z:+.1f}, {told_p(self.kernel_p)}); smallest principal angle "
             f"{float(self.angles[0]):.0f}°.",
         )
 
@@ -105,7 +106,7 @@ class PairComparison(Record, kind="composition-kinds"):
         """One row a kind."""
         columns = (
             *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
-            *(Column("excess", "+.3f"), Column("z", "+.1f"), Column("p", ".1e")),
+            *(Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
             *(Column("kernel"), Column("by chance")),
         )
         rows = tuple(

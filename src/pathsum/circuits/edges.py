@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pathsum.circuits.composition_null import chance_of
+from pathsum.circuits.probability import ProbabilityColumn
 from pathsum.errors import InputError, near_misses
 from pathsum.result import Column, Record, Table, text_column
 
@@ -64,7 +65,7 @@ class Edges(Record, kind="composition-edges"):
         """One row an edge."""
         columns = (
             *(text_column("writes"), text_column("reads"), text_column("by")),
-            *(Column("score"), Column("excess", "+.3f"), Column("z", "+.1f"), Column("p", ".1e")),
+            *(Column("score"), Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
         )
         rows = tuple(
             (e.writer, e.reader, e.kind.upper(), e.score, e.excess, e.z, e.p) for e in self.edges

@@ -17,22 +17,32 @@ from pathsum.model import HeadName, Model
 
 @torch.no_grad()
 def null_matching_spectra(
-    model: Model, reader: HeadName, *, draws: int = DRAWS, seed: int = 0
+    model: Model, writer: HeadName, *, draws: int = DRAWS, seed: int = 0
 ) -> Complex[Tensor, "draws k"]:
-    """Eigenvalues of heads drawn at random in the place of reader and writer; scale is free."""
-    model.head(reader)
-    product = embedding_product(model, 0)
+    """Eigenvalues of heads drawn at random in the place of `writer` and of a reader above it.
+
+    The same for all writers of a layer, and for Q- and K-composition: the product of embeddings
+    that the query side reads through is the transpose of the key side's. Scale is free.
+    """
+    product = embedding_product(model, model.head(writer).id.layer)
     return null_spectra(product, model.config.d_head, order=2, draws=draws, seed=seed)
 
 
 def embedding_product(model: Model, layer: int) -> Float[Tensor, "d d"]:
-    """(W_E − mean over tokens)ᵀ W_E, embeddings as a layer reads them, in blocks of tokens."""
+    """(W_E − mean over tokens)ᵀ W_E, in blocks of tokens.
+
+    On the left embeddings as `layer` reads them, on the right as a deeper layer does, which is
+    without a scale.
+    """
     W_E, scales = model.weights.W_E, read_scales(model.weights, layer)
-    total, ones = W_E.new_zeros(W_E.shape[1], W_E.shape[1]), W_E.new_zeros(W_E.shape[1])
+    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
+    total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
     for start in range(0, len(W_E), ROWS):
         rows = W_E[start : start + ROWS]
-        if scales is not None:
-            rows = rows * scales[start : start + ROWS, None]
-        total.addmm_(rows.T, rows)
-        ones += rows.sum(0)
-    return total - torch.outer(ones, ones) / len(W_E)
+        keys = rows if scales is None else rows * scales[start : start + ROWS, None]
+        total.addmm_((keys - mean).T, rows)
+    if model.config.norm == "layer":
+        # Reads are centred, so what the ones-direction holds reaches no head.
+        total = total - total.mean(0)
+        total = total - total.mean(1, keepdim=True)
+    return total

@@ -57,6 +57,11 @@ class TokenMoments:
         return self._sums[1]
 
     @cached_property
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """The covariance of embeddings over tokens, as read."""
+        return self.second - self.mean.outer(self.mean)
+
+    @cached_property
     def _sums(self) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
         W_E, p = self.model.weights.W_E, self.frequencies
         scales = read_scales(self.model.weights, self.layer)
@@ -87,11 +92,14 @@ def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) ->
 def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
     """Position vectors, in the inputs of W_Q and W_K or in the stream."""
     config = head.model.config
-    scores = position_scores(head, shared)
-    rows = _by_offset(scores, window)
     scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
     attention = None
-    if scaled and config.qk_norm == "none":
+    queries, keys = _position_sides(head, shared)
+    if not scaled or config.qk_norm != "none":
+        rows = _products_by_offset(queries, keys, window)
+    else:
+        scores = queries @ keys.T
+        rows = _by_offset(scores, window)
         attention = _by_offset(attention_pattern(scores[None, None])[0, 0], window).mean(0)
     Q, K = _content(head, shared)
     content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
@@ -124,11 +132,19 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
     mean = shared.mean @ W_Q
     Q = W_Q.T @ shared.second @ W_Q
     Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
-    return Q, W_K.T @ (shared.second - shared.mean.outer(shared.mean)) @ W_K
+    return Q, W_K.T @ shared.covariance @ W_K
 
 
 def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Tensor, "dest src"]:
-    """posQ[i] · posK[j] for all places, b_Q's part of the query included, in float64.
+    """posQ[i] · posK[j] for all places, b_Q's part of the query included, in float64."""
+    queries, keys = _position_sides(head, shared)
+    return queries @ keys.T
+
+
+def _position_sides(
+    head: Head, shared: TokenMoments | None
+) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
+    """posQ, scaled as scores are, and posK.
 
     Where positions are in the stream of a model that normalises, layer 0 takes the scale that a
     place has on average over tokens; deeper it is left out.
@@ -153,7 +169,7 @@ def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Ten
         queries = queries * layer.q_norm_w
     if layer.k_norm_w is not None:
         keys = keys * layer.k_norm_w
-    return queries.double() @ keys.double().T * config.score_scale
+    return queries.double() * config.score_scale, keys.double()
 
 
 def _place_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
@@ -223,3 +239,11 @@ def _by_offset(scores: Float[Tensor, "dest src"], window: int) -> Float[Tensor, 
     """scores[i, i − Δ] for the destinations that see every offset of the window."""
     i = torch.arange(window - 1, len(scores), device=scores.device)[:, None]
     return scores[i, i - torch.arange(window, device=scores.device)]
+
+
+def _products_by_offset(
+    queries: Float[Tensor, "dest k"], keys: Float[Tensor, "src k"], window: int
+) -> Float[Tensor, "late window"]:
+    """The same of `queries @ keys.T`, which is not made: a context is longer than its window."""
+    windows = keys.unfold(0, window, 1).flip(-1)  # [late, k, window], offset 0 first
+    return (queries[window - 1 :, None] @ windows)[:, 0]

@@ -9,6 +9,7 @@ from torch import Tensor
 from pathsum.circuits.composition_null import Moments, chance
 from pathsum.circuits.edges import KINDS, CompositionKind
 from pathsum.circuits.factors import read_factor, write_factor
+from pathsum.circuits.probability import ProbabilityColumn
 from pathsum.circuits.sides import Center, is_centred
 from pathsum.circuits.subspaces import basis
 from pathsum.model import Model
@@ -57,7 +58,7 @@ class ProjectionKernel(Record, kind="projection-kernel"):
         rows.sort(key=lambda row: -row[5])
         columns = (
             *(text_column("writes"), text_column("reads"), text_column("by")),
-            *(Column("kernel"), Column("by chance"), Column("z", "+.1f"), Column("p", ".1e")),
+            *(Column("kernel"), Column("by chance"), Column("z", "+.1f"), ProbabilityColumn()),
         )
         return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}")
 

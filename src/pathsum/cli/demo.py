@@ -57,7 +57,7 @@ def _write_report(file: Path) -> None:
     from pathsum.pages.report import report
     from pathsum.pages.served import serve
 
-    _say("4. All of it as one page, to open in a browser", bold=True)
+    _say("5. All of it as one page, to open in a browser", bold=True)
     one_thread_if_small(serve("two-layer"))
     with progress() as advance:
         written = report("two-layer", file, progress=advance)

@@ -1,7 +1,5 @@
 """`pathsum explore`: look at a model in a browser."""
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -46,8 +44,3 @@ def explore(
         webbrowser.open(server.url)
     server.run()
     out.print("closed")
-    if explorer.busy:
-        # An answer that takes minutes is still being computed in a thread, and ending the
-        # interpreter under it would crash; there is nothing left to save.
-        sys.stdout.flush()
-        os._exit(0)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from rich.console import Group, RenderableType
@@ -10,16 +10,29 @@ from rich.text import Text
 
 from pathsum.circuits.basis import require_heads
 from pathsum.circuits.composition import composition
-from pathsum.circuits.positional import positional
+from pathsum.circuits.positional import OffsetProfile, positional
+from pathsum.circuits.probability import LEAST_IN_WORDS, ProbabilityColumn
+from pathsum.errors import InputError, near_misses
 from pathsum.heads.heat import heat_map
 from pathsum.heads.kind import ScoreInfo
 from pathsum.heads.kinds import DATA_SCORES
+from pathsum.heads.previous_token import PREVIOUS_TOKEN
 from pathsum.heads.probe import DRAWS, repeats_probe
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.verdicts import MIXED, UNKNOWN, HeadEvidence, judge
+from pathsum.heads.through_previous import (
+    MATCHING_THROUGH_PREVIOUS,
+    ThroughPrevious,
+    through_previous,
+)
+from pathsum.heads.verdicts import ALPHA, MIXED, UNKNOWN, HeadEvidence, Verdict, judge
 from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.heads.weight_scores import WEIGHT_SCORES, weight_scores
-from pathsum.heads.word_piece import WORD_PIECE, WORD_PIECE_BY_WEIGHTS, word_piece_scores
+from pathsum.heads.word_piece import (
+    NO_SPLIT_WORDS,
+    WORD_PIECE,
+    WORD_PIECE_BY_WEIGHTS,
+    word_piece_scores,
+)
 from pathsum.model import HeadId, HeadName, Model
 from pathsum.model.labels import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -32,6 +45,7 @@ INFOS: tuple[ScoreInfo, ...] = (
     *(score.info for score in DATA_SCORES),
     WORD_PIECE,
     *WEIGHT_SCORES,
+    MATCHING_THROUGH_PREVIOUS,
     WORD_PIECE_BY_WEIGHTS,
 )
 
@@ -46,6 +60,11 @@ class HeadEntry(Record, kind="atlas-head"):
     scores: dict[str, Score]
     evidence: tuple[str, ...]
 
+    def value(self, score: str) -> float | None:
+        """A score's value; None where this head has no such score."""
+        found = self.scores.get(score)
+        return None if found is None else found.value
+
     def to_table(self) -> Table:
         """One score a row, and the evidence below."""
         columns = (
@@ -53,7 +72,7 @@ class HeadEntry(Record, kind="atlas-head"):
             Column("value", "+.3f"),
             Column("± error"),
             Column("chance", "+.3f"),
-            Column("p", ".3g"),
+            ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS),
         )
         titles = {info.name: info.title for info in INFOS}
         rows = tuple(
@@ -69,11 +88,13 @@ class Atlas(Record, kind="atlas"):
 
     A head has a kind where what it does on the probe and what its weights say agree. It is
     "mixed" where the probe suggests a kind that the weights do not bear out, else "unknown".
+    `absent` says why no head has a score, by its name.
     """
 
     model: str
     heads: tuple[HeadEntry, ...]
     infos: tuple[ScoreInfo, ...]
+    absent: dict[str, str]
     note: str
 
     def __getitem__(self, name: HeadName) -> HeadEntry:
@@ -88,8 +109,16 @@ class Atlas(Record, kind="atlas"):
         return len(self.heads)
 
     def values(self, score: str) -> dict[HeadId, float]:
-        """One score of every head."""
-        return {entry.head: entry.scores[score].value for entry in self.heads}
+        """One score of every head that has it."""
+        known = [info.name for info in self.infos]
+        if score not in known:
+            raise InputError(
+                f"there is no score {score!r}{near_misses(score, known)}; "
+                f"it may be {', '.join(known)}"
+            )
+        return {
+            entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
+        }
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
         """How many heads of each kind every layer has."""
@@ -102,12 +131,14 @@ class Atlas(Record, kind="atlas"):
     def to_table(self) -> Table:
         """One row a head, with the scores that name most heads."""
         shown = ("previous_token", "first_token", "induction", "prefix_matching")
-        shown += ("copying", "copying_weights")
+        # Where there is one, both axes of the paper's scatter, from weights.
+        matching = MATCHING_THROUGH_PREVIOUS.name
+        shown += ("copying" if matching in self.absent else matching, "copying_weights")
         titles = {info.name: info.title for info in self.infos}
         columns = (text_column("head"), text_column("kind"))
         columns += tuple(Column(titles[name], "+.2f") for name in shown)
         rows = tuple(
-            (str(entry.head), entry.kind, *(entry.scores[name].value for name in shown))
+            (str(entry.head), entry.kind, *(entry.value(name) for name in shown))
             for entry in self.heads
         )
         return Table(columns, rows, f"heads of {self.model}", self.note)
@@ -155,22 +186,49 @@ def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress
     for more in (word_piece_scores(model, frames, seed), weight_scores(model, frames, seed)):
         for head, named in more.items():
             scores[head] |= named
-    composed = composition(model)
-    profiles = (
-        {} if model.config.positions == "none" else {p.head: p for p in positional(model).heads}
+    verdicts = _verdicts(model, scores)
+    previous = {
+        head: scores[head][PREVIOUS_TOKEN.info.name].value
+        for head, verdict in verdicts.items()
+        if "previous token" in verdict.kinds
+    }
+    matching = through_previous(model, previous, seed)
+    for head, score in matching.scores.items():
+        scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
+        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, ALPHA):
+            said = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
+            verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, said))
+    entries = tuple(
+        HeadEntry(head, verdicts[head].kind, verdicts[head].kinds, named, verdicts[head].evidence)
+        for head, named in scores.items()
     )
-    infos = {info.name: info for info in INFOS}
-    entries: list[HeadEntry] = []
-    for head, named in scores.items():
-        known = HeadEvidence(head, named, profiles.get(str(head)), composed)
-        verdict = judge(known, infos)
-        entries.append(HeadEntry(head, verdict.kind, verdict.kinds, named, verdict.evidence))
-    note = (
+    absent = {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
+    if WORD_PIECE.name not in entries[0].scores:
+        absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), NO_SPLIT_WORDS)
+    return Atlas(model.name, entries, INFOS, absent, _note(draws, matching))
+
+
+def _note(draws: int, matching: ThroughPrevious) -> str:
+    heads = ", ".join(dict.fromkeys(score.through for score in matching.scores.values()))
+    why_not = f"No score of matching through a previous-token head: {matching.absent}."
+    return (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
         f"{draws} draws of repeated random tokens; for chance {DRAWN} random heads a layer, on "
-        f"{min(draws, DRAWS_FOR_CHANCE)} of them."
+        f"{min(draws, DRAWS_FOR_CHANCE)} of them. "
+        + (f"Matching is read through {heads}." if heads else why_not)
     )
-    return Atlas(model.name, tuple(entries), INFOS, note)
+
+
+def _verdicts(model: Model, scores: dict[HeadId, dict[str, Score]]) -> dict[HeadId, Verdict]:
+    composed = composition(model)
+    profiles: dict[str, OffsetProfile] = {}
+    if model.config.positions != "none":
+        profiles = {profile.head: profile for profile in positional(model).heads}
+    infos = {info.name: info for info in INFOS}
+    return {
+        head: judge(HeadEvidence(head, named, profiles.get(str(head)), composed), infos)
+        for head, named in scores.items()
+    }
 
 
 def _data_scores(

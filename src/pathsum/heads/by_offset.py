@@ -38,6 +38,7 @@ BY_OFFSET = data_score(
     measure,
     name="positional",
     title="positional",
+    about="How far the head looks by distance alone, whatever tokens stand there.",
     formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first copy, "
     "and 0 where that is negative",
     threshold=0.5,

@@ -29,6 +29,7 @@ COPYING_BY_DATA = data_score(
     measure,
     name="copying",
     title="copying (data)",
+    about="When the head attends to a token, how much of what it raises is that very token.",
     formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
     threshold=0.1,
     reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "

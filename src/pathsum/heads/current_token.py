@@ -16,6 +16,7 @@ CURRENT_TOKEN = data_score(
     measure,
     name="current_token",
     title="current token",
+    about="How much the head attends to the position it stands on.",
     formula="mean over i ≥ 1 of A[i, i]",
     threshold=0.5,
     reason="half of the attention: no other single place can have as much",

@@ -25,6 +25,7 @@ DELETING = data_score(
     measure,
     name="deleting",
     title="deleting (data)",
+    about="How much of what stands in the stream the head takes out again.",
     formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
     threshold=0.1,
     reason="a tenth of what stands in the stream; random heads give 0 on average",

@@ -18,6 +18,7 @@ DUPLICATE_TOKEN = data_score(
     measure,
     name="duplicate_token",
     title="duplicate token",
+    about="How much the head attends to earlier copies of the current token.",
     formula="mean over repeated i of Σ A[i, j], j < i with the token of i",
     threshold=0.3,
     reason="a head that matched by chance would give the copies about 1/n of its attention",

@@ -16,6 +16,7 @@ FIRST_TOKEN = data_score(
     measure,
     name="first_token",
     title="first token",
+    about="How much the head rests on the first token, which is where heads look when idle.",
     formula="mean over i ≥ 1 of A[i, 0]",
     threshold=0.5,
     reason="half of the attention: no other single place can have as much",

@@ -28,7 +28,8 @@ def atlas_html(found: "Atlas") -> str:
     )
     rows = "".join(_row(entry, shown) for entry in found.heads)
     return (
-        '<div class="pathsum-atlas"><table style="border-collapse:collapse;font-size:12px">'
+        '<div class="pathsum-atlas" style="overflow-x:auto">'
+        '<table style="border-collapse:collapse;font-size:12px">'
         f"<caption>heads of {html.escape(found.model)}</caption>"
         f'<thead><tr><th>head</th><th style="text-align:left">kind</th>{headings}</tr></thead>'
         f"<tbody>{rows}</tbody></table><p>{html.escape(found.note)}</p></div>"
@@ -40,8 +41,8 @@ def _row(entry: "HeadEntry", shown: "list[ScoreInfo]") -> str:
     cells = "".join(_cell(entry.scores.get(info.name), info) for info in shown)
     return (
         f'<tr><th style="font-weight:normal">{entry.head}</th>'
-        f'<td title="{evidence}" style="white-space:nowrap">{html.escape(entry.kind)}</td>'
-        f"{cells}</tr>"
+        f'<td title="{evidence}" style="white-space:nowrap;text-align:left;padding:2px 4px">'
+        f"{html.escape(entry.kind)}</td>{cells}</tr>"
     )
 
 

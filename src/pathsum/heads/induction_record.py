@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pathsum.circuits.probability import ProbabilityColumn
 from pathsum.heads.partners import PartnerEdge
 from pathsum.heads.score import Score
 from pathsum.model import HeadId
@@ -53,7 +54,7 @@ class InductionHead(Record, kind="induction-head"):
             Column("lost", ".0%"),
             Column("composition", ".3f"),
             Column("z", "+.1f"),
-            Column("p", ".2g"),
+            ProbabilityColumn(),
         )
         rows = tuple(
             (f"{e.writer} → {e.reader}.{e.side}", e.stripe_left, e.share_lost, e.score, e.z, e.p)

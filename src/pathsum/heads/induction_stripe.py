@@ -26,6 +26,7 @@ INDUCTION_STRIPE = data_score(
     measure,
     name="induction",
     title="induction stripe",
+    about="In a repeat, how much the head attends to the token that came next the first time.",
     formula="mean over i in the second of two repeats of length L of A[i, i−L+1]",
     threshold=0.3,
     reason="far above what random heads give; trained induction heads reach 0.4 to 1",

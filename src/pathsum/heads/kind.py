@@ -16,12 +16,19 @@ PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 
 
+SHOWN = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
+
+
 @dataclass(frozen=True)
 class ScoreInfo(Record, kind="head-score-info"):
-    """What a score says, in words: shown wherever its numbers are."""
+    """What a score says, in words: shown wherever its numbers are.
+
+    `about` is one plain sentence: what a head with a high score does.
+    """
 
     name: str
     title: str
+    about: str
     evidence: Literal["data", "weights"]
     formula: str
     probe: str
@@ -33,10 +40,7 @@ class ScoreInfo(Record, kind="head-score-info"):
 
     def to_table(self) -> Table:
         """One line a field."""
-        rows = tuple(
-            (name, str(getattr(self, name)))
-            for name in ("formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
-        )
+        rows = tuple((name, str(getattr(self, name))) for name in SHOWN)
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
@@ -57,6 +61,7 @@ def data_score(
     *,
     name: str,
     title: str,
+    about: str,
     formula: str,
     threshold: float,
     reason: str,
@@ -67,6 +72,7 @@ def data_score(
     info = ScoreInfo(
         name=name,
         title=title,
+        about=about,
         evidence="data",
         formula=formula,
         probe=REPEATS,

@@ -24,6 +24,7 @@ LOCAL_WINDOW = data_score(
     measure,
     name="local_window",
     title="local window",
+    about="How much the head attends to the five tokens just before, whatever they are.",
     formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
     threshold=0.7,
     reason="most of the attention, and more than one place, or it is a previous-token head",

@@ -23,6 +23,7 @@ PREFIX_MATCHING = data_score(
     measure,
     name="prefix_matching",
     title="prefix matching",
+    about="How much the head attends to all tokens that came after earlier copies of this one.",
     formula="mean over queries in later repeats of Σ A[i, j+1], j < i with the token of i",
     threshold=0.3,
     reason="far above what random heads give; the 2022 paper's heads reach 0.94",

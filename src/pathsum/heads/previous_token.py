@@ -16,6 +16,7 @@ PREVIOUS_TOKEN = data_score(
     measure,
     name="previous_token",
     title="previous token",
+    about="How much the head attends to the token just before.",
     formula="mean over i ≥ 1 of A[i, i−1]",
     threshold=0.5,
     reason="half of the attention: no other single place can have as much",

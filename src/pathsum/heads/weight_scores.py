@@ -1,7 +1,7 @@
 """Scores from weights alone: what a head would do, whatever text it is shown."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,14 @@ from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.qk import average_rotation
 from pathsum.heads.kind import PAPER, ScoreInfo
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.view import RandomFrames, turned
+from pathsum.heads.view import RandomFrames, root, turned
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.head import embeddings_as_read
 
 COPYING_BY_WEIGHTS = ScoreInfo(
     name="copying_weights",
     title="copying (weights)",
+    about="Whether attending to a token raises that same token, for all tokens at once.",
     evidence="weights",
     formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centred",
     probe="none: weights alone",
@@ -32,6 +33,7 @@ COPYING_BY_WEIGHTS = ScoreInfo(
 MATCHING_BY_WEIGHTS = ScoreInfo(
     name="matching_weights",
     title="matching (weights)",
+    about="Whether tokens attend to the same token, by content alone and read straight off.",
     evidence="weights",
     formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centred over tokens",
     probe="none: weights alone",
@@ -45,6 +47,7 @@ MATCHING_BY_WEIGHTS = ScoreInfo(
 DELETING_BY_WEIGHTS = ScoreInfo(
     name="deleting_weights",
     title="deleting (weights)",
+    about="Whether the head writes the negative of what it reads.",
     evidence="weights",
     formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
     probe="none: weights alone",
@@ -63,13 +66,16 @@ def weight_scores(
 ) -> dict[HeadId, dict[str, Score]]:
     """Every score from weights of every head."""
     found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
-    for ratio, head in zip(copying_ratios(model, seed=seed).heads, model.heads, strict=True):
-        found[head.id]["copying_weights"] = Score(ratio.ratio, 0.0, 0.0, ratio.p)
-    grams: dict[bool, Tensor] = {}
+    copies = copying_ratios(model, seed=seed)
+    for ratio, head in zip(copies.heads, model.heads, strict=True):
+        found[head.id]["copying_weights"] = Score(
+            ratio.ratio, 0.0, 0.0, ratio.p, drawn=copies.draws
+        )
+    grams: dict[bool, _TokenGram] = {}
     for layer in range(model.config.n_layers):
         # Layer 0 meets normalised embeddings, all deeper ones the same plain ones.
         if (layer == 0) not in grams:
-            grams[layer == 0] = _token_gram(model, layer)
+            grams[layer == 0] = _token_gram(model, layer, frames)
         heads = [head for head in model.heads if head.id.layer == layer]
         matching = _matching(heads, grams[layer == 0], frames)
         deleting = _deleting(heads, frames)
@@ -78,15 +84,25 @@ def weight_scores(
     return found
 
 
-def _token_gram(model: Model, layer: int) -> Float[Tensor, "d d"]:
-    """Eᵀ E with keys centred over tokens: all that eigenvalues of full QK see of the embeddings."""
+@dataclass(frozen=True, eq=False)
+class _TokenGram:
+    """Eᵀ E with keys centred over tokens: all that eigenvalues of full QK see of the embeddings.
+
+    `framed` is the same between the random frames of keys and of queries, which all layers that
+    read these embeddings share: a layer's null is then made of d_head × d_head products.
+    """
+
+    whole: Float[Tensor, "d d"]
+    framed: Float[Tensor, "drawn r r"]
+
+
+def _token_gram(model: Model, layer: int, frames: RandomFrames) -> _TokenGram:
     embeddings = embeddings_as_read(model.weights, layer)
-    return (embeddings - embeddings.mean(0)).T @ embeddings
+    whole = (embeddings - embeddings.mean(0)).T @ embeddings
+    return _TokenGram(whole, frames.key.mT @ (whole @ frames.query))
 
 
-def _matching(
-    heads: Sequence[Head], gram: Float[Tensor, "d d"], frames: RandomFrames
-) -> list[Score]:
+def _matching(heads: Sequence[Head], gram: _TokenGram, frames: RandomFrames) -> list[Score]:
     """Eigenvalue positivity of full QK, by eig(A B) = eig(B A), against reads rotated at random."""
     W_Q = torch.stack([head.W_Q for head in heads])
     W_K = torch.stack([head.W_K for head in heads])
@@ -94,12 +110,8 @@ def _matching(
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
     like = torch.arange(frames.count) % len(heads)
     return _scored(
-        positivity(eigenvalues_of_many(W_K.mT @ gram @ W_Q)),
-        positivity(
-            eigenvalues_of_many(
-                turned(W_K, like, frames.key).mT @ gram @ turned(W_Q, like, frames.query)
-            )
-        ),
+        positivity(eigenvalues_of_many(W_K.mT @ gram.whole @ W_Q)),
+        positivity(eigenvalues_of_many(root(W_K)[like].mT @ gram.framed @ root(W_Q)[like])),
     )
 
 

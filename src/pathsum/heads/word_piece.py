@@ -20,13 +20,16 @@ from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.model import HeadId, Model
 from pathsum.text.probes import RepeatedTokens
 
-MOST_PAIRS = 64
+# Random heads are many, so a few words tell what they do; p then errs on the safe side.
+MOST_PAIRS, WORDS_FOR_CHANCE = 64, 16
 FEWEST_PAIRS = 5
 LENGTH = 24
+NO_SPLIT_WORDS = "the tokenizer splits too few words in two to tell"
 
 WORD_PIECE = ScoreInfo(
     name="word_piece",
     title="word piece",
+    about="How much the first piece of a split word attends to the whole word standing earlier.",
     evidence="data",
     formula="mean over split words of A[last, place of ab], the last token being a",
     probe="random tokens with a whole word ab somewhere and its first piece a at the end",
@@ -39,6 +42,7 @@ WORD_PIECE = ScoreInfo(
 WORD_PIECE_BY_WEIGHTS = ScoreInfo(
     name="word_piece_weights",
     title="word piece (weights)",
+    about="Whether attending to a whole word raises the second piece of the word when it is split.",
     evidence="weights",
     formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], − 1",
     probe="none: weights alone",
@@ -96,14 +100,14 @@ def word_piece_scores(
     generator = torch.Generator().manual_seed(seed)
     probe, places = _probe(model, words, generator)
     trace = model.trace(probe.tokens)
-    rows = torch.arange(len(words))
 
     def attended(pattern: Float[Tensor, "draw head dest src"]) -> Float[Tensor, "draw head"]:
-        return pattern[rows, :, -1, places]
+        rows = torch.arange(len(pattern))
+        return pattern[rows, :, -1, places[: len(pattern)]]
 
     found: dict[HeadId, dict[str, Score]] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        chance = random_heads(model, layer, view, frames)
+        chance = random_heads(model, layer, view.few(WORDS_FOR_CHANCE), frames)
         null = attended(chance.pattern).mean(0)
         for head, score in enumerate(against_null(attended(view.pattern), null)):
             place = HeadId(layer, head)

@@ -11,9 +11,11 @@ from pathsum.pages.keys import key
 from pathsum.pages.memo import Memo
 from pathsum.pages.questions import find_question
 from pathsum.pages.served import serve_all
+from pathsum.pages.under_way import UnderWay
 from pathsum.pages.wire import encode
 from pathsum.pages.workbench import Workbench
 from pathsum.result import Record
+from pathsum.sources.named import bundled_names
 
 # Answers kept as bytes, so that going back costs nothing.
 ANSWER_BYTES = 256 * 2**20
@@ -28,12 +30,18 @@ class Explorer:
     ('<s>', 'a', 'b', 'c', 'a')
 
     Questions are pure functions of the models and their parameters; what is kept between them is
-    kept for speed only. Safe to use from many threads.
+    kept for speed only. Safe to use from many threads. `beside` names bundled models that pages
+    offer beside the open ones; all of them, if it is left out.
     """
 
-    def __init__(self, models: Sequence[str | Path | Model]) -> None:
-        self.workbench = Workbench(serve_all(models))
+    def __init__(
+        self, models: Sequence[str | Path | Model], *, beside: Sequence[str] | None = None
+    ) -> None:
+        # The deepest first: there is most to see in them.
+        names = tuple(reversed(bundled_names())) if beside is None else beside
+        self.workbench = Workbench(serve_all(models), beside=names)
         self._answers = Memo[str, bytes](ANSWER_BYTES, len)
+        self._under_way = UnderWay()
 
     @property
     def name(self) -> str:
@@ -43,7 +51,11 @@ class Explorer:
     @property
     def busy(self) -> bool:
         """Whether an answer is being computed just now."""
-        return self._answers.computing > 0
+        return self._under_way.busy
+
+    def stop(self, seconds: float) -> bool:
+        """Give up what is being computed; whether that was done in time."""
+        return self._under_way.stop(seconds)
 
     @torch.no_grad()
     def answer(self, name: str, parameters: Mapping[str, object] | None = None) -> Record:
@@ -58,6 +70,7 @@ class Explorer:
 
         @torch.no_grad()
         def compute() -> bytes:
-            return encode(question.compute(self.workbench, asked))
+            with self._under_way.answering():
+                return encode(question.compute(self.workbench, asked))
 
         return self._answers.get(key(name, said(asked)), compute)

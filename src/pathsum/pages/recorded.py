@@ -56,10 +56,10 @@ def recorded(explorer: Explorer) -> Iterator[Recorded]:
     if bench.one(info).snapshots:
         yield Recorded("training", {})
         yield from _steps(explorer)
+        yield from _beside_its_beginning(explorer)
     yield from beside_claims(explorer)
     for other in bench.served[1:]:
-        yield Recorded("model", {"model": other.name})
-        yield Recorded("compare", {"other": other.name})
+        yield from _compared(explorer, other.name)
 
 
 def beside_claims(explorer: Explorer) -> Iterator[Recorded]:
@@ -169,6 +169,22 @@ def _edges(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("edge", dict(said))
 
 
+def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
+    """Another model beside the report's own: its heads aligned, and on the same tokens."""
+    yield Recorded("model", {"model": other})
+    yield Recorded("compare", {"other": other})
+    try:
+        explorer.ask("compare", {"other": other})
+    except (InputError, NotExactError):
+        return  # the report says so when it asks for the comparison itself
+    for number in range(len(explorer.workbench.examples(AboutModel()))):
+        # Said as tokens: the other model may have other examples, and another tokenizer.
+        ids = decode(explorer.ask("run", {"example": number}))["ids"]
+        same: Parameters = {"model": other, "ids": ",".join(map(str, ids))}
+        yield Recorded("run", same)
+        yield Recorded("attention", same)
+
+
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
     """What the scrubber moves: the random probe at steps spread over the run."""
     steps = tuple(explorer.workbench.one(AboutModel()).snapshots)
@@ -179,3 +195,12 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
         for example in probes[:1]:
             yield Recorded("run", {"example": example, "step": step})
             yield Recorded("attention", {"example": example, "step": step})
+
+
+def _beside_its_beginning(explorer: Explorer) -> Iterator[Recorded]:
+    """What Compare opens with on a run: the model beside its first snapshot, on the first text."""
+    bench = explorer.workbench
+    first = min(bench.one(AboutModel()).snapshots)
+    yield Recorded("compare", {"other": bench.served[0].name, "other_step": first})
+    yield Recorded("run", {"example": 0, "step": first})
+    yield Recorded("attention", {"example": 0, "step": first})

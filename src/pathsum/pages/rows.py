@@ -11,6 +11,8 @@ from pathsum.pages.answers.head_parts import TokenRow
 
 # Rows of a table, tokens in a row, and the largest entries among which rows are looked for.
 ROWS, WIDTH, ENTRIES = 8, 6, 400
+# Tokens among which such rows are looked for: all pairs of a large vocabulary take half a minute.
+MOST_TOKENS = 8192
 
 
 def token_row(token: int, found: Sequence[Scored]) -> TokenRow:
@@ -28,13 +30,31 @@ def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:
     Each is one token with those that its row gives most to, the strongest row first.
     """
     shown = common_tokens(model)
-    ids = shown.nonzero()[:, 0].to(circuit.device)
+    ids = _searched(model, shown).to(circuit.device)
     part = Factored(circuit.A[ids], circuit.B[:, ids])
     best = extremes.topk(part, min(ENTRIES, len(ids) ** 2))
     tokens = list(dict.fromkeys(ids[best.rows].tolist()))[:ROWS]
     return tuple(
         token_row(token, top_scored(model, circuit.row(token), WIDTH, shown)) for token in tokens
     )
+
+
+def rows_note(model: Model) -> str:
+    """Which tokens rows were looked for among, where not among all."""
+    if int(common_tokens(model).sum()) <= MOST_TOKENS:
+        return ""
+    which = "first" if model.token_counts is None else "most common"
+    return f"rows are chosen among the {MOST_TOKENS:,} {which} tokens"
+
+
+def _searched(model: Model, shown: torch.Tensor) -> torch.Tensor:
+    """The tokens that rows are looked for among: the most common, or by id where none counted."""
+    ids = shown.nonzero()[:, 0]
+    if len(ids) <= MOST_TOKENS:
+        return ids
+    if model.token_counts is not None:
+        ids = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
+    return ids[:MOST_TOKENS].sort().values
 
 
 def as_pairs(values: torch.Tensor) -> torch.Tensor:

@@ -45,13 +45,19 @@ class Run:
 class Workbench:
     """The models that are looked at, and what has been computed of them.
 
+    `beside` names bundled models that pages offer without having been opened with them; each is
+    loaded when it is first asked about.
+
     Safe to use from many threads: what two of them need at once is computed once.
     """
 
-    def __init__(self, served: Sequence[Served], run_bytes: int = RUN_BYTES) -> None:
+    def __init__(
+        self, served: Sequence[Served], beside: Sequence[str] = (), run_bytes: int = RUN_BYTES
+    ) -> None:
         if not served:
             raise InputError("no model is open; open at least one")
         self.served = tuple(served)
+        self.beside = tuple(beside)
         self._runs = Memo[tuple[str, int | None, tuple[int, ...]], Run](run_bytes, _run_bytes)
         self._results = Memo[tuple[Any, ...], Any](RESULTS, lambda _: 1)
 
@@ -64,6 +70,11 @@ class Workbench:
         if name in bundled_names() and name not in {one.name for one in self.served}:
             return self.kept(("served", name), lambda: serve(str(name)))
         return find_served(self.served, name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models to choose from: those that are open, and those that stand beside them."""
+        return tuple(dict.fromkeys((*(one.name for one in self.served), *self.beside)))
 
     def model(self, asked: AboutModel) -> Model:
         """The model that a question is about, at its step."""

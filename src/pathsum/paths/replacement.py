@@ -158,6 +158,15 @@ def replace(
     )
 
 
+PATTERN_NAMES = {
+    IdealPattern.PREVIOUS: "previous-token attention",
+    IdealPattern.INDUCTION: "induction attention",
+    IdealPattern.DUPLICATE: "duplicate-token attention",
+    IdealPattern.FIRST: "first-token attention",
+    IdealPattern.UNIFORM: "uniform attention",
+}
+
+
 class _Described:
     """A head's description, as edits of a run."""
 
@@ -176,14 +185,9 @@ class _Described:
         self._overlaps: list[tuple[float, int]] = []
 
     def __str__(self) -> str:
-        names = {
-            IdealPattern.PREVIOUS: "previous-token attention",
-            IdealPattern.INDUCTION: "induction attention",
-            IdealPattern.DUPLICATE: "duplicate-token attention",
-            IdealPattern.FIRST: "first-token attention",
-            IdealPattern.UNIFORM: "uniform attention",
-        }
-        how = names[self.pattern] if isinstance(self.pattern, IdealPattern) else self.pattern
+        how = (
+            PATTERN_NAMES[self.pattern] if isinstance(self.pattern, IdealPattern) else self.pattern
+        )
         return " with ".join(str(part) for part in (how, self.ov) if part is not None)
 
     def edits(self, trace: Trace) -> tuple[Edit, ...]:
@@ -253,19 +257,25 @@ class _Losses:
 
     def share(self, head: HeadId) -> tuple[Estimate | None, str]:
         """The share recovered, or why there is none."""
-        cost = self.ablated.above(self.plain)
-        if cost.value < SMALLEST_COST:
-            return None, (
-                f"no share: without {head} the loss is {cost.value:+.2g} nats from the model's, so "
-                "there is no cost that a description could recover"
-            )
-        if not math.isnan(cost.stderr) and not cost.clear_of_zero:
-            return None, (
-                f"no share: the cost of {head}'s absence, {cost}, is not clearly above zero on "
-                "these sequences; more of them, or text on which the head matters, would help"
-            )
-        recovered = self.ablated.total - self.replaced.total
-        return ratio(recovered, self.ablated.total - self.plain.total), ""
+        return recovered_share(head, self.plain, self.ablated, self.replaced)
+
+
+def recovered_share(
+    head: HeadId, plain: SequenceLosses, ablated: SequenceLosses, replaced: SequenceLosses
+) -> tuple[Estimate | None, str]:
+    """The share of a head's ablation cost that a description recovers, or why there is none."""
+    cost = ablated.above(plain)
+    if cost.value < SMALLEST_COST:
+        return None, (
+            f"no share: without {head} the loss is {cost.value:+.2g} nats from the model's, so "
+            "there is no cost that a description could recover"
+        )
+    if not math.isnan(cost.stderr) and not cost.clear_of_zero:
+        return None, (
+            f"no share: the cost of {head}'s absence, {cost}, is not clearly above zero on "
+            "these sequences; more of them, or text on which the head matters, would help"
+        )
+    return ratio(ablated.total - replaced.total, ablated.total - plain.total), ""
 
 
 def _numbers(estimate: Estimate) -> tuple[float, float, float]:

@@ -99,7 +99,7 @@ class Table:
 
     def to_html(self) -> str:
         """A table element; every string escaped, nothing loaded from anywhere."""
-        head = "".join(f"<th>{html.escape(column.heading)}</th>" for column in self.columns)
+        head = "".join(map(_html_heading, self.columns))
         body = "".join(
             "<tr>" + "".join(map(_html_cell, self.columns, row)) + "</tr>" for row in self.rows
         )
@@ -129,5 +129,13 @@ class Table:
         return Group(*above, table, *below)
 
 
+# Not every page that shows a table gives its cells room.
+_HTML_STYLE = "padding:2px 8px;text-align:"
+
+
+def _html_heading(column: Column) -> str:
+    return f'<th style="{_HTML_STYLE}{column.align}">{html.escape(column.heading)}</th>'
+
+
 def _html_cell(column: Column, cell: Cell) -> str:
-    return f'<td style="text-align:{column.align}">{html.escape(column.write(cell))}</td>'
+    return f'<td style="{_HTML_STYLE}{column.align}">{html.escape(column.write(cell))}</td>'

@@ -18,6 +18,7 @@ from pathsum import bundle
 from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
 from pathsum.pages.explorer import Explorer
 from pathsum.pages.questions import UnknownQuestionError
+from pathsum.pages.under_way import StoppedError
 from pathsum.server.guard import Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.server")
@@ -42,13 +43,16 @@ def make_app(explorer: Explorer, names: Names) -> ASGIApp:
 
 async def _answer(explorer: Explorer, limiter: anyio.CapacityLimiter, request: Request) -> Response:
     parameters = _parameters(await _body(request))
-    wire = await anyio.to_thread.run_sync(
-        explorer.ask,
-        request.path_params["name"],
-        parameters,
-        limiter=limiter,
-        abandon_on_cancel=True,
-    )
+    try:
+        wire = await anyio.to_thread.run_sync(
+            explorer.ask,
+            request.path_params["name"],
+            parameters,
+            limiter=limiter,
+            abandon_on_cancel=True,
+        )
+    except StoppedError:
+        return refuse(503, "the explorer is being closed, and this answer was given up")
     return Response(wire, media_type="application/octet-stream")
 
 

@@ -9,6 +9,9 @@ from pathsum.pages.explorer import Explorer
 from pathsum.pages.notebook import explorer_widget
 from pathsum.server.running import HOST, ExplorerServer
 
+# The output of a marimo cell is 610 pixels high at the most; what is higher scrolls inside it.
+MARIMO_HEIGHT = 580
+
 
 def explore(
     *models: str | Path | Model,
@@ -25,16 +28,21 @@ def explore(
     process; `pathsum explore` is the command for one that stays.
     """
     explorer = Explorer(models)
-    if in_notebook():
+    if in_marimo():
+        return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
+    if in_jupyter():
         return explorer_widget(explorer, place=place)
     return ExplorerServer(explorer, HOST, port).start()
 
 
-def in_notebook() -> bool:
-    """Whether this runs in a notebook that shows widgets: a Jupyter kernel, or marimo."""
+def in_marimo() -> bool:
+    """Whether this runs in a marimo notebook."""
     marimo = sys.modules.get("marimo")
-    if marimo is not None and marimo.running_in_notebook():
-        return True
+    return marimo is not None and bool(marimo.running_in_notebook())
+
+
+def in_jupyter() -> bool:
+    """Whether this runs in a Jupyter kernel, which shows widgets."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

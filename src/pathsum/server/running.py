@@ -1,5 +1,6 @@
 """A server that runs: in the foreground for the command line, in a thread for a script."""
 
+import atexit
 import errno
 import socket
 import threading
@@ -15,6 +16,8 @@ HOST, PORT = "127.0.0.1", 7321
 # How long to wait for answers under way when the server is closed, and for it to begin.
 PATIENCE_SECONDS = 2
 START_SECONDS = 30
+# How long a computation may take to its next step in Python, where it can be given up.
+STOP_SECONDS = 60.0
 
 
 class ExplorerServer:
@@ -62,7 +65,9 @@ class ExplorerServer:
             self.close()
 
     def start(self) -> "ExplorerServer":
-        """Serve in a thread of its own."""
+        """Serve in a thread of its own, until it is closed or the process ends."""
+        # An interpreter that ends under a computation aborts.
+        atexit.register(self.close)
         self._thread = threading.Thread(
             target=self._server.run,
             kwargs={"sockets": [self._socket]},
@@ -80,10 +85,14 @@ class ExplorerServer:
         raise FailedError(f"the explorer at {self.url} did not begin to serve")
 
     def close(self) -> None:
-        """End it."""
+        """End it; answers that are under way are given up."""
+        atexit.unregister(self.close)
         self._server.should_exit = True
+        self.explorer.stop(STOP_SECONDS)
         if self._thread is not None:
             self._thread.join(PATIENCE_SECONDS + 5)
+            # Questions may have come until it was gone.
+            self.explorer.stop(STOP_SECONDS)
         self._socket.close()
 
     def __repr__(self) -> str:

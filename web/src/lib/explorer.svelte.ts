@@ -20,7 +20,11 @@ export class Explorer {
   vocabulary = $state.raw<Vocabulary | null>(null);
   status = $state.raw<Status>({});
   reachable = $state(true);
+  /** A picture is being made: parts that wait until they are seen are asked for, and all is drawn. */
+  whole = $state(false);
   info = $state.raw<ModelInfo>() as ModelInfo;
+  /** Shows how to read the view, and the keys. */
+  help: () => void = () => undefined;
 
   constructor(
     readonly source: Source,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { count, number, percent, plural, pValue, signed } from "./format";
+import { count, number, percent, plural, pValue, signed, tickLabel } from "./format";
 
 describe("numbers for reading", () => {
   it("has few digits and a true minus", () => {
@@ -17,5 +17,13 @@ describe("numbers for reading", () => {
     expect([count(1234567), plural(1, "token"), plural(2000, "token"), pValue(0), pValue(0.04)]).toEqual([
       "1,234,567", "1 token", "2,000 tokens", "p < 0.001", "p 0.040",
     ]);
+  });
+  it("names ticks by what tells them apart", () => {
+    const ticks = [0, 2.5, 5, 7.5, 10, 12.5];
+    expect(ticks.map((tick) => tickLabel(tick, ticks))).toEqual(["0", "2.5", "5.0", "7.5", "10.0", "12.5"]);
+    expect([-0.2, 0, 1].map((tick) => tickLabel(tick, [-0.2, 0, 1]))).toEqual(["−0.2", "0", "1.0"]);
+    expect(tickLabel(2000, [0, 1000, 2000])).toBe("2,000");
+    expect(tickLabel(0.001, [0, 0.001])).toBe("0.001");
+    expect(tickLabel(2e-7, [0, 2e-7])).toBe("2e−7");
   });
 });

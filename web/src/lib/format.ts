@@ -40,6 +40,17 @@ export function count(value: number): string {
   return minus(String(Math.round(value)).replace(/\B(?=(\d{3})+(?!\d))/g, ","));
 }
 
+/** A number on an axis: as many decimals as its ticks need to be told apart, and no more. */
+export function tickLabel(value: number, ticks: readonly number[]): string {
+  if (value === 0) return "0";
+  const most = Math.max(...ticks.map(Math.abs));
+  const isEnough = (decimals: number): boolean =>
+    ticks.every((tick) => Math.abs(Number(tick.toFixed(decimals)) - tick) <= 1e-9 * most);
+  const decimals = [0, 1, 2, 3, 4, 5].find(isEnough);
+  if (decimals === undefined || Math.abs(value) >= 1e6) return number(value, 2);
+  return decimals === 0 ? count(value) : minus(value.toFixed(decimals));
+}
+
 /** A length of counting in words: "1 token", "3 tokens". */
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;

@@ -17,7 +17,7 @@ export class ReportSource extends CachedSource {
 
   constructor(private readonly file: ReportFile) {
     super();
-    this.texts = Object.keys(file.answers).filter((key) => key.startsWith("run:")).length;
+    this.texts = Object.keys(file.answers).filter((key) => /^run:\{"example":\d+\}$/.test(key)).length;
   }
 
   static fromPage(document: Document): ReportSource | null {
@@ -30,17 +30,30 @@ export class ReportSource extends CachedSource {
     return questionKey(name, params as PlainParams) in this.file.answers;
   }
 
-  protected async fetchWire(name: QuestionName, _params: PlainParams, key: string): Promise<ArrayBuffer> {
+  protected async fetchWire(name: QuestionName, params: PlainParams, key: string): Promise<ArrayBuffer> {
     const packed = this.file.answers[key];
-    if (packed === undefined) throw new NotRecorded(this.notRecorded(name));
+    if (packed === undefined) throw new NotRecorded(this.notRecorded(name, params));
     const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return new Response(stream).arrayBuffer();
   }
 
-  private notRecorded(name: QuestionName): string {
+  /** The positions of an example whose predictions are explained. */
+  private explained(example: unknown): number[] {
+    if (typeof example !== "number") return [];
+    const held = new RegExp(`^why:\\{"example":${example},"position":(\\d+)\\}$`);
+    return Object.keys(this.file.answers)
+      .flatMap((key) => Number(held.exec(key)?.[1] ?? NaN))
+      .filter(Number.isFinite);
+  }
+
+  private notRecorded(name: QuestionName, params: PlainParams): string {
     const model = this.file.title || "MODEL";
     const open = `open the explorer to ask about others: pathsum explore ${model}`;
+    const explained = name === "why" ? this.explained(params["example"]) : [];
+    if (explained.length > 0) {
+      return `This report explains the predictions at ${explained.join(", ")} of this text; ${open}`;
+    }
     if (["run", "attention", "scores", "why"].includes(name)) {
       return `This report holds ${plural(this.texts, "example text")}; ${open}`;
     }

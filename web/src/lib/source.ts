@@ -10,6 +10,8 @@ export interface Source {
   ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]>;
   /** Can this be answered? Live: always. Report: if it was recorded. */
   has<N extends QuestionName>(name: N, params: Params[N]): boolean;
+  /** How many questions wait for their answer. */
+  readonly pending: number;
   /** Calls back with `false` when the other side is gone and `true` when it is there again. */
   onReach(listener: (reachable: boolean) => void): () => void;
 }
@@ -55,6 +57,7 @@ export abstract class CachedSource implements Source {
   private readonly entries = new Map<string, Entry>();
   private readonly listeners = new Set<(reachable: boolean) => void>();
   private reachable = true;
+  pending = 0;
 
   protected abstract fetchWire(
     name: QuestionName,
@@ -86,13 +89,16 @@ export abstract class CachedSource implements Source {
       return known.promise as Promise<Answers[N]>;
     }
     const entry: Entry = { promise: Promise.resolve(), bytes: 0 };
+    this.pending++;
     entry.promise = this.fetchWire(name, params as PlainParams, key).then(
       (wire) => {
+        this.pending--;
         entry.bytes = wire.byteLength;
         this.shrink(key);
         return decode(wire);
       },
       (error: unknown) => {
+        this.pending--;
         this.entries.delete(key);
         throw error;
       },

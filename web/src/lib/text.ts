@@ -24,6 +24,12 @@ export function textParams(url: UrlState, info: ModelInfo): AboutText {
   return { ...base, example: example < info.examples.length ? example : 0 };
 }
 
+/** Are two questions about the same text on the same model, whatever else they ask? */
+export function isSameText(a: AboutText | null, b: AboutText | null): boolean {
+  if (!a || !b) return false;
+  return (["model", "step", "text", "ids", "example"] as const).every((key) => a[key] === b[key]);
+}
+
 /** The changes of the URL that show another text; what was locked belongs to the old one and goes. */
 export function showText(text: { e?: number; x?: string; i?: string }): Record<string, string | number | null> {
   return { e: text.e ?? null, x: text.x ?? null, i: text.i ?? null, t: null, d: null, pos: null, tok: null };

@@ -71,7 +71,7 @@ def atlas(bench: Workbench, asked: AboutModel) -> AtlasAnswer:
     return AtlasAnswer(
         heads=tuple(head.label for head in model.heads),
         layers=tuple(head.id.layer for head in model.heads),
-        scores=tuple(_score(found, info) for info in found.infos),
+        scores=tuple(_score(found, info) for info in found.infos if info.name not in found.absent),
         kinds=tuple(_kind(entry) for entry in found),
         eigenvalues=bench.result(asked, "thumbnails", _thumbnails),
     )
@@ -103,7 +103,7 @@ def _score(found: Atlas, info: ScoreInfo) -> AtlasScore:
         name=info.name,
         title=info.title,
         formula=info.formula,
-        about=f"{info.probe}. Chance: {info.null}. {info.citation}.",
+        about=_about(found, info),
         ceiling=finite(info.ceiling),
         threshold=finite(info.threshold),
         reason=info.reason,
@@ -113,6 +113,20 @@ def _score(found: Atlas, info: ScoreInfo) -> AtlasScore:
         null=column("null"),
         p=column("p"),
     )
+
+
+def _about(found: Atlas, info: ScoreInfo) -> str:
+    """What a score means, what it was read through and measured on, and what it is held against."""
+    scores = [entry.scores[info.name] for entry in found if info.name in entry.scores]
+    through = ", ".join(dict.fromkeys(score.through for score in scores if score.through))
+    parts = (
+        info.about,
+        f"Read through {through}." if through else "",
+        f"Measured on {info.probe}." if info.evidence == "data" else "From weights alone.",
+        f"Chance: {info.null}.",
+        f"{info.citation}.",
+    )
+    return " ".join(filter(None, parts))
 
 
 def _thumbnails(model: Model) -> Tensor:

@@ -11,12 +11,13 @@ from pathsum.circuits import token_ov, token_qk, virtual_weights
 from pathsum.circuits.basis import token_product
 from pathsum.circuits.copying import null_spectra
 from pathsum.circuits.matching_null import null_matching_spectra
+from pathsum.circuits.tokens import joined
 from pathsum.model import Model, Path
 from pathsum.pages.answers.head_parts import TokenRow
 from pathsum.pages.asking import AboutModel
 from pathsum.pages.numbers import finite
 from pathsum.pages.probes import sequences, shuffled
-from pathsum.pages.rows import as_pairs, scaled_like, strongest_rows
+from pathsum.pages.rows import as_pairs, rows_note, scaled_like, strongest_rows
 from pathsum.pages.workbench import Workbench
 from pathsum.paths.losses import sequence_losses
 from pathsum.result import Record
@@ -70,7 +71,7 @@ def edge(bench: Workbench, asked: EdgeOf) -> EdgePage:
     weights = virtual_weights(model, writer, f"{reader}.{asked.kind}")
     circuit = _circuit(model, writer, reader, asked.kind)
     values = circuit.eigenvalues()
-    null = _null(model, writer, reader, asked.kind)
+    null = _null(model, writer, asked.kind)
     return EdgePage(
         writer=writer,
         reader=reader,
@@ -114,9 +115,9 @@ def _circuit(model: Model, writer: str, reader: str, kind: str) -> Factored:
     return token_qk(model, reader, key_through=through)
 
 
-def _null(model: Model, writer: str, reader: str, kind: str) -> Complex[Tensor, " n"]:
+def _null(model: Model, writer: str, kind: str) -> Complex[Tensor, " n"]:
     if kind != "v":
-        return null_matching_spectra(model, reader, draws=CLOUD).flatten()
+        return null_matching_spectra(model, writer, draws=CLOUD).flatten()
     product = token_product(model.weights, model.head(writer).id.layer)
     return null_spectra(product, model.config.d_head, order=2, draws=CLOUD).flatten()
 
@@ -137,6 +138,5 @@ def _patching(bench: Workbench, asked: EdgeOf, writer: str, reader: str) -> tupl
 
 
 def _note(model: Model) -> str:
-    if model.config.norm == "none":
-        return ""
-    return "scales of normalisation are left out of the circuit between tokens"
+    scales = "scales of normalisation are left out of the circuit between tokens"
+    return joined(("" if model.config.norm == "none" else scales, rows_note(model)))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsum.circuits import OffsetProfile, copying, positional, token_ov, token_qk
-from pathsum.circuits.basis import token_product
-from pathsum.circuits.copying import HeadCopying, null_spectra
+from pathsum.algebra.spectrum import positivity
+from pathsum.circuits import OffsetProfile, positional, token_ov, token_qk
+from pathsum.circuits.basis import as_path, refuse_capped_logits, token_product
+from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
 from pathsum.circuits.tokens import joined
 from pathsum.model import Model
 from pathsum.pages.answers.atlas import head_kind
@@ -16,7 +17,7 @@ from pathsum.pages.answers.composition import all_composition
 from pathsum.pages.answers.head_parts import CopyingScore, Edge, TokenRow
 from pathsum.pages.asking import AboutHead
 from pathsum.pages.numbers import finite
-from pathsum.pages.rows import as_pairs, scaled_like, strongest_rows
+from pathsum.pages.rows import as_pairs, rows_note, scaled_like, strongest_rows
 from pathsum.pages.workbench import Workbench
 from pathsum.result import Record
 
@@ -61,10 +62,9 @@ def head(bench: Workbench, asked: AboutHead) -> HeadPage:
     model = bench.model(asked)
     name = model.head(asked.head).label
     kind = head_kind(bench, asked, name)
-    copies = copying(model, name)[name]
+    chance = bench.result(asked, f"copying null {model.head(name).id.layer == 0}", _chance(name))
+    copies = _copies(model, name, chance)
     values = copies.ratio.eigenvalues
-    product = bench.result(asked, f"token product {model.head(name).id.layer == 0}", _product(name))
-    cloud = null_spectra(product, model.config.d_head, draws=CLOUD).flatten()
     profile = _profile(model, name)
     window = 0 if profile is None else len(profile.score)
     return HeadPage(
@@ -73,7 +73,7 @@ def head(bench: Workbench, asked: AboutHead) -> HeadPage:
         evidence_for=kind.evidence_for,
         evidence_against=kind.evidence_against,
         ov_eigenvalues=as_pairs(values),
-        null_eigenvalues=as_pairs(scaled_like(cloud, values)),
+        null_eigenvalues=as_pairs(scaled_like(chance.cloud, values)),
         copying=_copying_scores(copies),
         offsets=torch.arange(window),
         offset_profile=_attention(profile),
@@ -84,13 +84,31 @@ def head(bench: Workbench, asked: AboutHead) -> HeadPage:
         composition=_edges(bench, asked, name),
         ov_rows=strongest_rows(model, token_ov(model, name)),
         qk_rows=strongest_rows(model, token_qk(model, name)),
-        note=joined((copies.note, "" if profile is None else profile.note)),
+        note=joined((copies.note, "" if profile is None else profile.note, rows_note(model))),
     )
 
 
-def _product(name: str) -> Callable[[Model], Tensor]:
-    """What token spectra of all heads of a depth share; layer 0 may read normed embeddings."""
-    return lambda model: token_product(model.weights, model.head(name).id.layer)
+@dataclass(frozen=True, eq=False)
+class _CopyingNull:
+    """What copying of all heads of a depth shares; layer 0 may read normed embeddings."""
+
+    product: Tensor
+    ratios: Tensor
+    cloud: Tensor
+
+
+def _chance(name: str) -> Callable[[Model], _CopyingNull]:
+    def compute(model: Model) -> _CopyingNull:
+        product = token_product(model.weights, model.head(name).id.layer)
+        spectra = null_spectra(product, model.config.d_head)
+        return _CopyingNull(product, positivity(spectra), spectra[:CLOUD].flatten())
+
+    return compute
+
+
+def _copies(model: Model, name: str, chance: _CopyingNull) -> HeadCopying:
+    refuse_capped_logits(model, "copying")
+    return head_copying(model, as_path(model, name), chance.product, chance.ratios)
 
 
 def _profile(model: Model, name: str) -> OffsetProfile | None:

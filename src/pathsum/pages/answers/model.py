@@ -85,7 +85,7 @@ def model_info(bench: Workbench, asked: AboutModel) -> ModelInfo:
         heads=tuple(head.label for head in model.heads),
         card=one.card,
         examples=bench.examples(asked),
-        models=tuple(dict.fromkeys((*(other.name for other in bench.served), one.name))),
+        models=tuple(dict.fromkeys((*bench.names, one.name))),
         steps=tuple(one.snapshots),
         exact=not why_not,
         why_not_exact=why_not,

@@ -34,6 +34,11 @@ class TermsAnswer(Record, kind="page-terms"):
     about: str
 
 
+# Each head costs two runs of its own: beyond this many a page would wait for minutes.
+MOST_HEADS = 48
+NO_SINGLE_HEADS = f"\nsingle heads are left out of models with more than {MOST_HEADS}"
+
+
 def terms(bench: Workbench, asked: AboutModel) -> TermsAnswer:
     """Term importance on the example texts, by order, by layer and by head."""
     return answer_of(importance(bench, asked), texts(bench, asked))
@@ -44,7 +49,8 @@ def importance(bench: Workbench, asked: AboutModel) -> TermImportance:
     on = texts(bench, asked)
 
     def compute(model: Model) -> TermImportance:
-        sets = [*by_layer(model), *by_head(model)]
+        single = by_head(model) if len(model.heads) <= MOST_HEADS else ()
+        sets = [*by_layer(model), *single]
         return term_importance(model, on.tokens, sets=sets)
 
     return bench.result(asked, "term importance", compute)
@@ -54,6 +60,7 @@ def answer_of(found: TermImportance, on: Sequences) -> TermsAnswer:
     """The page's form of it."""
     gains = [TermGain(gain.name, gain.alone.value, gain.given_others.value) for gain in found.sets]
     layers = len(found.loss) - 1
+    left_out = "" if len(gains) > layers or not layers else NO_SINGLE_HEADS
     return TermsAnswer(
         uniform=found.uniform,
         loss=found.loss,
@@ -62,5 +69,5 @@ def answer_of(found: TermImportance, on: Sequences) -> TermsAnswer:
         high=tuple(finite(estimate.high) for estimate in found.gain_estimates),
         by_layer=tuple(gains[:layers]),
         heads=tuple(gains[layers:]),
-        about=f"On {on.name}: {found.note}".replace("\n", "; "),
+        about=f"On {on.name}: {found.note}{left_out}".replace("\n", "; "),
     )

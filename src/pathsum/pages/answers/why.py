@@ -104,9 +104,11 @@ class Why(Record, kind="page-why"):
 # All paths are listed where there are no more than this; otherwise the strongest, by search.
 MOST_PATHS = 600
 STRONGEST = 100
-BUDGET = 50_000
+# How many paths the search looks at: as many as do not keep a page waiting. Looking at one costs
+# about as many steps as there are heads and tokens.
+MOST_LOOKED_AT, LEAST_LOOKED_AT, STEPS = 50_000, 2_000, 100_000_000
 # Paths whose routes over the text are worked out; the rest are too weak to be drawn.
-DRAWN = 100
+DRAWN = 40
 
 
 def why(bench: Workbench, asked: WhyOf) -> Why:
@@ -117,7 +119,7 @@ def why(bench: Workbench, asked: WhyOf) -> Why:
     paths = expand_logits(trace)
     k = paths.count if paths.count <= MOST_PATHS else STRONGEST
     versus = _versus(trace.model, asked.versus)
-    found = answer(trace, position, token, versus, k, BUDGET)
+    found = answer(trace, position, token, versus, k, _budget(trace.model, position + 1))
     toward, top = found.toward, found.top
     names = [str(name) for name in toward.by_order.names]
     values = [
@@ -147,6 +149,10 @@ def why(bench: Workbench, asked: WhyOf) -> Why:
         rest=top.rest,
         remainder=toward.remainder,
     )
+
+
+def _budget(model: Model, tokens: int) -> int:
+    return max(LEAST_LOOKED_AT, min(MOST_LOOKED_AT, STEPS // (len(model.heads) * tokens or 1)))
 
 
 def _position(trace: Trace, position: int) -> int:

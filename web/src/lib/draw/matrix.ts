@@ -1,11 +1,27 @@
 /** Heat maps: one pixel a cell, then scaled by the canvas. */
 import { type Mode, type Scale, table } from "../colour";
+import { SvgPen } from "../picture/pen";
 
-export interface Cells {
+interface Size {
   rows: number;
   columns: number;
+}
+
+/** A matrix, row after row. */
+export interface DenseCells extends Size {
   values: ArrayLike<number>;
 }
+
+/** A matrix of which each row keeps `k` entries: `values[row, i]` stands in column `places[row, i]`. */
+export interface SparseCells extends Size {
+  k: number;
+  places: ArrayLike<number>;
+  entries: ArrayLike<number>;
+  /** The first column counts as empty. */
+  withoutFirst: boolean;
+}
+
+export type Cells = DenseCells | SparseCells;
 
 /** The part of a matrix that is shown: first row and column, and how many cells each way. */
 export interface Window {
@@ -15,7 +31,7 @@ export interface Window {
   columns: number;
 }
 
-export const wholeWindow = (cells: Cells): Window => ({
+export const wholeWindow = (cells: Size): Window => ({
   row: 0,
   column: 0,
   rows: cells.rows,
@@ -36,14 +52,13 @@ export function pixels(
 ): { width: number; height: number; data: Uint32Array } {
   const width = Math.max(1, Math.min(window.columns, Math.floor(most.width)));
   const height = Math.max(1, Math.min(window.rows, Math.floor(most.height)));
-  const pooled =
-    width === window.columns && height === window.rows ? null : pool(cells, window, width, height);
+  const pooled = pooledCells(cells, window, width, height);
   const data = new Uint32Array(width * height);
   const colours = table(scale, mode);
   const { offset, factor } = indexing(extent, scale);
   for (let y = 0; y < height; y++) {
     const from = pooled ? y * width : (window.row + y) * cells.columns + window.column;
-    const values = pooled ?? cells.values;
+    const values = pooled ?? (cells as DenseCells).values;
     for (let x = 0; x < width; x++) {
       const value = values[from + x] as number;
       data[y * width + x] = colours[colourIndex(value, offset, factor)] as number;
@@ -63,7 +78,33 @@ function colourIndex(value: number, offset: number, factor: number): number {
   return index >= 0 ? (index > 255 ? 255 : index) : Number.isNaN(index) ? Math.round(offset) : 0;
 }
 
-function pool(cells: Cells, window: Window, width: number, height: number): Float32Array {
+/** The values of the pixels; null where pixels are the cells of a dense matrix themselves. */
+function pooledCells(cells: Cells, window: Window, width: number, height: number): Float32Array | null {
+  if ("places" in cells) return poolSparse(cells, window, width, height);
+  return width === window.columns && height === window.rows ? null : pool(cells, window, width, height);
+}
+
+/** From sparse rows without making them dense: a long text has a million cells and few entries. */
+function poolSparse(cells: SparseCells, window: Window, width: number, height: number): Float32Array {
+  const out = new Float32Array(width * height);
+  const { k, places, entries } = cells;
+  const first = Math.max(window.column, cells.withoutFirst ? 1 : 0);
+  const end = window.column + window.columns;
+  for (let i = 0; i < window.rows; i++) {
+    const row = Math.floor((i * height) / window.rows) * width;
+    const from = (window.row + i) * k;
+    for (let at = from; at < from + k; at++) {
+      const column = places[at] as number;
+      if (column < first || column >= end) continue;
+      const value = entries[at] as number;
+      const pixel = row + Math.floor(((column - window.column) * width) / window.columns);
+      if (Math.abs(value) > Math.abs(out[pixel] as number)) out[pixel] = value;
+    }
+  }
+  return out;
+}
+
+function pool(cells: DenseCells, window: Window, width: number, height: number): Float32Array {
   const out = new Float32Array(width * height);
   for (let i = 0; i < window.rows; i++) {
     const y = Math.floor((i * height) / window.rows);
@@ -96,9 +137,9 @@ export function sparseToDense(
 
 let scratch: HTMLCanvasElement | null = null;
 
-/** Draws pixels into a rectangle of a canvas, hard-edged. */
+/** Draws pixels into a rectangle, hard-edged. */
 export function blit(
-  pen: CanvasRenderingContext2D,
+  pen: CanvasRenderingContext2D | SvgPen,
   picture: { width: number; height: number; data: Uint32Array },
   x: number,
   y: number,
@@ -110,6 +151,10 @@ export function blit(
   scratch.height = picture.height;
   const image = new ImageData(new Uint8ClampedArray(picture.data.buffer as ArrayBuffer), picture.width, picture.height);
   (scratch.getContext("2d") as CanvasRenderingContext2D).putImageData(image, 0, 0);
+  if (pen instanceof SvgPen) {
+    pen.image(scratch.toDataURL("image/png"), x, y, width, height);
+    return;
+  }
   pen.imageSmoothingEnabled = false;
   pen.drawImage(scratch, x, y, width, height);
 }

@@ -13,7 +13,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
   const { focus, explorer, info } = scene;
   const { url } = explorer;
   const group = "Text";
-  const last = (): number => (scene.run.value?.ids.length ?? 1) - 1;
+  const last = (): number => (scene.shown?.run.ids.length ?? 1) - 1;
   const flag = (key: string, on: boolean): void => url.set({ [key]: on ? null : 1 });
 
   function token(to: number): void {
@@ -25,7 +25,9 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     const at = focus.head === null ? -1 : info.heads.indexOf(focus.head);
     const next = at < 0 ? (step > 0 ? 0 : info.heads.length - 1) : at + step;
     const name = info.heads[Math.min(Math.max(next, 0), info.heads.length - 1)];
-    if (name !== undefined) focus.moveHead(name);
+    if (name === undefined) return;
+    focus.moveHead(name);
+    explorer.root.querySelector(`[data-head="${name}"]`)?.scrollIntoView({ block: "nearest" });
   }
   function lockCell(): void {
     const cell = focus.cell ?? (focus.token === null ? null : { dest: focus.token, src: 0 });

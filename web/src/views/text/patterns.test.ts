@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { AttentionAnswer } from "../../generated/answers";
+import { pixels, wholeWindow } from "../../lib/draw/matrix";
 import { Patterns, strongest } from "./patterns";
 import { thumbnail } from "./thumbnail";
 
@@ -34,7 +35,13 @@ for (const [name, answer] of [["dense", dense], ["sparse", sparse]] as const) {
     it("hides the first position, and knows its share", () => {
       expect([...patterns.along(0, 2, "dest", true)]).toEqual([0, 0.5, 0]);
       expect([...patterns.along(0, 0, "src", true)]).toEqual([0, 0, 0]);
-      expect(patterns.cells(0, true).values[3]).toBe(0);
+      const cells = patterns.cells(0, true);
+      const most = { width: 9, height: 9 };
+      const hidden = new Patterns(dense).cells(0, true) as unknown as { values: Float32Array };
+      expect(hidden.values[3]).toBe(0);
+      expect(pixels(cells, wholeWindow(cells), 1, "sequential", "light", most)).toEqual(
+        pixels({ rows: 3, columns: 3, ...hidden }, wholeWindow(cells), 1, "sequential", "light", most),
+      );
       expect(patterns.firstShare(0, 1)).toBeCloseTo(0.75);
       expect(patterns.firstShare(1, null)).toBeCloseTo(1.25 / 3);
     });

@@ -16,7 +16,7 @@ export class Patterns {
   readonly n: number;
   readonly heads: readonly string[];
   readonly weighting: Weighting;
-  private readonly cached = new Map<number, Float32Array>();
+  private all: Float32Array | null = null;
   private readonly extents = new Map<number, number>();
 
   constructor(
@@ -37,23 +37,20 @@ export class Patterns {
     return this.weighting === "effect";
   }
 
-  /** [dest, src] of one head, or of all. */
+  /** [dest, src] of one head, or of all, every cell of it. */
   values(head: number): Float32Array {
-    const known = this.cached.get(head);
+    const known = this.dense(head);
     if (known) return known;
-    const made = head < 0 ? this.together() : this.single(head);
-    this.cached.set(head, made);
-    // Dense heads are views into the answer and cost nothing; made ones are bounded.
-    if (this.isSparse && this.cached.size > 12) {
-      const oldest = [...this.cached.keys()].find((key) => key >= 0 && key !== head);
-      if (oldest !== undefined) this.cached.delete(oldest);
-    }
-    return made;
+    const { k, places, entries } = this.sparse(head);
+    return sparseToDense(places, entries, this.n, k);
   }
 
+  /** What a matrix draws. */
   cells(head: number, hideFirst: boolean): Cells {
-    const values = this.values(head);
-    return { rows: this.n, columns: this.n, values: hideFirst ? this.withoutFirst(values) : values };
+    const { n } = this;
+    const values = this.dense(head);
+    if (!values) return { rows: n, columns: n, ...this.sparse(head), withoutFirst: hideFirst };
+    return { rows: n, columns: n, values: hideFirst ? this.withoutFirst(values) : values };
   }
 
   private withoutFirst(values: Float32Array): Float32Array {
@@ -62,14 +59,49 @@ export class Patterns {
     return out;
   }
 
-  private single(head: number): Float32Array {
+  /** [dest, src] where it is there or cheap to keep; null where a head has sparse rows only. */
+  private dense(head: number): Float32Array | null {
     const { n } = this;
+    if (head < 0) return (this.all ??= this.together());
     if (this.alone?.dense && this.alone.heads[0] === this.heads[head]) return this.alone.dense.data as Float32Array;
-    const { dense, columns, values } = this.answer;
-    if (dense) return dense.data.subarray(head * n * n, (head + 1) * n * n) as Float32Array;
-    const k = (columns as Matrix).shape[2] as number;
-    const [from, to] = [head * n * k, (head + 1) * n * k];
-    return sparseToDense((columns as Matrix).data.subarray(from, to), (values as Matrix).data.subarray(from, to), n, k);
+    const { dense } = this.answer;
+    return dense ? (dense.data.subarray(head * n * n, (head + 1) * n * n) as Float32Array) : null;
+  }
+
+  private sparse(head: number): { k: number; places: ArrayLike<number>; entries: ArrayLike<number> } {
+    const [columns, values] = [this.answer.columns as Matrix, this.answer.values as Matrix];
+    const k = columns.shape[2] as number;
+    const [from, to] = [head * this.n * k, (head + 1) * this.n * k];
+    return { k, places: columns.data.subarray(from, to), entries: values.data.subarray(from, to) };
+  }
+
+  /** What one destination attends to. */
+  private row(head: number, dest: number): Float32Array {
+    const { n } = this;
+    const values = this.dense(head);
+    if (values) return values.slice(dest * n, (dest + 1) * n);
+    const out = new Float32Array(n);
+    const { k, places, entries } = this.sparse(head);
+    for (let at = dest * k; at < (dest + 1) * k; at++) {
+      if (entries[at]) out[places[at] as number] = entries[at] as number;
+    }
+    return out;
+  }
+
+  /** What attends to one source. */
+  private column(head: number, src: number): Float32Array {
+    const { n } = this;
+    const out = new Float32Array(n);
+    const values = this.dense(head);
+    if (values) {
+      for (let i = 0; i < n; i++) out[i] = values[i * n + src] as number;
+      return out;
+    }
+    const { k, places, entries } = this.sparse(head);
+    for (let at = 0; at < n * k; at++) {
+      if (places[at] === src && entries[at]) out[Math.floor(at / k)] = entries[at] as number;
+    }
+    return out;
   }
 
   private together(): Float32Array {
@@ -99,11 +131,18 @@ export class Patterns {
     const known = this.extents.get(key);
     if (known !== undefined) return known;
     if (this.weighting === "attention" && head >= 0) return 1;
-    const values = this.values(head);
+    const values = this.dense(head);
     let most = 0;
-    for (let i = 0; i < values.length; i++) {
-      const size = Math.abs(values[i] as number);
-      if (size > most && !(hideFirst && i % this.n === 0)) most = size;
+    if (values) {
+      for (let i = 0; i < values.length; i++) {
+        const size = Math.abs(values[i] as number);
+        if (size > most && !(hideFirst && i % this.n === 0)) most = size;
+      }
+    } else {
+      const { places, entries } = this.sparse(head);
+      for (let at = 0; at < entries.length; at++) {
+        if (!(hideFirst && places[at] === 0)) most = Math.max(most, Math.abs(entries[at] as number));
+      }
     }
     this.extents.set(key, most);
     return most;
@@ -111,11 +150,7 @@ export class Patterns {
 
   /** One token's row (what it attends to) or column (what attends to it). */
   along(head: number, token: number, side: Side, hideFirst: boolean): Float32Array {
-    const { n } = this;
-    const values = this.values(head);
-    const out = new Float32Array(n);
-    if (side === "dest") out.set(values.subarray(token * n, (token + 1) * n));
-    else for (let i = 0; i < n; i++) out[i] = values[i * n + token] as number;
+    const out = side === "dest" ? this.row(head, token) : this.column(head, token);
     if (hideFirst) {
       if (side === "dest") out[0] = 0;
       else if (token === 0) out.fill(0);
@@ -164,14 +199,13 @@ export class Patterns {
 
   /** The share of the absolute sum that the first position takes, in a row or in everything. */
   firstShare(head: number, token: number | null): number {
-    const { n } = this;
-    const values = this.values(head);
     let [first, all] = [0, 0];
     const from = token ?? 0;
-    const to = token === null ? n : token + 1;
+    const to = token === null ? this.n : token + 1;
     for (let i = from; i < to; i++) {
+      const row = this.row(head, i);
       for (let j = 0; j <= i; j++) {
-        const size = Math.abs(values[i * n + j] as number);
+        const size = Math.abs(row[j] as number);
         all += size;
         if (j === 0) first += size;
       }
@@ -181,11 +215,10 @@ export class Patterns {
 
   /** Of a cell: its value, and its place among the sources of its row (1 = largest size). */
   cell(head: number, dest: number, src: number): { value: number; rank: number; of: number } {
-    const { n } = this;
-    const values = this.values(head);
-    const value = values[dest * n + src] as number;
+    const row = this.row(head, dest);
+    const value = row[src] as number;
     let rank = 1;
-    for (let j = 0; j <= dest; j++) if (Math.abs(values[dest * n + j] as number) > Math.abs(value)) rank++;
+    for (let j = 0; j <= dest; j++) if (Math.abs(row[j] as number) > Math.abs(value)) rank++;
     return { value, rank, of: dest + 1 };
   }
 

@@ -1,9 +1,9 @@
-import type { ModelInfo, TextRun } from "../../generated/answers";
+import type { AboutText, ModelInfo, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
 import type { Scale } from "../../lib/colour";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
-import { textParams } from "../../lib/text";
+import { isSameText, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
 import { mostInteresting } from "./interesting";
 import { Patterns, type Side, type Weighting } from "./patterns";
@@ -29,6 +29,14 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
   },
 ];
 
+/** What is on the page: a run and its patterns, of one and the same text. */
+export interface Shown {
+  run: TextRun;
+  about: AboutText;
+  /** Null until they are there for the first time, or where they are refused. */
+  patterns: Patterns | null;
+}
+
 /** What the Text view is about: a text, its run and patterns, and what is focused. Made once a view. */
 export class TextScene {
   readonly run: Answer<"run">;
@@ -50,7 +58,7 @@ export class TextScene {
     this.focus = new Focus(
       url,
       () => info.heads,
-      () => this.run.value?.ids.length ?? Infinity,
+      () => this.shown?.run.ids.length ?? Infinity,
     );
     // Only where the answer is sparse is a locked head asked for alone.
     this.alone = answerOf(source, "attention", () => {
@@ -65,7 +73,7 @@ export class TextScene {
   private greet(): void {
     let greeted: TextRun | null = null;
     $effect(() => {
-      const run = this.run.value;
+      const run = this.shown?.run;
       const patterns = this.patterns;
       if (!run || !patterns || greeted === run || this.run.loading || this.attention.loading) return;
       const first = greeted === null;
@@ -106,14 +114,24 @@ export class TextScene {
     return this.explorer.url.get("rk") === "1";
   }
 
-  /** Patterns of the text that is shown; null until run and attention are of the same text. */
-  readonly patterns = $derived.by((): Patterns | null => {
+  private before: Shown | null = null;
+  /** Run and patterns come one after the other: until both are there the old text stays, whole. */
+  readonly shown = $derived.by((): Shown | null => {
+    const { value: run, params: about } = this.run;
+    if (!run || !about) return (this.before = null);
     const answer = this.attention.value;
-    const run = this.run.value;
-    if (!answer || !run || answer.tokens !== run.ids.length) return null;
-    const alone = this.alone.value;
-    return new Patterns(answer, alone && alone.weighting === answer.weighting ? alone : null);
+    if (answer && isSameText(about, this.attention.params)) {
+      const alone = this.alone.value;
+      const patterns = new Patterns(answer, alone && alone.weighting === answer.weighting ? alone : null);
+      return (this.before = { run, about, patterns });
+    }
+    if (this.before && (this.run.loading || this.attention.loading)) return this.before;
+    return { run, about, patterns: null };
   });
+
+  get patterns(): Patterns | null {
+    return this.shown?.patterns ?? null;
+  }
 
   /** The focused head's index, −1 for all together. */
   readonly head = $derived.by((): number => {
@@ -128,7 +146,7 @@ export class TextScene {
 
   /** Tokens with their spaces marked, for axes and labels. */
   readonly labels = $derived.by((): string[] => {
-    const run = this.run.value;
+    const run = this.shown?.run;
     return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
   });
 

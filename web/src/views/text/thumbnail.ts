@@ -1,9 +1,11 @@
 import type { Mode } from "../../lib/colour";
-import { pixels, wholeWindow } from "../../lib/draw/matrix";
-import type { Matrix } from "../../lib/wire";
+import { blit, pixels, wholeWindow } from "../../lib/draw/matrix";
 import type { Patterns } from "./patterns";
 
-/** A head's pattern at most `size` pixels a side; straight from sparse rows, without making them dense. */
+/** So many heads are drawn without waiting until they are seen. */
+export const DRAWN_AT_ONCE = 32;
+
+/** A head's pattern at most `size` pixels a side. */
 export function thumbnail(
   patterns: Patterns,
   head: number,
@@ -11,31 +13,14 @@ export function thumbnail(
   size: number,
 ): { width: number; height: number; data: Uint32Array } {
   const scale = patterns.isSigned ? "diverging" : "sequential";
-  const most = { width: size, height: size };
-  const { columns, values } = patterns.answer;
-  if (!patterns.isSparse || !columns || !values) {
-    const cells = patterns.cells(head, false);
-    return pixels(cells, wholeWindow(cells), patterns.extent(head, false), scale, mode, most);
-  }
-  const side = Math.min(size, patterns.n);
-  const pooled = pooledSparse(columns, values, head, patterns.n, side);
-  const cells = { rows: side, columns: side, values: pooled };
-  let extent = patterns.weighting === "attention" ? 1 : 0;
-  if (extent === 0) for (const value of pooled) extent = Math.max(extent, Math.abs(value));
-  return pixels(cells, wholeWindow(cells), extent, scale, mode, most);
+  const cells = patterns.cells(head, false);
+  return pixels(cells, wholeWindow(cells), patterns.extent(head, false), scale, mode, { width: size, height: size });
 }
 
-function pooledSparse(columns: Matrix, values: Matrix, head: number, n: number, side: number): Float32Array {
-  const k = columns.shape[2] as number;
-  const out = new Float32Array(side * side);
-  for (let i = 0; i < n; i++) {
-    const y = Math.floor((i * side) / n);
-    const from = (head * n + i) * k;
-    for (let at = from; at < from + k; at++) {
-      const value = values.data[at] as number;
-      const cell = y * side + Math.floor(((columns.data[at] as number) * side) / n);
-      if (Math.abs(value) > Math.abs(out[cell] as number)) out[cell] = value;
-    }
-  }
-  return out;
+/** The same as a canvas of its own, to be drawn from. */
+export function bitmap(patterns: Patterns, head: number, mode: Mode, size: number): HTMLCanvasElement {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = size;
+  blit(canvas.getContext("2d") as CanvasRenderingContext2D, thumbnail(patterns, head, mode, size), 0, 0, size, size);
+  return canvas;
 }

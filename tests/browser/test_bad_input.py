@@ -1,0 +1,113 @@
+"""What readers do wrong, what links forget and what servers suffer: nothing breaks, all is said."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.conftest import PATIENCE_MS, Watched
+from tests.browser.test_live import settled
+from tests.pages.variants import VARIANTS
+
+from pathsum.pages.explorer import Explorer
+from pathsum.server import ExplorerServer
+
+pytestmark = pytest.mark.browser
+
+STALE = (
+    "text?t=9999&h=L9H9&d=999.1&w=nothing&side=up&find=99999",
+    "text?d=x.y&e=-1",
+    "text?i=abc",
+    "text?s=12",
+    "head?hd=L9H9",
+    "head?hd=L1H2&ht=99999999",
+    "atlas?ax=gone&ay=gone&f=garbage&sort=gone&as=1",
+    "circuit?edge=L9H9-L1H2-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
+    "paths?pos=9999&tok=999999&vs=id:99999999&open=gone&p=gone",
+    "training?s=7",
+    "paper?claim=gone",
+    "compare?other=gone&os=4&pair=X-Y",
+)
+
+
+@pytest.fixture
+def without_tokenizer(watched: Watched) -> Iterator[str]:
+    """The explorer of a model that knows ids only."""
+    server = ExplorerServer(Explorer([VARIANTS["two layers"]()]), port=0).start()
+    watched.allowed += (server.url,)
+    yield server.url
+    server.close()
+
+
+@pytest.mark.parametrize("link", STALE)
+def test_a_stale_link_shows_what_there_is(page: Page, live: str, link: str) -> None:
+    page.goto(f"{live}#/{link}")
+    expect(page.get_by_role("heading").first).to_be_visible()
+    settled(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_step_that_is_not_there_is_not_said(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?s=12")
+    expect(page.get_by_role("contentinfo")).to_contain_text("remainder")
+    expect(page.get_by_role("contentinfo")).not_to_contain_text("step 12")
+
+
+def test_a_link_to_another_model_says_that_it_is_gone(
+    page: Page, live: str, watched: Watched
+) -> None:
+    watched.may_be_refused = True
+    page.goto(f"{live}#/text?m=gone")
+    said = page.get_by_text("The link is about the model “gone”")
+    expect(said).to_contain_text("this is two-layer")
+    page.get_by_role("button", name="all right").click()
+    expect(said).to_have_count(0)
+    expect(page).not_to_have_url(re.compile("m=gone"))
+
+
+def test_ids_are_shown_and_typed_where_there_is_no_tokenizer(
+    page: Page, without_tokenizer: str
+) -> None:
+    page.goto(f"{without_tokenizer}#/text?i=3,1,4")
+    text = page.get_by_role("listbox")
+    expect(text).to_contain_text("⟨3⟩")
+    box = page.get_by_role("textbox", name="Token ids")
+    box.fill("a few words")
+    expect(page.get_by_role("alert")).to_have_text(re.compile("Token ids only: numbers from 0 to"))
+    box.fill("3, 999999")
+    expect(page.get_by_role("alert")).to_be_visible()
+    box.fill("7, 8 9")
+    expect(text).to_contain_text("⟨9⟩")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page).to_have_url(re.compile("i=7,8,9"))
+
+
+def test_an_id_that_is_not_there_is_refused_in_words(
+    page: Page, live: str, watched: Watched
+) -> None:
+    watched.may_be_refused = True
+    page.goto(f"{live}#/text?i=3,999999")
+    expect(page.get_by_role("alert").first).to_contain_text("out of range")
+    page.get_by_label("Example").select_option(index=1)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("listbox")).to_be_visible()
+
+
+def test_a_server_that_is_killed_and_started_again(context: BrowserContext) -> None:
+    server = ExplorerServer(Explorer(["two-layer"]), port=0).start()
+    address = server.url
+    page = context.new_page()
+    page.goto(f"{address}#/text?e=4&t=40")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
+    server.close()
+    page.get_by_role("textbox").first.fill("class Other:")
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    # What was there stays to be read.
+    expect(page.get_by_role("listbox")).to_be_visible()
+    again = ExplorerServer(Explorer(["two-layer"]), port=urlsplit(address).port).start()
+    try:
+        expect(page.get_by_role("alert")).to_have_count(0, timeout=2 * PATIENCE_MS)
+        expect(page.get_by_role("listbox")).to_contain_text("Other")
+    finally:
+        again.close()

@@ -1,0 +1,128 @@
+"""The vertical axis of the paper's scatter: matching through a previous-token head."""
+
+import json
+
+import pytest
+import torch
+
+import pathsum as ps
+from pathsum.circuits.matching import matching_spectra
+from pathsum.circuits.matching_null import embedding_product
+from pathsum.cli.main import main
+from pathsum.errors import InputError
+from pathsum.heads.through_previous import MATCHING_THROUGH_PREVIOUS, through_previous
+from pathsum.heads.verdicts import CLAIMS
+from pathsum.model import HeadId
+from pathsum.model.symmetries import scrambled
+from pathsum.pages import Explorer
+
+NAME = MATCHING_THROUGH_PREVIOUS.name
+CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
+
+
+def test_an_induction_head_sits_in_the_positive_corner() -> None:
+    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    score = found["L1H0"].scores[NAME]
+    assert score.value > 0.99 and score.p <= 0.01 and score.through == "L0H0"
+    assert found["L1H0"].scores["copying_weights"].value > 0.9
+    assert NAME not in found["L0H0"].scores and NAME not in found.absent
+    assert found["L1H1"].scores[NAME].p > 0.05  # an idle head
+    assert set(found.values(NAME)) == {HeadId(1, 0), HeadId(1, 1)}
+    said = next(line for line in found["L1H0"].evidence if line.startswith("matching through"))
+    assert "through L0H0" in said and "p < 0.0025" in said
+    assert "read through L0H0" in found.note
+
+
+def test_the_bundled_two_layer_models_induction_head_matches() -> None:
+    found = ps.atlas(ps.load("two-layer"), draws=4)
+    previous = {str(entry.head) for entry in found if "previous token" in entry.kinds}
+    heads = [entry for entry in found if "induction" in entry.kinds]
+    assert heads
+    for entry in heads:
+        assert entry.scores[NAME].value > 0.5 and entry.scores[NAME].through in previous
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"n_layers": 1}, "one layer of heads has no layer below"),
+        ({}, "no head is a previous-token head"),
+        ({"score_cap": 20.0}, "soft-capped"),
+    ],
+)
+def test_where_there_is_none_it_says_why(changes: dict[str, object], why: str) -> None:
+    model = ps.random_model(CONFIG.replace(**changes))
+    assert why in through_previous(model, {}).absent
+    if "score_cap" not in changes:
+        found = ps.atlas(model, draws=2)
+        assert why in found.absent[NAME] and why in found.note
+        assert found.values(NAME) == {} and all(NAME not in entry.scores for entry in found)
+
+
+def test_only_heads_above_one_have_it_and_each_reads_the_best_below() -> None:
+    model = ps.random_model(CONFIG.replace(n_layers=4))
+    previous = {HeadId(1, 2): 0.6, HeadId(2, 0): 0.9, HeadId(1, 0): 0.55}
+    found = through_previous(model, previous)
+    assert {str(head): score.through for head, score in found.scores.items()} == {
+        **{f"L2H{head}": "L1H2" for head in range(3)},
+        **{f"L3H{head}": "L2H0" for head in range(3)},
+    }
+    assert "no head lies above" in through_previous(model, {HeadId(3, 0): 0.9}).absent
+
+
+def test_it_names_no_head() -> None:
+    """A score on its own gives no kind: random heads that match keep being unknown."""
+    for seed in range(6):
+        model = ps.random_model(CONFIG, seed=seed)
+        found = through_previous(model, {HeadId(0, 0): 0.9}, seed)
+        assert len(found.scores) == 3
+        assert all(-1 <= score.value <= 1 and 0 < score.p <= 1 for score in found.scores.values())
+    assert NAME not in {claim.score for claim in CLAIMS}
+
+
+def test_p_is_fair_on_random_models() -> None:
+    p = torch.tensor(
+        [
+            score.p
+            for seed in range(25)
+            for score in through_previous(
+                ps.random_model(CONFIG.replace(n_heads=8, d_head=4), seed=seed), {HeadId(0, 0): 0.9}
+            ).scores.values()
+        ]
+    )
+    assert (p <= 0.05).float().mean() < 0.12
+    assert 0.4 < p.median() < 0.6
+
+
+def test_it_does_not_depend_on_the_basis() -> None:
+    model = ps.random_model(CONFIG, seed=4, dtype=torch.float64)
+    one, other = (
+        through_previous(each, {HeadId(0, 1): 0.9}).scores
+        for each in (model, scrambled(model, seed=2))
+    )
+    for head, score in one.items():
+        assert other[head].value == pytest.approx(score.value, abs=1e-7)
+        assert other[head].p == score.p
+
+
+def test_heads_that_do_not_read_each_other() -> None:
+    model = ps.random_model(CONFIG)
+    with pytest.raises(InputError, match="L1H0 does not read what L1H1 writes.*layer 2 or higher"):
+        matching_spectra(model, ["L1H0"], "L1H1", embedding_product(model, 1))
+
+
+def test_pages_show_it_where_it_exists() -> None:
+    told = Explorer(["hand-built-induction"]).answer("atlas").to_dict()
+    scores = {score["name"]: score for score in told["scores"]}
+    assert "Read through L0H0." in scores[NAME]["about"]
+    told = Explorer([ps.random_model(CONFIG)]).answer("atlas").to_dict()
+    names = {score["name"] for score in told["scores"]}
+    assert NAME not in names and "matching_weights" in names
+
+
+def test_the_command_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["atlas", "hand-built-induction", "--draws", "2"]) == 0
+    assert "Matching is read through L0H0" in " ".join(capsys.readouterr().out.split())
+    assert main(["atlas", "hand-built-induction", "--draws", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["heads"][2]["scores"][NAME]
+    assert told["through"] == "L0H0" and told["value"] > 0.99
