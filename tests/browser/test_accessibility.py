@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.conftest import AXE, missing
+from tests.browser.heads import EDGE, INDUCTION
 from tests.browser.test_live import VIEWS, settled
 
 pytestmark = pytest.mark.browser
 
 PLACES = {
     **{view: f"#/{view.lower()}" for view in VIEWS},
-    "Text with locks": "#/text?e=4&h=L1H2&t=40&d=40.16",
-    "Head": "#/head?hd=L1H2",
-    "Edge": "#/circuit?edge=L0H1-L1H2-k",
+    "Text with locks": f"#/text?e=4&h={INDUCTION}&t=40&d=40.16",
+    "Head": f"#/head?hd={INDUCTION}",
+    "Edge": f"#/circuit?edge={EDGE}",
 }
 
 

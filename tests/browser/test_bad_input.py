@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched
+from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
 from tests.pages.variants import VARIANTS
 
@@ -21,9 +22,9 @@ STALE = (
     "text?i=abc",
     "text?s=12",
     "head?hd=L9H9",
-    "head?hd=L1H2&ht=99999999",
+    f"head?hd={INDUCTION}&ht=99999999",
     "atlas?ax=gone&ay=gone&f=garbage&sort=gone&as=1",
-    "circuit?edge=L9H9-L1H2-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
+    f"circuit?edge=L9H9-{INDUCTION}-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
     "paths?pos=9999&tok=999999&vs=id:99999999&open=gone&p=gone",
     "training?s=7",
     "paper?claim=gone",

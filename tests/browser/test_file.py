@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
 from tests.browser.test_live import VIEWS, settled
 
 pytestmark = pytest.mark.browser
@@ -19,12 +20,12 @@ def test_every_view_opens(page: Page, report_file: str, view: str, pictures: Pat
 
 
 def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/text?e=4&h=L1H2&t=40&w=effect")
+    page.goto(f"{report_file}#/text?e=4&h={INDUCTION}&t=40&w=effect")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
-    page.goto(f"{report_file}#/head?hd=L1H2")
+    page.goto(f"{report_file}#/head?hd={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
-    page.goto(f"{report_file}#/circuit?edge=L0H1-L1H2-k")
-    expect(page.get_by_text("brought by L0H1")).to_be_visible()
+    page.goto(f"{report_file}#/circuit?edge={EDGE}")
+    expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.goto(f"{report_file}#/paper?claim=two-mechanism")
     expect(page.get_by_text("cutting that edge takes away")).to_be_visible()
 
@@ -35,7 +36,7 @@ def test_what_it_does_not_hold_it_says(page: Page, report_file: str) -> None:
 
 
 def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/text?e=4&h=L1H2")
+    page.goto(f"{report_file}#/text?e=4&h={INDUCTION}")
     with page.expect_download() as started:
         page.get_by_role("button", name="CSV", exact=True).click()
     assert re.match(rb"\W*destination", Path(started.value.path()).read_bytes())
@@ -45,8 +46,9 @@ def test_both_sides_of_a_comparison_are_in_it(page: Page, report_file: str) -> N
     page.goto(f"{report_file}#/compare")
     settled(page)
     for model in ("two-layer", "one-layer"):
-        expect(page.get_by_role("heading", name=f"L0H1 of {model}")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("Attention of L0H1"))).to_have_count(2)
+        heading = page.get_by_role("heading", name=re.compile(rf"L\dH\d of {model}"))
+        expect(heading).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Attention of L"))).to_have_count(2)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 

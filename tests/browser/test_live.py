@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, SIZE, Watched
+from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
 from tests.pages.variants import hostile
 
 from pathsum.model import Config, random_model
@@ -77,21 +78,21 @@ def test_locks_are_independent_and_undone_by_the_back_button(page: Page, live: s
     probe(page, live)
     token(page, 40).click()
     expect(page).to_have_url(re.compile("t=40"))
-    page.locator('[data-head="L1H2"]').click()
-    expect(page).to_have_url(re.compile("h=L1H2"))
+    page.locator(f'[data-head="{INDUCTION}"]').click()
+    expect(page).to_have_url(re.compile(f"h={INDUCTION}"))
     expect(page).to_have_url(re.compile("t=40"))
-    expect(page.locator('[data-head="L1H2"]')).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(f'[data-head="{INDUCTION}"]')).to_have_attribute("aria-pressed", "true")
     page.go_back()
-    expect(page).not_to_have_url(re.compile("h=L1H2"))
+    expect(page).not_to_have_url(re.compile(f"h={INDUCTION}"))
     expect(page).to_have_url(re.compile("t=40"))
     page.keyboard.press("Escape")
     expect(page).not_to_have_url(re.compile("t=40"))
 
 
 def test_a_deep_link_shows_what_it_says(page: Page, live: str) -> None:
-    probe(page, live, "&h=L1H2&t=40&w=effect")
+    probe(page, live, f"&h={INDUCTION}&t=40&w=effect")
     expect(page.get_by_role("radio", name="logit effect")).to_have_attribute("aria-checked", "true")
-    expect(page.locator('[data-head="L1H2"]')).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(f'[data-head="{INDUCTION}"]')).to_have_attribute("aria-pressed", "true")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
 
 
@@ -215,7 +216,7 @@ def test_the_papers_induction_scatter_is_ready(page: Page, live: str, pictures: 
             float(dot.get_attribute("cx") or "nan"),
             float(dot.get_attribute("cy") or "nan"),
         )
-    assert places["L1H2"] == (
+    assert places[INDUCTION] == (
         max(place[0] for place in places.values()),
         min(place[1] for place in places.values()),
     )
@@ -236,7 +237,7 @@ def test_every_tab_has_a_key(page: Page, live: str) -> None:
     ("button", "begins"), [("CSV", b"destination"), ("PNG", b"\x89PNG"), ("SVG", b"<")]
 )
 def test_what_is_seen_can_be_saved(page: Page, live: str, button: str, begins: bytes) -> None:
-    probe(page, live, "&h=L1H2")
+    probe(page, live, f"&h={INDUCTION}")
     with page.expect_download() as started:
         page.get_by_role("button", name=button, exact=True).click()
     saved = Path(started.value.path()).read_bytes()
@@ -245,22 +246,22 @@ def test_what_is_seen_can_be_saved(page: Page, live: str, button: str, begins: b
 
 
 def test_a_cell_of_the_matrix_shows_its_terms(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=4&h=L1H2&d=40.16")
+    page.goto(f"{live}#/text?e=4&h={INDUCTION}&d=40.16")
     details = page.locator("section[aria-label=Details]")
-    expect(details).to_contain_text("L0H1")
+    expect(details).to_contain_text(PREVIOUS)
     expect(details).to_contain_text("embed")
 
 
 def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -> None:
-    page.goto(f"{live}#/head?hd=L1H2")
+    page.goto(f"{live}#/head?hd={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
     settled(page)
     page.screenshot(path=pictures / "head.png", full_page=True)
 
 
 def test_an_edge_of_the_circuit_opens(page: Page, live: str, pictures: Path) -> None:
-    page.goto(f"{live}#/circuit?edge=L0H1-L1H2-k")
-    expect(page.get_by_text("brought by L0H1")).to_be_visible()
+    page.goto(f"{live}#/circuit?edge={EDGE}")
+    expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.screenshot(path=pictures / "edge.png")
 
 
@@ -276,14 +277,14 @@ def test_the_tour_tells_what_was_measured(page: Page, live: str, pictures: Path)
 def test_two_models_are_compared(page: Page, live: str, pictures: Path) -> None:
     page.goto(f"{live}#/compare?other=one-layer")
     settled(page)
-    expect(page.get_by_text("L0H1").first).to_be_visible()
+    expect(page.get_by_text(PREVIOUS).first).to_be_visible()
     page.screenshot(path=pictures / "compare.png")
 
 
 def test_a_phone_can_read_it(context: BrowserContext, live: str, pictures: Path) -> None:
     page = context.new_page()
     page.set_viewport_size({"width": 390, "height": 844})
-    probe(page, live, "&h=L1H2&t=40")
+    probe(page, live, f"&h={INDUCTION}&t=40")
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.screenshot(path=pictures / "phone.png")
     assert wide <= 400
@@ -292,7 +293,7 @@ def test_a_phone_can_read_it(context: BrowserContext, live: str, pictures: Path)
 def test_dark_mode_follows_the_system(context: BrowserContext, live: str, pictures: Path) -> None:
     page = context.new_page()
     page.emulate_media(color_scheme="dark")
-    probe(page, live, "&h=L1H2&t=40")
+    probe(page, live, f"&h={INDUCTION}&t=40")
     ground = page.evaluate("getComputedStyle(document.querySelector('header')).backgroundColor")
     page.screenshot(path=pictures / "dark.png")
     assert max(map(int, re.findall(r"\d+", ground)[:3])) < 90

@@ -7,27 +7,28 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
 from tests.browser.test_live import settled
 
 pytestmark = pytest.mark.browser
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLACES = {
-    "text": "#/text?e=4&h=L1H2&t=40&w=effect",
+    "text": f"#/text?e=4&h={INDUCTION}&t=40&w=effect",
     "atlas": "#/atlas",
-    "head": "#/head?hd=L1H2",
-    "circuit": "#/circuit?edge=L0H1-L1H2-k",
+    "head": f"#/head?hd={INDUCTION}",
+    "circuit": f"#/circuit?edge={EDGE}",
     "paths": "#/paths?e=0",
     "compare": "#/compare?other=one-layer",
 }
 # What must be readable in the picture, and how many plots (nested drawings) it has at least.
 HOLDS = {
-    "text": (("L1H2", "predicts", "logits", "strongest paths"), 0),
-    "atlas": (("prefix matching", "previous token", "chance", "L0H1"), 10),
+    "text": ((INDUCTION, "predicts", "logits", "strongest paths"), 0),
+    "atlas": (("prefix matching", "previous token", "chance", PREVIOUS), 10),
     "head": (("Skip-trigrams: [source] … [destination] → [out]", "writes nothing"), 6),
     "circuit": (("previous token", "Its strongest tokens", "Singular values", "z at least"), 4),
     "paths": (("left out", "logit, from 0", "strongest from"), 2),
-    "compare": (("L0H1 of two-layer", "L0H1 of one-layer", "Matched heads"), 1),
+    "compare": ((" of two-layer", " of one-layer", "Matched heads"), 1),
 }
 
 

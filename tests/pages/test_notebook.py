@@ -61,12 +61,22 @@ def test_what_is_no_question_is_not_answered(explorer: Explorer, content: Any) -
 def test_the_widget_carries_the_bundle(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("anywidget")
     widget = explorer_widget(explorer, height=400, place="/atlas")
-    assert "render" in widget._esm and widget.style == bundle.read(bundle.STYLE).decode()
+    assert "render" in widget._esm and widget.page_style == bundle.read(bundle.STYLE).decode()
     assert widget.height == 400 and widget.place == "/atlas"
     sent = Sent()
     monkeypatch.setattr(type(widget), "send", lambda _, *said, **more: sent.send(*said, **more))
     widget._handle_custom_msg({"id": 0, "name": "model", "params": {}}, [])
     assert sent.messages[0][0] == {"id": 0}
+
+
+def test_the_widget_takes_no_name_that_jupyter_uses(explorer: Explorer) -> None:
+    """JupyterLab reads `style`, `layout` and others of any widget as widgets of their own."""
+    anywidget = pytest.importorskip("anywidget")
+    ipywidgets = pytest.importorskip("ipywidgets")
+    widget = explorer_widget(explorer)
+    own = set(widget.trait_names()) - set(anywidget.AnyWidget.class_trait_names())
+    assert own >= {"page_style", "height", "place"}
+    assert own.isdisjoint({*ipywidgets.Button.class_trait_names(), "style"})
 
 
 def test_without_the_extra_it_says_what_is_missing(

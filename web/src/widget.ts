@@ -13,7 +13,7 @@ export interface Rendered {
 
 /**
  * The page in a notebook's cell, inside a shadow root, so that neither's styles touch the other's. The widget
- * brings `style` (the text of app.css), `height` in pixels and `place` (where to begin, a hash).
+ * brings `page_style` (the text of app.css), `height` in pixels and `place` (where to begin, a hash).
  */
 export function render({ model, el }: Rendered): () => void {
   const text = (name: string): string => {
@@ -22,7 +22,7 @@ export function render({ model, el }: Rendered): () => void {
   };
   const shadow = (el.shadowRoot ?? el.attachShadow({ mode: "open" })) as ShadowRoot;
   const style = document.createElement("style");
-  style.textContent = text("style");
+  style.textContent = text("page_style");
   const target = document.createElement("div");
   const height = model.get("height");
   target.style.height = `${typeof height === "number" ? height : HEIGHT}px`;

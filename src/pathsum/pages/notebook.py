@@ -41,7 +41,8 @@ def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = ""
         """The explorer of one or several models."""
 
         _esm = bundle.read(bundle.SCRIPT).decode("utf-8")
-        style = traitlets.Unicode(bundle.read(bundle.STYLE).decode("utf-8")).tag(sync=True)
+        # Not `style`: a widget of Jupyter has a trait of that name, which is another widget.
+        page_style = traitlets.Unicode(bundle.read(bundle.STYLE).decode("utf-8")).tag(sync=True)
         height = traitlets.Int(HEIGHT).tag(sync=True)
         place = traitlets.Unicode("").tag(sync=True)
 

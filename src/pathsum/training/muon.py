@@ -8,7 +8,8 @@ torch.optim.Muon takes whole matrices only, one after another, in bfloat16, whic
 without a bfloat16 unit emulate; hence this one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -24,6 +25,9 @@ from torch.optim import Optimizer
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
 _TINY = 1e-7
+# Up to so many weights the products are too small to share: threads would wait for each other
+# longer than they work.
+_SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,12 @@ class Muon(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        weights = sum(one.numel() for group in self.param_groups for one in group["params"])
+        with _threads_for(weights):
+            self._move()
+        return loss
+
+    def _move(self) -> None:
         waiting: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -115,7 +125,6 @@ class Muon(Optimizer):
                     parameter.add_(step, alpha=-group["lr"])
                 else:
                     group["blocks"].split(parameter).add_(part, alpha=-group["lr"])
-        return loss
 
     def _pushed(self, parameter: Parameter, momentum: float) -> Tensor:
         assert parameter.grad is not None
@@ -124,6 +133,19 @@ class Muon(Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         state["momentum"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp(state["momentum"], momentum)
+
+
+@contextmanager
+def _threads_for(weights: int) -> Generator[None]:
+    before = torch.get_num_threads()
+    if weights > _SMALL or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def whole_of(tensor: Tensor) -> Tensor:

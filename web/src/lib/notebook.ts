@@ -1,6 +1,6 @@
 import type { PlainParams } from "./keys";
 import type { QuestionName } from "../generated/answers";
-import { CachedSource, Refused } from "./source";
+import { CachedSource, Refused, Unreachable } from "./source";
 
 interface Reply {
   id: number;
@@ -11,7 +11,8 @@ interface Reply {
 /** The part of anywidget's model that is used. */
 export interface WidgetModel {
   get(name: string): unknown;
-  send(content: unknown): void;
+  /** Jupyter throws if the kernel is gone, marimo rejects. */
+  send(content: unknown): void | Promise<void>;
   on(event: "msg:custom", callback: (content: Reply, buffers: DataView[]) => void): void;
   off(event: "msg:custom", callback: (content: Reply, buffers: DataView[]) => void): void;
 }
@@ -20,6 +21,8 @@ interface Waiting {
   resolve(wire: Uint8Array): void;
   reject(error: Error): void;
 }
+
+const STOPPED = "The notebook's kernel has stopped; run the cell again.";
 
 /** Asks the kernel of the notebook. */
 export class NotebookSource extends CachedSource {
@@ -40,8 +43,16 @@ export class NotebookSource extends CachedSource {
     const id = this.next++;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
-      this.model.send({ id, name, params: JSON.parse(JSON.stringify(params)) as unknown });
+      this.send({ id, name, params: JSON.parse(JSON.stringify(params)) as unknown }).catch(() => {
+        this.waiting.delete(id);
+        reject(new Unreachable(STOPPED));
+      });
     });
+  }
+
+  /** Sends at once; whatever goes wrong is a rejection. */
+  private async send(question: unknown): Promise<void> {
+    await this.model.send(question);
   }
 
   private readonly receive = (reply: Reply, buffers: DataView[]): void => {

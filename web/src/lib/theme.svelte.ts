@@ -1,38 +1,27 @@
 import type { Mode } from "./colour";
+import type { Surroundings } from "./surroundings";
 
-/** Light or dark: the system's wish unless the reader chose. */
+/** Light or dark: what the surroundings are unless the reader chose. */
 export class Theme {
   private chosen = $state<Mode | null>(null);
-  private system = $state<Mode>("light");
+  private around = $state<Mode>("light");
+  /** No longer follows the surroundings. */
+  readonly close: () => void;
 
-  constructor() {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    this.system = query.matches ? "dark" : "light";
-    query.addEventListener("change", (event) => {
-      this.system = event.matches ? "dark" : "light";
+  constructor(private readonly surroundings: Surroundings) {
+    this.around = surroundings.mode();
+    this.chosen = surroundings.chosen();
+    this.close = surroundings.listen(() => {
+      this.around = surroundings.mode();
     });
-    this.chosen = remembered();
   }
 
   get mode(): Mode {
-    return this.chosen ?? this.system;
+    return this.chosen ?? this.around;
   }
 
   toggle(): void {
     this.chosen = this.mode === "dark" ? "light" : "dark";
-    try {
-      localStorage.setItem("pathsum-theme", this.chosen);
-    } catch {
-      // A page opened from disk may have no storage: the choice then lasts as long as the page.
-    }
-  }
-}
-
-function remembered(): Mode | null {
-  try {
-    const value = localStorage.getItem("pathsum-theme");
-    return value === "dark" || value === "light" ? value : null;
-  } catch {
-    return null;
+    this.surroundings.choose(this.chosen);
   }
 }
