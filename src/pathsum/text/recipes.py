@@ -83,7 +83,7 @@ NAMED: dict[str, Documents] = {
         _recipe("python-docs", "the sources of Python's documentation", _PYTHON_DOCS),
         Joined(
             "prose-and-code",
-            "addresses, Moby Dick, Django's code and guide, sympy, Python's library",
+            "addresses, Moby Dick, Django, sympy, Python's library",
             (
                 _SPEECHES_AND_NOVEL,
                 _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS),
