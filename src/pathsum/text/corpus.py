@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.text.bpe import start_of
 from pathsum.text.building import FORMAT, HEAD, HELD_OUT, TOKENIZER, TRAIN, VERSION, build, shards
 from pathsum.text.cache import cache_folder, locked
@@ -55,7 +55,7 @@ class CorpusInfo(Record, kind="corpus-info"):
             ("fingerprint", self.fingerprint[:16]),
             ("folder", self.folder),
         )
-        columns = (text_column("corpus"), text_column(self.name))
+        columns = (text_column("corpus"), prose_column(self.name))
         return Table(columns, rows, note="the tokenizer has not seen what is held out")
 
 
@@ -195,4 +195,4 @@ class CorpusList(Record, kind="corpus-list"):
         """A line each."""
         rows = tuple((corpus.name, corpus.about) for corpus in self.corpora)
         note = "or name a file, a folder, or a dataset on the hub (owner/name)"
-        return Table((text_column("name"), Column("what it is", align="left")), rows, note=note)
+        return Table((text_column("name"), prose_column("what it is")), rows, note=note)
