@@ -38,17 +38,16 @@ def bundle_run(run: Path, folder: Path, sequences: int = SEQUENCES) -> None:
     told: dict[str, Any] = read_run(run)
     # Where the corpus lay is nobody's business, and nothing is there on another machine.
     told["corpus"]["folder"] = ""
-    named = rename(folder, told)
-    (folder / RUN).write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
+    rename(folder)
+    (folder / RUN).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
-def rename(folder: Path, told: dict[str, Any]) -> dict[str, Any]:
-    """The run and its model under the name of their folder."""
+def rename(folder: Path) -> None:
+    """The model under the name of its folder; its recipe keeps the name that repeats it."""
     file = folder / "config.json"
     head = json.loads(file.read_text(encoding="utf-8"))
     head["name"] = folder.name
     file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
-    return {**told, "recipe": {**told["recipe"], "name": folder.name}}
 
 
 def write_card(folder: Path) -> None:

@@ -229,7 +229,7 @@ def card(folder: Path, run: Path) -> dict[str, Any]:
     return {
         "format": "pathsum-card",
         "version": 1,
-        "name": made.name,
+        "name": model.name,
         "about": about + (scale if config.n_layers > 1 else ""),
         "corpus": told["corpus"] | {"folder": ""},
         "recipe": told["recipe"],

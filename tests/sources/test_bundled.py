@@ -1,19 +1,50 @@
 """The trained models that come with pathsum: there, whole, small, and what their cards say."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
 
 import pathsum as ps
 from pathsum.sources.named import BUNDLED, bundled_names
+from pathsum.training import Recipe, read_snapshots, recipe
 
-FAMILY = ("zero-layer", "one-layer", "two-layer")
+SEEDS = ("two-layer", "two-layer-seed-1", "two-layer-full-positions")
+FAMILY = ("zero-layer", "one-layer", *SEEDS)
+RUN = "two-layer-quick"
+
+
+def card(name: str) -> dict[str, Any]:
+    return json.loads((BUNDLED / name / "card.json").read_text(encoding="utf-8"))
 
 
 def test_the_family_is_there() -> None:
-    assert set(FAMILY) <= set(bundled_names())
-    assert [ps.load(name).config.n_layers for name in FAMILY] == [0, 1, 2]
+    assert set(bundled_names()) == {*FAMILY, RUN}
+    assert [ps.load(name).config.n_layers for name in FAMILY] == [0, 1, 2, 2, 2]
+
+
+def test_the_family_reads_the_same_tokens() -> None:
+    spellings = {(BUNDLED / name / "tokenizer.json").read_bytes() for name in FAMILY}
+    assert len(spellings) == 1
+    assert len({card(name)["corpus"]["fingerprint"] for name in FAMILY}) == 1
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_model_was_trained_by_the_recipe_that_has_its_name(name: str) -> None:
+    told = Recipe.from_dict(card(name)["recipe"])
+    here = recipe(name, "bundled")
+    for part in ("steps", "batch", "seed", "start", "optimiser", "schedule"):
+        assert getattr(told, part) == getattr(here, part)
+    assert told.data.corpus == here.data.corpus
+    assert told.config.d_model == here.config.d_model == ps.load(name).config.d_model
+
+
+def test_one_of_the_seeds_has_positions_in_every_layer() -> None:
+    W_pos = ps.load("two-layer-full-positions").weights
+    first, second = (layer.W_pos for layer in W_pos.layers)
+    assert first is not None and second is not None
+    assert 0.5 < float(second.norm() / first.norm()) < 2
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -27,11 +58,34 @@ def test_a_model_reads_text_and_knows_its_counts(name: str) -> None:
     assert bool(torch.isfinite(trace.logits).all())
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", [*FAMILY, RUN])
 def test_a_card_says_where_a_model_comes_from(name: str) -> None:
-    card = json.loads((BUNDLED / name / "card.json").read_text(encoding="utf-8"))
-    assert card["format"] == "pathsum-card"
-    assert (BUNDLED / name / "card.md").read_text(encoding="utf-8").startswith("# ")
+    assert card(name)["format"] == "pathsum-card"
+    text = (BUNDLED / name / "card.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {name}\n")
+    assert "to repeat it: `pathsum train" in text
+
+
+@pytest.mark.parametrize("name", ["zero-layer", "one-layer", "two-layer"])
+def test_a_model_shows_what_it_must(name: str) -> None:
+    needed = [one for one in card(name)["checks"] if not one["what"].startswith("target")]
+    assert needed
+    assert all(one["passed"] for one in needed)
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_card_holds_on_the_weights_that_are_shipped(name: str) -> None:
+    told = card(name)["measured"]
+    found = ps.atlas(ps.load(name), draws=10)
+    for score in ("previous_token", "induction"):
+        value = found[told[score]["head"]].scores[score].value
+        assert value == pytest.approx(told[score]["score"]["value"], abs=0.08)
+
+
+def test_the_run_has_snapshots_and_a_phase_change() -> None:
+    steps = [snapshot.step for snapshot in read_snapshots(BUNDLED / RUN)]
+    assert len(steps) >= 16
+    assert steps[0] == 0
 
 
 def test_all_of_them_are_small() -> None:
