@@ -3,7 +3,7 @@
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
 queries and keys (they read the stream with positions added) and one for values. Once with fused
 AdamW for everything, which is less work than ours has, and once with the optimisers that ours has:
-`torch.optim.Muon` for the matrices, AdamW for tables. Ours is timed as it trains, with its schedule
+`torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables. Ours is timed as it trains, with its schedule
 and data loading; reports, looks and checkpoints are left out on all sides. Rounds alternate, so
 that a machine that slows down slows all; the median of the ratios, round by round, is told as the
 other's time beside the best of ours.
@@ -180,7 +180,7 @@ def peer_seconds(chosen: Recipe) -> float | None:
 
 def main() -> list[Measurement]:
     """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
-    wide = recipe("two-layer", "bundled", data__corpus="python", data__vocabulary=2048, batch=4)
+    wide = recipe("two-layer", "bundled", data__corpus="python", model__d_model=256)
     return [
         *compare("two layers, d_model 128", recipe("two-layer", "quick")),
         *compare("two layers, d_model 256", wide),
