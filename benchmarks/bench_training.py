@@ -3,10 +3,10 @@
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
 queries and keys (they read the stream with positions added) and one for values. Once with fused
 AdamW for everything, which is less work than ours has, and once with the optimisers that ours has:
-`torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables. Ours is timed as it trains, with its schedule
-and data loading; reports, looks and checkpoints are left out on all sides. Rounds alternate, so
-that a machine that slows down slows all; the median of the ratios, round by round, is told as the
-other's time beside the best of ours.
+`torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables.
+Ours is timed as it trains, with its schedule and data loading; reports, looks and checkpoints are
+left out on all sides. Rounds alternate, so that a machine that slows down slows all; the median of
+the ratios, round by round, is told as the other's time beside the best of ours.
 
 And beside transformer-lens 3.9's own loop (`transformer_lens.train`; 4 has none) on the same shape,
 with positions added to Q and K as here, in an environment of its own (`make peers`).
