@@ -65,7 +65,7 @@ def test_the_svg_holds_the_whole_view(page: Page, live: str, view: str) -> None:
     for one in expected:
         assert one in said
     assert len(list(picture.iter(f"{SVG}svg"))) - 1 >= plots
-    assert "two-layer: 2 layers × 4 heads" in said
+    assert "two-layer: 2 layers × 8 heads" in said
     # No style sheet comes with the file, so nothing in it may need one.
     assert not any(node.get("class") for node in picture.iter())
     # The page is as it was, but for what the picture made it ask for.
@@ -86,7 +86,7 @@ def test_tokens_are_text_on_coloured_ground(page: Page, live: str) -> None:
     assert dark == 1
     assert any(rect.get("fill") == "#083c78" for rect in picture.iter(f"{SVG}rect"))
     # Pixels only where cells are: one picture a head, and the matrix.
-    assert len(list(picture.iter(f"{SVG}image"))) == 8 + 1
+    assert len(list(picture.iter(f"{SVG}image"))) == 16 + 1
 
 
 def test_the_png_has_twice_the_pixels(page: Page, live: str) -> None:
