@@ -19,6 +19,7 @@ from pathsum.training.network import Network
 from pathsum.training.optimisers import Optimisers, first_not_finite
 from pathsum.training.probe import Probe, Sight
 from pathsum.training.recipe import Recipe
+from pathsum.training.side_by_side import SideBySide, parts_of
 from pathsum.training.snapshots import save_snapshot, snapshot_steps
 from pathsum.training.speed import flops_a_token, gemm_rate
 from pathsum.training.stopping import StopWish
@@ -43,6 +44,7 @@ class Session:
         self.probe = Probe(corpus, recipe.config.n_ctx, sequences)
         self.network = Network(recipe.config, recipe.start, recipe.seed).to(here.device)
         self.runner = spread(self.network, here, strategy)
+        self.side_by_side = self._side_by_side()
         self.optimisers = Optimisers(recipe, self.network)
         self.snapshot_steps = snapshot_steps(recipe.steps, recipe.watching.snapshots)
         self.step = 0
@@ -123,14 +125,25 @@ class Session:
     def learn(self) -> None:
         """One step, without reports."""
         inputs, targets = self.batches.at(self.step, self.here.rank, self.here.size)
-        device = self.here.device
-        half = self.recipe.precision == "bfloat16"
-        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
-            loss = self.runner(inputs.to(device), targets.to(device))
-        loss.backward()
+        if self.side_by_side is not None:
+            loss = self.side_by_side.learn(inputs, targets)
+        else:
+            device = self.here.device
+            half = self.recipe.precision == "bfloat16"
+            with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
+                loss = self.runner(inputs.to(device), targets.to(device))
+            loss.backward()
         self.optimisers.step(self.step)
         self._losses.append(loss.detach().float())
         self.step += 1
+
+    def _side_by_side(self) -> SideBySide | None:
+        """Parts of a batch on threads, where there is one process on several cores."""
+        parts = parts_of(self.recipe.batch, torch.get_num_threads())
+        by_itself = self.here.size == 1 and self.here.device.type == "cpu"
+        if parts == 1 or not by_itself or self.recipe.precision != "float32":
+            return None
+        return SideBySide(self.network, parts)
 
     def _settle_losses(self) -> None:
         """Average the losses since the last report over processes; stop if one is not finite."""
