@@ -62,7 +62,7 @@ format: $(VENV)/.for-testing ## format the code and fix what can be fixed by its
 	@$(PY) -m ruff format .
 
 types: $(VENV)/.for-running ## write the browser's types from the records
-	@$(PY) -m pathsum.pages.typescript web/src/generated/answers.ts
+	@$(PY) -m pathsum.explorer.typescript web/src/generated/answers.ts
 
 # Node is needed here and nowhere else: what it builds is committed.
 web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/bundle

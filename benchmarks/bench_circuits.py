@@ -17,8 +17,8 @@ from torch import Tensor
 from benchmarks.measurement import Measurement
 from pathsum.algebra import Factored
 from pathsum.circuits import copying_ratios, token_ov
-from pathsum.circuits.basis import token_product
 from pathsum.circuits.copying import layer_eigenvalues
+from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.model import Config, Model, random_model
 
 PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"

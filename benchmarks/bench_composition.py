@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.measurement import Measurement
 from pathsum.circuits import composition, inner_products
-from pathsum.circuits.sides import sides
+from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.model import Config, Model, random_model
 
 PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
@@ -94,7 +94,7 @@ def xl() -> list[Measurement]:
 
 def measured(model: Model, rounds: int) -> tuple[float, float, float]:
     """Seconds and MB above what was there before, and seconds of the multiplications alone."""
-    forms = sides(model, centred=True, offset=None)
+    forms = sides(model, centered=True, offset=None)
     count = inner_products.flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
     del forms
     rate = gemm_rate()

@@ -15,8 +15,8 @@ from benchmarks.measurement import Measurement
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
 from pathsum.training.distributed import World
+from pathsum.training.loop import Session
 from pathsum.training.metrics import unwatched
-from pathsum.training.session import Session
 
 SEEDS = (0, 1)
 STEPS = 50

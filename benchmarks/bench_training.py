@@ -2,7 +2,7 @@
 
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
 queries and keys (they read the stream with positions added) and one for values. Once with fused
-AdamW for everything, which is less work than ours has, and once with the optimisers that ours has:
+AdamW for everything, which is less work than ours has, and once with the optimizers that ours has:
 `torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables.
 Ours is timed as it trains, with its schedule and data loading; reports, looks and checkpoints are
 left out on all sides. Rounds alternate, so that a machine that slows down slows all; the median of
@@ -29,8 +29,8 @@ from pathsum.model import Config
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
 from pathsum.training.distributed import World
+from pathsum.training.loop import Session
 from pathsum.training.metrics import unwatched
-from pathsum.training.session import Session
 
 STEPS, ROUNDS = 20, 9
 PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
@@ -110,11 +110,11 @@ class PlainLoop:
             matrices = []
         known = {id(one) for one in matrices}
         tables = [one for one in self.model.parameters() if id(one) not in known]
-        self.optimisers: list[torch.optim.Optimizer] = [
+        self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(tables, lr=0.004, fused=True)
         ]
         if matrices:
-            self.optimisers.append(torch.optim.Muon(matrices, lr=0.004))
+            self.optimizers.append(torch.optim.Muon(matrices, lr=0.004))
         self.generator = torch.Generator().manual_seed(0)
 
     def step(self) -> None:
@@ -123,9 +123,9 @@ class PlainLoop:
         batch = self.tokens[rows]
         loss = self.model(batch[:, :-1], batch[:, 1:])
         loss.backward()
-        for optimiser in self.optimisers:
-            optimiser.step()
-            optimiser.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def seconds_a_million_tokens(chosen: Recipe, step: object) -> float:

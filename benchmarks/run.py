@@ -104,7 +104,7 @@ def processor() -> str:
 
 def write_table() -> None:
     """One Markdown table a benchmark, of every result that is kept."""
-    parts = ["# Results\n\nCosts: less is better, below 1 is in our favour. By `make bench`.\n"]
+    parts = ["# Results\n\nCosts: less is better, below 1 is in our favor. By `make bench`.\n"]
     for file in sorted(RESULTS.glob("*.json")):
         record = json.loads(file.read_text())
         about = record["machine"]

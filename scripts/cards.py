@@ -23,15 +23,15 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.circuits import composition, copying_ratios
-from pathsum.circuits.probability import told_p
 from pathsum.heads import atlas
-from pathsum.heads.induction_stripe import stripe
+from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import Model
+from pathsum.result.p_value import format_p
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
 from pathsum.training.checkpoint import read_run
-from pathsum.training.probe import often_seen, token_losses
+from pathsum.training.monitor import often_seen, token_losses
 
 SEQUENCES, TOGETHER = 512, 16
 # p < 0.001 needs more draws of the null than 1,000.
@@ -99,7 +99,7 @@ def of_text(model: Model, corpus: Corpus) -> dict[str, Any]:
     start, text = tokens[:, :1], tokens[:, 1 : 1 + length]
     twice = losses(model, torch.cat((start, text, text), dim=1))
     first, second = twice[:, : length - 1].mean(1), twice[:, length : 2 * length - 1].mean(1)
-    # A window begins in the middle of a text, which a table of neighbours cannot know.
+    # A window begins in the middle of a text, which a table of neighbors cannot know.
     return {
         "held_out_loss": Measured.of(found.mean(1)),
         "bigram_loss": Measured.of(table[:, 1:].mean(1)),
@@ -256,7 +256,7 @@ def as_text(made: dict[str, Any]) -> str:
         shown = value
         if isinstance(value, dict):
             shown = ", ".join(
-                told_p(item) if key == "p" else f"{key} {_short(item)}"
+                format_p(item) if key == "p" else f"{key} {_short(item)}"
                 for key, item in value.items()
             )
         lines.append(f"| {name.replace('_', ' ')} | {_short(shown)} |")
@@ -277,7 +277,7 @@ def as_text(made: dict[str, Any]) -> str:
 
 
 def _recipe_text(made: Recipe) -> str:
-    size, rates, schedule = made.config, made.optimiser, made.schedule
+    size, rates, schedule = made.config, made.optimizer, made.schedule
     return (
         f"{size.n_layers} layers of {size.n_heads} heads × {size.d_head}, d_model {size.d_model}, "
         f"context {size.n_ctx}; {made.steps:,} steps of {made.batch} sequences, seed {made.seed}; "

@@ -75,7 +75,7 @@ def faults(wheel: Path) -> Iterator[str]:
         (info,) = {name.partition("/")[0] for name in held if ".dist-info/" in name}
         about = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         commands = archive.read(f"{info}/entry_points.txt").decode()
-        licences = [archive.read(name) for name in held if name.startswith(f"{info}/licenses/")]
+        licenses = [archive.read(name) for name in held if name.startswith(f"{info}/licenses/")]
 
     ours = {name for name in held if not name.startswith(f"{info}/")}
     sources = {
@@ -97,10 +97,10 @@ def faults(wheel: Path) -> Iterator[str]:
             yield f"the front end's {name} is not in the wheel; make web builds it"
     if "pathsum/py.typed" not in ours:
         yield "there is no py.typed, so type checkers ignore the annotations"
-    if (ROOT / "LICENSE").read_bytes() not in licences:
-        yield "the licence is not in the wheel"
+    if (ROOT / "LICENSE").read_bytes() not in licenses:
+        yield "the license is not in the wheel"
     if about["License-Expression"] != "Apache-2.0":
-        yield f"the metadata say licence {about['License-Expression']!r}, not 'Apache-2.0'"
+        yield f"the metadata say license {about['License-Expression']!r}, not 'Apache-2.0'"
     if "pathsum = pathsum.cli.main:run" not in commands:
         yield "the wheel does not offer the pathsum command"
 

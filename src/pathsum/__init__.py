@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathsum.algebra import Factored
     from pathsum.circuits import bandwidth, bigram, composition, skip_trigrams
     from pathsum.errors import PathsumError
+    from pathsum.explorer import report
     from pathsum.heads import atlas, induction
     from pathsum.model import (
         Config,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         from_tensors,
         random_model,
     )
-    from pathsum.pages import report
     from pathsum.paths import ablate, replace, term_importance
     from pathsum.server import explore
     from pathsum.sources import load
@@ -73,7 +73,7 @@ _HOMES = {
     "load": "pathsum.sources",
     "random_model": "pathsum.model",
     "replace": "pathsum.paths",
-    "report": "pathsum.pages",
+    "report": "pathsum.explorer",
     "skip_trigrams": "pathsum.circuits",
     "term_importance": "pathsum.paths",
     "train": "pathsum.training",

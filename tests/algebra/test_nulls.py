@@ -88,9 +88,9 @@ def test_traces_from_factors_are_those_of_dense_gram_matrices() -> None:
         (GramTraces.of_columns(X), dense.mT @ dense, 9),
         (GramTraces.of_rows(X), dense @ dense.mT, 12),
         (GramTraces.of_symmetric(X.T @ X), dense.mT @ dense, 9),
-        (GramTraces.of_centred_columns(X), _centred(dense.mT @ dense), 8),
-        (GramTraces.of_centred_rows(X), _centred(dense @ dense.mT), 11),
-        (GramTraces.of_centred_symmetric(X @ X.T), _centred(dense @ dense.mT), 11),
+        (GramTraces.of_centered_columns(X), _centered(dense.mT @ dense), 8),
+        (GramTraces.of_centered_rows(X), _centered(dense @ dense.mT), 11),
+        (GramTraces.of_centered_symmetric(X @ X.T), _centered(dense @ dense.mT), 11),
     ]:
         values = torch.linalg.eigvalsh(gram)
         assert found.dimension == d
@@ -102,18 +102,18 @@ def test_traces_from_factors_are_those_of_dense_gram_matrices() -> None:
     torch.testing.assert_close(narrow.trace, X.norm().square(), rtol=1e-5, atol=0)
 
 
-def _centred(P: Tensor) -> Tensor:
+def _centered(P: Tensor) -> Tensor:
     d = P.shape[-1]
     C = torch.eye(d, dtype=P.dtype) - 1.0 / d
     return C @ P @ C
 
 
-def test_the_centred_null_is_that_of_rotations_that_fix_the_ones_vector() -> None:
+def test_the_centered_null_is_that_of_rotations_that_fix_the_ones_vector() -> None:
     d = 10
-    # A large common direction, which centring has to remove.
+    # A large common direction, which centering has to remove.
     X = Factored(gaussian(0, d, 3), gaussian(1, 3, d) + 5)
     Y = Factored(gaussian(2, d, 2) + 5, gaussian(3, 2, d))
-    null = rotation_null(GramTraces.of_centred_columns(X), GramTraces.of_centred_rows(Y))
+    null = rotation_null(GramTraces.of_centered_columns(X), GramTraces.of_centered_rows(Y))
     first = torch.cat([torch.ones(d, 1).double(), gaussian(4, d, d - 1)], dim=1)
     basis = torch.linalg.qr(first).Q[:, 1:]  # of what is orthogonal to the ones-vector
     turned = basis @ rotations(5, 20_000, d - 1) @ basis.T
@@ -165,7 +165,7 @@ def test_traces_that_do_not_fit_are_refused() -> None:
         GramTraces(one, two, one, 8)
     with pytest.raises(InputError, match="rotations of 2 dimensions .*3 are needed"):
         GramTraces(one, one, one, 2)
-    with pytest.raises(InputError, match="P acts in 8 dimensions and G in 7: .*centre both"):
+    with pytest.raises(InputError, match="P acts in 8 dimensions and G in 7: .*center both"):
         rotation_null(GramTraces(one, one, one, 8), GramTraces(one, one, one, 7))
     with pytest.raises(InputError, match="a Gram matrix was asked of a 3 × 4 matrix"):
         GramTraces.of_symmetric(Factored(gaussian(0, 3, 2), gaussian(1, 2, 4)))

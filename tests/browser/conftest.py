@@ -22,7 +22,7 @@ from playwright.sync_api import (
 )
 
 import pathsum as ps
-from pathsum.pages.explorer import Explorer
+from pathsum.explorer.explorer import Explorer
 from pathsum.server import ExplorerServer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -9,9 +9,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched
 from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
-from tests.pages.variants import VARIANTS
+from tests.explorer.variants import VARIANTS
 
-from pathsum.pages.explorer import Explorer
+from pathsum.explorer.explorer import Explorer
 from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser

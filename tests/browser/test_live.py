@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, SIZE, Watched
 from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
-from tests.pages.variants import hostile
+from tests.explorer.variants import hostile
 
+from pathsum.explorer.explorer import Explorer
 from pathsum.model import Config, random_model
-from pathsum.pages.explorer import Explorer
 from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
@@ -181,10 +181,10 @@ def test_the_keyboard_is_enough(page: Page, live: str) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("the token before, after")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    colour = "getComputedStyle(document.querySelector('header')).backgroundColor"
-    before = page.evaluate(colour)
+    color = "getComputedStyle(document.querySelector('header')).backgroundColor"
+    before = page.evaluate(color)
     page.keyboard.press("Shift+D")
-    page.wait_for_function(f"{colour} !== '{before}'")
+    page.wait_for_function(f"{color} !== '{before}'")
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "Head"])

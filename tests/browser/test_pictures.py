@@ -73,7 +73,7 @@ def test_the_svg_holds_the_whole_view(page: Page, live: str, view: str) -> None:
     assert page.evaluate("document.querySelector('main').innerHTML.length") >= before
 
 
-def test_tokens_are_text_on_coloured_ground(page: Page, live: str) -> None:
+def test_tokens_are_text_on_colored_ground(page: Page, live: str) -> None:
     page.goto(f"{live}{PLACES['text']}")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     tokens = tokens_of(page)

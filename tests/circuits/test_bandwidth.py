@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits import joint_use, virtual_weights
-from pathsum.circuits.bandwidth import Bandwidth
-from pathsum.circuits.deletion import head_deletions
-from pathsum.circuits.virtual_weights import VirtualWeights
+from pathsum.circuits import virtual_weights
+from pathsum.circuits.composition.virtual_weights import VirtualWeights
+from pathsum.circuits.stream import joint_use
+from pathsum.circuits.stream.bandwidth import Bandwidth
+from pathsum.circuits.stream.deletion import head_deletions
 from pathsum.errors import HeadError, InputError
 from pathsum.model.symmetries import random_rotation, rotate_stream
 from pathsum.result import schema
@@ -21,7 +22,7 @@ def shape(**changes: Any) -> ps.Config:
 
 
 def test_hand_built_blocks_are_found_in_any_basis() -> None:
-    """W_E writes a block of 27, W_U reads another; centring logits takes one dimension."""
+    """W_E writes a block of 27, W_U reads another; centering logits takes one dimension."""
     model = ps.construct.induction(dtype=torch.float64)
     turned = rotate_stream(model, random_rotation(model.config, 3))
     for one in (model, turned):
@@ -110,8 +111,8 @@ def test_a_previous_token_head_does_not_look_at_its_own_place() -> None:
 def test_own_token_is_the_diagonal_of_full_qk() -> None:
     model = ps.random_model(shape(positions="none"), dtype=torch.float64)
     full = model.head("L1H1").full_qk.dense()
-    centred = full - full.mean(1, keepdim=True)
-    expected = centred.diagonal().mean() / centred.square().mean().sqrt()
+    centered = full - full.mean(1, keepdim=True)
+    expected = centered.diagonal().mean() / centered.square().mean().sqrt()
     found = ps.bandwidth(model).deleting[3]
     assert found.own_token == pytest.approx(float(expected))
 

@@ -1,15 +1,16 @@
 """The direct path: a given table is recovered, and text says how well it fits."""
 
 import math
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
 from pathsum.circuits import bigram, continuations
-from pathsum.circuits.bigram import DirectPath, block_rows
-from pathsum.circuits.bigram_fit import rank_correlation
-from pathsum.circuits.counts import count_bigrams
+from pathsum.circuits.bigram.bigram import DirectPath, block_rows
+from pathsum.circuits.bigram.bigram_counts import count_bigrams
+from pathsum.circuits.bigram.bigram_fit import rank_correlation
 from pathsum.errors import InputError, NotExactError, TokenError
 from pathsum.model import Config, construct, random_model
 from pathsum.result import schema
@@ -86,7 +87,7 @@ def test_the_loss_of_a_zero_layer_model_is_its_own():
 
 
 def test_counts_are_those_of_a_dense_table(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pathsum.circuits.counts.MERGE_AT", 7)
+    monkeypatch.setattr(sys.modules[count_bigrams.__module__], "MERGE_AT", 7)
     tokens = text(table(), sequences=6, length=11)
     counts = count_bigrams([tokens[:2], tokens[2:]], V)
     dense = torch.zeros(V, V, dtype=torch.long)

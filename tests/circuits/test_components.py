@@ -5,8 +5,12 @@ import torch
 
 import pathsum as ps
 from pathsum.circuits import pair_components, projection_kernel
-from pathsum.circuits.components import PairComparison, PairComponents, compare_pair
-from pathsum.circuits.projection import ProjectionKernel
+from pathsum.circuits.composition.pair_components import (
+    PairComparison,
+    PairComponents,
+    compare_pair,
+)
+from pathsum.circuits.tokens.projection import ProjectionKernel
 from pathsum.errors import HeadError, InputError
 from pathsum.result import schema
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import inner_products
-from pathsum.circuits.composition import Composition
-from pathsum.circuits.edges import KINDS, Edges
+from pathsum.circuits.composition import inner_products
+from pathsum.circuits.composition.composition import Composition
+from pathsum.circuits.composition.composition_edges import KINDS, Edges
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
@@ -183,7 +183,7 @@ def test_a_head_of_zeros_has_no_score_and_a_note_says_so() -> None:
     assert found.edges().tested == 3 * 48 - 3 * 4 - 4
 
 
-def test_a_head_that_writes_along_the_ones_vector_alone_is_empty_once_centred() -> None:
+def test_a_head_that_writes_along_the_ones_vector_alone_is_empty_once_centered() -> None:
     model = ps.random_model(shape(norm="layer"), dtype=torch.float64)
     W_O = model.weights.layers[0].W_O.clone()
     W_O[0] = W_O[0].mean(-1, keepdim=True)
@@ -191,24 +191,24 @@ def test_a_head_that_writes_along_the_ones_vector_alone_is_empty_once_centred() 
     found = ps.composition(model)
     assert found.q.score[0].isnan().all()
     assert "OV is zero, so there is no score as a writer: L0H0." in found.notes
-    # Not centred it has a norm, and nobody reads it.
+    # Not centered it has a norm, and nobody reads it.
     assert float(ps.composition(model, center="off").q.score[0, 4]) < 1e-6
 
 
-def test_centring_is_on_where_the_model_removes_the_mean() -> None:
-    for norm, centred in (("none", False), ("rms", False), ("layer", True)):
+def test_centering_is_on_where_the_model_removes_the_mean() -> None:
+    for norm, centered in (("none", False), ("rms", False), ("layer", True)):
         found = ps.composition(ps.random_model(shape(norm=norm)))
-        assert (found.centred, found.dimension) == (centred, 24 - centred)
+        assert (found.centered, found.dimension) == (centered, 24 - centered)
     model = ps.random_model(shape(norm="layer"), gains=True)
     off = ps.composition(model, center="off")
-    assert (off.centred, off.dimension) == (False, 24)
-    assert any("not centred although LayerNorm" in note for note in off.notes)
+    assert (off.centered, off.dimension) == (False, 24)
+    assert any("not centered although LayerNorm" in note for note in off.notes)
     # Reads do not see the mean in any case; only a writer's own norm shrinks.
     above = ~off.k.score.isnan()
     assert bool((ps.composition(model).k.score[above] >= off.k.score[above] - 1e-6).all())
 
 
-def test_a_shared_direction_inflates_scores_and_centring_takes_it_out() -> None:
+def test_a_shared_direction_inflates_scores_and_centering_takes_it_out() -> None:
     model = ps.random_model(shape(n_heads=8))
     flat = dict(model.weights.items())
     for layer in range(3):
@@ -220,8 +220,8 @@ def test_a_shared_direction_inflates_scores_and_centring_takes_it_out() -> None:
     assert any("along the ones-vector (by chance 4.2%)" in note for note in inflated.notes)
     assert not any("ones-vector" in note for note in ps.composition(model).notes)
     assert inflated.found > 0.5 * inflated.tested
-    centred = ps.composition(shared, center="on").edges(max_p=0.01)
-    assert centred.found < 0.05 * centred.tested
+    centered = ps.composition(shared, center="on").edges(max_p=0.01)
+    assert centered.found < 0.05 * centered.tested
 
 
 def test_rotary_offsets_are_averaged_or_chosen() -> None:

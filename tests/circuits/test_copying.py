@@ -9,9 +9,9 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits import clusters, copying, copying_ratios
-from pathsum.circuits.basis import token_product
 from pathsum.circuits.copying import null_ratios
-from pathsum.circuits.ov import token_ov
+from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import HeadError, InputError, NotExactError
 from pathsum.model import Config, Model, Path, construct, from_tensors, random_model
 from pathsum.result import schema
@@ -38,7 +38,7 @@ def test_the_counter_example_has_a_ratio_of_1_and_a_negative_diagonal_entry():
 
 
 def test_the_counter_example_inside_a_model():
-    # Two tokens as above, and a third that takes up what centring over the vocabulary removes.
+    # Two tokens as above, and a third that takes up what centering over the vocabulary removes.
     wanted = torch.tensor([[-1.0, 2, -1], [-4, 5, -1], [0, 0, 0]], dtype=torch.float64)
     model = with_full_ov(wanted)
     assert torch.allclose(token_ov(model, "L0H0").dense(), wanted)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pathsum.circuits import bigram, skip_trigrams
-from pathsum.circuits.sequences import split
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, Model, random_model
+from pathsum.model.sequences import split
 from pathsum.text import Corpus
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "his", "hat")

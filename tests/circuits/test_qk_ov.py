@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pathsum.circuits import attention, effect, head_card, token_card, token_ov, token_qk
-from pathsum.circuits.tokens import find_token
+from pathsum.circuits.tokens.token import find_token
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.model import Config, Model, Path, construct, random_model
 from pathsum.result import schema
@@ -28,7 +28,7 @@ def test_what_attends_and_what_is_raised(model: Model):
     assert does.own < 0
 
 
-def test_rows_are_centred(model: Model):
+def test_rows_are_centered(model: Model):
     assert float(token_qk(model, "L0H0").dense().sum(1).abs().max()) < 1e-3
     assert float(token_ov(model, "L0H0").dense().sum(1).abs().max()) < 1e-4
 

@@ -14,8 +14,8 @@ MODEL = "hand-built-skip-trigrams"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.pages.tour.claim.bundled_names", lambda: ())
-    monkeypatch.setattr("pathsum.pages.recorded.PREDICTIONS", 2)
+    monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
 
 
 def test_report_writes_a_file_and_says_so(

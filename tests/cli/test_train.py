@@ -12,7 +12,7 @@ from tests.training.tiny import tiny_recipe, write_text
 
 from pathsum.cli.main import main
 from pathsum.training import Metrics, recipe, to_toml
-from pathsum.training.probe import Sight
+from pathsum.training.monitor import ProbeResult
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_corpus_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_train_from_a_file(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(to_toml(tiny_recipe(text)))
-    arguments = ["train", str(file), "--out", str(tmp_path / "run"), "--set", "optimiser.clip=1.0"]
+    arguments = ["train", str(file), "--out", str(tmp_path / "run"), "--set", "optimizer.clip=1.0"]
     assert main([*arguments, "--steps", "10"]) == 0
     printed = capsys.readouterr()
     assert "held-out loss" in printed.out
@@ -116,10 +116,10 @@ def test_the_live_view_shows_what_rises() -> None:
     from pathsum.cli.training_view import _Panel
 
     console = Console(width=90, record=True, force_terminal=True, file=io.StringIO())
-    sight = Sight(3.1, 0.98, "L0H1", 0.5, "L1H2", 10.0, 6.0)
+    sight = ProbeResult(3.1, 0.98, "L0H1", 0.5, "L1H2", 10.0, 6.0)
     with Live(console=console, auto_refresh=False) as live:
         panel = _Panel(live)
-        panel.advance(3, 60, "tokenising")
+        panel.advance(3, 60, "tokenizing")
         for step in (100, 200):
             panel.report(Metrics(step, 3000, step * 1024, 3.5, 1.0, 9000.0, 0.3, 20.0, 99.0, sight))
         console.print(panel.view(Metrics(200, 3000, 9, 3.5, 1.0, 9e3, 0.3, 20.0, 99.0, sight)))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits.probability import ProbabilityColumn, counted_p, told_p
 from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads.atlas import Atlas, HeadEntry
@@ -15,6 +14,7 @@ from pathsum.heads.score import against_null
 from pathsum.heads.verdicts import UNKNOWN
 from pathsum.model.symmetries import scrambled
 from pathsum.result import schema
+from pathsum.result.p_value import ProbabilityColumn, counted_p, format_p
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 
@@ -88,10 +88,10 @@ def test_p_counts_the_draws_at_or_above() -> None:
 
 
 def test_no_p_is_written_as_zero() -> None:
-    assert told_p(0.0) == "p < 0.001" and told_p(0.02) == "p 0.02"
-    assert told_p(1 / 401, drawn=400) == "p < 0.0025"
-    assert told_p(2 / 401, drawn=400) == "p 0.005"
-    assert told_p(float("nan")) == "p –"
+    assert format_p(0.0) == "p < 0.001" and format_p(0.02) == "p 0.02"
+    assert format_p(1 / 401, drawn=400) == "p < 0.0025"
+    assert format_p(2 / 401, drawn=400) == "p 0.005"
+    assert format_p(float("nan")) == "p –"
     assert ProbabilityColumn().write(0.0) == "< 1e-12"
     assert ProbabilityColumn().write(2e-5) == "2.0e-05"
     assert counted_p(200).write(1 / 201) == "< 0.005"

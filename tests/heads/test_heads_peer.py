@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.heads import duplicate_token, prefix_matching, previous_token
+from pathsum.heads.kinds import duplicate_token, prefix_matching, previous_token
+from pathsum.heads.layer_view import layer_views
 from pathsum.heads.probe import probe_tokens
-from pathsum.heads.view import layer_views
 from pathsum.model import Model
 from pathsum.text.probes import RepeatedTokens, random_repeats
 

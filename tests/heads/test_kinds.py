@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pathsum.heads import (
+from pathsum.heads.kinds import (
     by_offset,
     current_token,
     deleting,
@@ -14,7 +14,7 @@ from pathsum.heads import (
     prefix_matching,
     previous_token,
 )
-from pathsum.heads.view import LayerView
+from pathsum.heads.layer_view import LayerView
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(1, 60), length=8, repeats=4, draws=3, start_token=0)

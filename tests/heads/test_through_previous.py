@@ -10,11 +10,11 @@ from pathsum.circuits.matching import matching_spectra
 from pathsum.circuits.matching_null import embedding_product
 from pathsum.cli.main import main
 from pathsum.errors import InputError
-from pathsum.heads.through_previous import MATCHING_THROUGH_PREVIOUS, through_previous
+from pathsum.explorer import Explorer
+from pathsum.heads.kinds.through_previous import MATCHING_THROUGH_PREVIOUS, through_previous
 from pathsum.heads.verdicts import CLAIMS
 from pathsum.model import HeadId
 from pathsum.model.symmetries import scrambled
-from pathsum.pages import Explorer
 
 NAME = MATCHING_THROUGH_PREVIOUS.name
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)

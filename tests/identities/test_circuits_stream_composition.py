@@ -7,17 +7,17 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.circuits import composition, pair_components, projection_kernel
-from pathsum.circuits.edges import KINDS
+from pathsum.circuits.composition.composition_edges import KINDS
 from pathsum.model import Head, Model
 from pathsum.model.symmetries import scrambled
 
 TOLERANCE = 1e-9
 
 
-def centring(model: Model, centred: bool) -> Tensor:
+def centering(model: Model, centered: bool) -> Tensor:
     d = model.config.d_model
     identity = torch.eye(d, dtype=torch.float64)
-    return identity - 1 / d if centred else identity
+    return identity - 1 / d if centered else identity
 
 
 def read_form(head: Head, kind: str, C: Tensor, offset: int | None) -> Tensor:
@@ -45,10 +45,10 @@ def test_scores_and_moments_equal_their_definitions(model: Model, center: str, d
     rotary = model.config.positions == "rotary"
     offset = data.draw(st.sampled_from([None, 0, 3])) if rotary else None
     found = composition(model, center=center, offset=offset)  # pyright: ignore[reportArgumentType]
-    centred = center == "on" or (center == "auto" and model.config.norm == "layer")
-    d = model.config.d_model - centred
-    assert found.dimension == d and found.centred == centred
-    C = centring(model, centred)
+    centered = center == "on" or (center == "auto" and model.config.norm == "layer")
+    d = model.config.d_model - centered
+    assert found.dimension == d and found.centered == centered
+    C = centering(model, centered)
     for kind in KINDS:
         scores = found.scores(kind)
         for j, reader in enumerate(model.heads):

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from tests.identities.configs import models
 
-from pathsum.circuits.offsets import offset_parts
-from pathsum.circuits.qk import token_keys, token_queries
-from pathsum.circuits.tokens import token_frequencies
+from pathsum.circuits.offset_parts import offset_parts
+from pathsum.circuits.tokens.qk import token_keys, token_queries
+from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Model
 
 

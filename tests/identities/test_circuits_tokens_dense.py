@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 from torch import Tensor
 
-from pathsum.circuits.basis import token_product
-from pathsum.circuits.bigram import DirectPath
+from pathsum.circuits.bigram.bigram import DirectPath
 from pathsum.circuits.copying import copying_ratios, layer_eigenvalues
-from pathsum.circuits.ov import token_ov
-from pathsum.circuits.qk import average_rotation, token_qk
-from pathsum.circuits.skip_trigrams import skip_trigrams
+from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.tokens.qk import average_rotation, token_qk
+from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.trigrams.skip_trigrams import skip_trigrams
 from pathsum.model import Model, Path
 from pathsum.model.head import embeddings_as_read
 
@@ -21,17 +21,17 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
     return bool((a - b).abs().max() <= tolerance * scale) if b.numel() else True
 
 
-def centred(dense: Tensor) -> Tensor:
+def centered(dense: Tensor) -> Tensor:
     return dense - dense.mean(-1, keepdim=True)
 
 
 @settings(max_examples=42)
 @given(models(min_layers=1, max_layers=3))
-def test_token_ov_is_the_dense_circuit_centred_over_the_vocabulary(model: Model) -> None:
+def test_token_ov_is_the_dense_circuit_centered_over_the_vocabulary(model: Model) -> None:
     for head in model.heads:
-        assert close(token_ov(model, head.id).dense(), centred(head.full_ov.dense()))
+        assert close(token_ov(model, head.id).dense(), centered(head.full_ov.dense()))
     path = Path("embed", [(layer, 0) for layer in range(model.config.n_layers)])
-    assert close(token_ov(model, path).dense(), centred(path.full_ov(model).dense()))
+    assert close(token_ov(model, path).dense(), centered(path.full_ov(model).dense()))
 
 
 @settings(max_examples=42)
@@ -90,7 +90,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
         product = token_product(model.weights, layer)
         values = layer_eigenvalues(model.weights, layer, product)
         for head in model.heads[layer * model.config.n_heads :][: model.config.n_heads]:
-            dense = centred(head.full_ov.dense())
+            dense = centered(head.full_ov.dense())
             own = values[head.id.head]
             assert close(own.real.sum(), dense.trace())
             assert close(own.imag.sum(), torch.zeros((), dtype=torch.float64))
@@ -103,7 +103,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
 def test_the_ratio_is_the_one_of_the_dense_eigenvalues(model: Model) -> None:
     found = copying_ratios(model, draws=200)
     for one, head in zip(found.heads, model.heads, strict=True):
-        dense = torch.linalg.eigvals(centred(head.full_ov.dense()))
+        dense = torch.linalg.eigvals(centered(head.full_ov.dense()))
         size = float(dense.abs().sum())
         if size > 1e-3:
             assert abs(one.ratio - float(dense.real.sum()) / size) < 1e-4

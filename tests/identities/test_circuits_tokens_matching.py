@@ -8,14 +8,14 @@ from torch import Tensor
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.matching import matching_spectra
 from pathsum.circuits.matching_null import embedding_product, null_matching_spectra
-from pathsum.circuits.qk import token_qk
+from pathsum.circuits.tokens.qk import token_qk
 from pathsum.model import Head, Model, Path
 from pathsum.model.head import embeddings_as_read
 from pathsum.model.symmetries import scrambled
 
 
 def dense_matching(reader: Head, writer: Head) -> Tensor:
-    """`W_E QK (OV)ᵀ W_Eᵀ` [query token, key token], averaged over offsets, keys centred."""
+    """`W_E QK (OV)ᵀ W_Eᵀ` [query token, key token], averaged over offsets, keys centered."""
     model = reader.model
     queries = embeddings_as_read(model.weights, reader.id.layer)
     sources = embeddings_as_read(model.weights, writer.id.layer) @ writer.ov.dense()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from tests.identities.configs import models
 
-from pathsum.circuits.offsets import offset_parts, position_scores
+from pathsum.circuits.offset_parts import offset_parts, position_scores
 from pathsum.circuits.positional import positional
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
@@ -63,7 +63,7 @@ def test_rotary_profile_is_the_mean_of_the_scores_of_all_pairs_of_tokens(model: 
 
 @settings(max_examples=30)
 @given(models(min_layers=1, max_layers=2, positions=("qk", "residual", "rotary")))
-def test_profiles_are_centred_and_content_is_what_pairs_of_tokens_spread(model: Model) -> None:
+def test_profiles_are_centered_and_content_is_what_pairs_of_tokens_spread(model: Model) -> None:
     found = positional(model, window=4)
     for profile, head in zip(found.heads, model.heads, strict=True):
         assert abs(float(profile.score.mean())) < 1e-9 * max(1.0, float(profile.score.abs().max()))
@@ -71,7 +71,7 @@ def test_profiles_are_centred_and_content_is_what_pairs_of_tokens_spread(model: 
         if profile.attention is not None:
             assert float(profile.attention.sum()) <= 1 + 1e-9
         if model.config.positions != "rotary":
-            from pathsum.circuits.qk import token_qk
+            from pathsum.circuits.tokens.qk import token_qk
 
             dense = token_qk(model, head.id).dense()
             expected = float(dense.square().mean().sqrt())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 
 from pathsum.circuits import bigram, clusters, copying, positional, skip_trigrams
-from pathsum.circuits.basis import token_product
+from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import NotExactError
 from pathsum.model import Model, Path
 from pathsum.model.symmetries import scrambled

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pathsum.model import Model, transformer
 from pathsum.model.symmetries import scrambled
-from pathsum.paths import MlpsOf, ScaleOf, by_head, by_layer, by_virtual_head, term_importance
-from pathsum.paths.orders import truncate
-from pathsum.paths.runs import UnreadRun
-from pathsum.paths.sources import attention_bias
+from pathsum.paths import MlpOutputs, Scales, by_head, by_layer, by_virtual_head, term_importance
+from pathsum.paths.stream_sources import attention_bias
+from pathsum.paths.terms.residual_trace import ResidualTrace
+from pathsum.paths.terms.truncation import truncate
 
 Drawn = tuple[Model, Tensor]
 
@@ -36,12 +36,12 @@ def test_one_pass_is_the_papers_repeated_runs(drawn: Drawn) -> None:
 
 @given(models_with_tokens(mlps=("none",)))
 @settings(max_examples=45)
-def test_with_scales_recomputed_it_is_the_repeated_runs_of_a_normalising_model(
+def test_with_scales_recomputed_it_is_the_repeated_runs_of_a_normalizing_model(
     drawn: Drawn,
 ) -> None:
     model, tokens = drawn
     assume(tokens.shape[1] > 1 and not has_biases(model))
-    found = term_importance(model, tokens, scale=ScaleOf.TRUNCATED)
+    found = term_importance(model, tokens, scale=Scales.RECOMPUTED)
     truth = multi_run_losses(model, tokens)
     assert max(abs(a - b) for a, b in zip(found.loss, truth, strict=True)) < 1e-10
 
@@ -52,7 +52,7 @@ def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> Non
     model, tokens = drawn
     assume(model.config.n_layers * model.config.n_heads <= 8)
     trace = model.trace(tokens)
-    paths, truncated = trace.paths(), truncate(UnreadRun.of(trace))
+    paths, truncated = trace.paths(), truncate(ResidualTrace.of(trace))
     total = torch.zeros_like(trace.logits)
     for order in range(model.config.n_layers + 1):
         for path in paths.order(order):
@@ -60,12 +60,12 @@ def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> Non
         assert close(truncated.logits(truncated.last[order]), total)
 
 
-@given(models_with_tokens(), st.sampled_from(ScaleOf), st.sampled_from(MlpsOf))
+@given(models_with_tokens(), st.sampled_from(Scales), st.sampled_from(MlpOutputs))
 @settings(max_examples=45)
-def test_all_orders_together_are_the_model(drawn: Drawn, scale: ScaleOf, mlps: MlpsOf) -> None:
+def test_all_orders_together_are_the_model(drawn: Drawn, scale: Scales, mlps: MlpOutputs) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(UnreadRun.of(trace), scale, mlps)
+    truncated = truncate(ResidualTrace.of(trace), scale, mlps)
     assert len(truncated.last) == model.config.n_layers + 1
     assert close(truncated.logits(truncated.last[-1]), trace.logits)
 
@@ -75,7 +75,7 @@ def test_all_orders_together_are_the_model(drawn: Drawn, scale: ScaleOf, mlps: M
 def test_terms_of_an_order_add_up_to_it(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(UnreadRun.of(trace))
+    truncated = truncate(ResidualTrace.of(trace))
     for order, sets in ((1, by_head(model)), (2, by_virtual_head(model))):
         if order > model.config.n_layers:
             continue
@@ -109,7 +109,7 @@ def test_losses_survive_every_symmetry(drawn: Drawn) -> None:
 def test_recomputed_mlps_of_order_zero_are_a_run_without_heads(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(UnreadRun.of(trace), ScaleOf.TRUNCATED, MlpsOf.TRUNCATED)
+    truncated = truncate(ResidualTrace.of(trace), Scales.RECOMPUTED, MlpOutputs.RECOMPUTED)
     config, stream = model.config, transformer.embed(model.weights, tokens)
     for index, layer in enumerate(model.weights.layers):
         attended = stream + attention_bias(model.weights, index)

@@ -12,9 +12,9 @@ from pathsum.model import HeadId, Model, Source, transformer
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate, run_edited
-from pathsum.paths.ablation import StandIn, after_edits
-from pathsum.paths.causal import edges_of
-from pathsum.paths.edits import (
+from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
+from pathsum.paths.intervene.causal import edges_of
+from pathsum.paths.intervene.edits import (
     Attend,
     Edit,
     FreezePatterns,
@@ -23,7 +23,7 @@ from pathsum.paths.edits import (
     Message,
     SourceOutput,
 )
-from pathsum.paths.patching import written_by
+from pathsum.paths.intervene.patching import written_by
 
 Drawn = tuple[Model, Tensor]
 
@@ -94,7 +94,7 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
 @given(models_with_tokens(min_layers=1, max_layers=2, max_heads=3))
 @settings(max_examples=24)
 def test_a_node_is_all_its_edges(drawn: Drawn) -> None:
-    """Every reader told the same is the writer exchanged, normalisation and all."""
+    """Every reader told the same is the writer exchanged, normalization and all."""
     model, tokens = drawn
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
     every = writers(model)
@@ -183,7 +183,9 @@ def test_zero_ablation_is_a_model_without_the_heads_weights(drawn: Drawn) -> Non
     flat[name] = flat[name].clone()
     flat[name][head.head] = 0.0
     without = replace(model, weights=Weights(model.config, MemoryStore(flat)))
-    edits = StandIn(model, (head,), Knockout.ZERO, [tokens]).edits(model.trace(tokens), tokens)
+    edits = KnockoutValue(model, (head,), Knockout.ZERO, [tokens]).edits(
+        model.trace(tokens), tokens
+    )
     assert close(run_edited(model, tokens, edits).logits, without(tokens))
 
 
@@ -192,7 +194,7 @@ def test_zero_ablation_is_a_model_without_the_heads_weights(drawn: Drawn) -> Non
 def test_patterns_preserved_zero_ablation_is_the_path_sum_without_the_head(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, head = model.trace(tokens), some_head(model, tokens)
-    stand_in = StandIn(model, (head,), Knockout.ZERO, [tokens])
+    stand_in = KnockoutValue(model, (head,), Knockout.ZERO, [tokens])
     edits = (*stand_in.edits(trace, tokens), *after_edits(trace, After.PATTERNS_PRESERVED))
     # What the head's own value bias writes goes with the head; the path sum keeps it in a source.
     assume("layers.0.b_V" not in model.weights.names)

@@ -4,14 +4,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.training.loss_vectors import log_slopes, principal_components
+from pathsum.training.dynamics.loss_vectors import log_slopes, principal_components
 
 SEEDS = st.integers(0, 10_000)
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(seed=SEEDS, steps=st.integers(1, 7), tokens=st.integers(1, 30))
-def test_components_are_those_of_the_centred_vectors(seed: int, steps: int, tokens: int) -> None:
+def test_components_are_those_of_the_centered_vectors(seed: int, steps: int, tokens: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(steps, tokens, generator=generator, dtype=torch.float64)
     found = principal_components(vectors)

@@ -43,7 +43,7 @@ def save_patterns(model: Model, tokens: Tensor) -> list[Tensor]:
 def multi_run_losses(model: Model, tokens: Tensor) -> list[float]:
     """Losses of orders ≤ 0, ≤ 1, … n_layers of an attention-only model without biases.
 
-    Normalisation, if there is any, is that of each forced run's own stream.
+    Normalization, if there is any, is that of each forced run's own stream.
     """
     patterns = save_patterns(model, tokens)
     stream = transformer.embed(model.weights, tokens)

@@ -6,8 +6,8 @@ import torch
 import pathsum as ps
 from pathsum.errors import HeadError, InputError
 from pathsum.paths import Ablation, After, Knockout, ablate
-from pathsum.paths.ablation import StandIn
-from pathsum.paths.edits import HeadOutput
+from pathsum.paths.intervene.ablation import KnockoutValue
+from pathsum.paths.intervene.edits import HeadOutput
 from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 
@@ -42,7 +42,7 @@ def test_the_mean_is_over_the_reference() -> None:
     model = ps.construct.induction()
     tokens, reference = PROBE.tokens[:2], PROBE.tokens[2:]
     head = model.head("L1H0").id
-    stand_in = StandIn(model, (head,), Knockout.MEAN, [tokens], reference)
+    stand_in = KnockoutValue(model, (head,), Knockout.MEAN, [tokens], reference)
     edit = stand_in.edits(model.trace(tokens), tokens)[0]
     truth = model.trace(reference).mixed(1)[:, 0].mean((0, 1))
     assert isinstance(edit, HeadOutput)
@@ -53,9 +53,9 @@ def test_resampling_takes_another_sequence_and_is_seeded() -> None:
     model = ps.construct.induction()
     heads = (model.head("L1H0").id,)
     for seed in range(5):
-        partners = StandIn(model, heads, Knockout.RESAMPLE, [PROBE.tokens], seed=seed).partners(
-            PROBE.tokens
-        )
+        partners = KnockoutValue(
+            model, heads, Knockout.RESAMPLE, [PROBE.tokens], seed=seed
+        ).partners(PROBE.tokens)
         assert not bool((partners == PROBE.tokens).all(-1).any())
         assert sorted(partners.tolist()) == sorted(PROBE.tokens.tolist())
     found = [

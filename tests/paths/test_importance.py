@@ -10,8 +10,8 @@ from torch import Tensor
 import pathsum as ps
 from pathsum.errors import HeadError, InputError, NotExactError, PathError, TokenError
 from pathsum.paths import (
-    MlpsOf,
-    ScaleOf,
+    MlpOutputs,
+    Scales,
     TermImportance,
     TermSet,
     by_head,
@@ -100,7 +100,7 @@ def test_the_result_says_what_was_held_fixed() -> None:
     config = CONFIG.replace(norm="layer", mlp="gelu")
     model, tokens = ps.random_model(config), random_tokens(2, 6)
     frozen = term_importance(model, tokens)
-    again = term_importance(model, tokens, scale=ScaleOf.TRUNCATED, mlps=MlpsOf.TRUNCATED)
+    again = term_importance(model, tokens, scale=Scales.RECOMPUTED, mlps=MlpOutputs.RECOMPUTED)
     assert "leaves of order 0" in frozen.note
     assert "no sum over paths" in again.note
     assert frozen.loss[-1] == pytest.approx(again.loss[-1], abs=1e-5)
@@ -157,9 +157,9 @@ def test_splits_that_would_not_be_exact() -> None:
     model = ps.random_model(CONFIG.replace(norm="rms", mlp="gelu"))
     tokens = random_tokens(2, 6)
     with pytest.raises(NotExactError, match="recomputed MLPs"):
-        term_importance(model, tokens, sets=by_layer(model), mlps=MlpsOf.TRUNCATED)
+        term_importance(model, tokens, sets=by_layer(model), mlps=MlpOutputs.RECOMPUTED)
     with pytest.raises(NotExactError, match="recomputed scale"):
-        term_importance(model, tokens, sets=by_virtual_head(model), scale=ScaleOf.TRUNCATED)
+        term_importance(model, tokens, sets=by_virtual_head(model), scale=Scales.RECOMPUTED)
 
 
 def test_sets_that_mean_nothing() -> None:

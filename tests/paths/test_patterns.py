@@ -5,7 +5,7 @@ import torch
 
 from pathsum.errors import InputError
 from pathsum.paths import Estimate, IdealPattern
-from pathsum.paths.estimates import ratio, student
+from pathsum.result.estimate import ratio, student
 
 TOKENS = torch.tensor([[0, 5, 7, 5, 5, 7]])
 

@@ -18,7 +18,7 @@ from pathsum.paths import (
     replace,
     run_edited,
 )
-from pathsum.paths.descriptions import copying_projector, top_token_table
+from pathsum.paths.intervene.descriptions import copying_projector, top_token_table
 from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 

@@ -63,8 +63,8 @@ def test_biases_are_parts_and_the_keys_bias_is_constant_along_rows() -> None:
 
 
 def test_a_deep_head_is_listed_by_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paths.cells.PARTS_LISTED", 9)
-    monkeypatch.setattr("pathsum.paths.cells.PARTS_SUMMARISED", 9)
+    monkeypatch.setattr("pathsum.paths.explain.score_cells.PARTS_LISTED", 9)
+    monkeypatch.setattr("pathsum.paths.explain.score_cells.PARTS_SUMMARIZED", 9)
     config = Config(n_layers=3, n_heads=2, d_model=12, d_head=4, d_vocab=15, n_ctx=10)
     score = random_model(config, dtype=torch.float64).trace(TOKENS).scores("L2H0")
     cell = score.cell(3, 1, k=6)

@@ -4,7 +4,7 @@ import torch
 from pathsum.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths import Toward
-from pathsum.paths.bounds import spectral_norm_bound
+from pathsum.paths.explain.bounds import spectral_norm_bound
 
 
 @pytest.fixture(scope="module")

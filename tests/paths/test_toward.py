@@ -85,8 +85,8 @@ def test_one_sequence_has_no_interval(induction: Toward) -> None:
 
 
 def test_sequences_in_groups_give_the_same(batch: Toward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paths.toward.SWEEP_NUMBERS", 1)
-    monkeypatch.setattr("pathsum.paths.sweeps.EDGE_NUMBERS", 1)
+    monkeypatch.setattr("pathsum.paths.explain.toward.SWEEP_NUMBERS", 1)
+    monkeypatch.setattr("pathsum.paths.sweep.EDGE_NUMBERS", 1)
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
     again = model.trace(TOKENS).paths().toward([3, -1, 1], [4, 5, 6], 7)
     torch.testing.assert_close(again.by_edge.values, batch.by_edge.values)

@@ -4,7 +4,7 @@ import torch
 import pathsum as ps
 from pathsum.errors import HeadError, InputError, PathError
 from pathsum.paths import VirtualHead, VirtualImportance, virtual_head
-from pathsum.paths.virtual import TopPairs
+from pathsum.paths.virtual_head import TopPairs
 from pathsum.result import schema
 
 
@@ -25,11 +25,11 @@ def test_it_attends_two_back_and_does_what_it_was_built_for(pair: VirtualHead) -
 def test_eigenvalues_are_those_of_the_dense_circuit(pair: VirtualHead) -> None:
     model = pair.model
     dense = pair.full_ov.dense()
-    centred = dense - dense.mean(-1, keepdim=True)
+    centered = dense - dense.mean(-1, keepdim=True)
     found = pair.eigenvalues()
-    wanted = torch.linalg.eigvals(centred)
+    wanted = torch.linalg.eigvals(centered)
     assert float(found.abs().max()) == pytest.approx(float(wanted.abs().max()), rel=1e-3)
-    assert complex(found.sum()).real == pytest.approx(float(centred.trace()), abs=1e-2)
+    assert complex(found.sum()).real == pytest.approx(float(centered.trace()), abs=1e-2)
     assert pair.ov.shape == (model.config.d_model, model.config.d_model)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.pages.variants import ALL, HOSTILE, hostile
+from tests.explorer.variants import ALL, HOSTILE, hostile
 
 import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, InputError
-from pathsum.pages.explorer import Explorer
-from pathsum.pages.under_way import StoppedError, UnderWay
-from pathsum.pages.wire import decode
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import InFlight, StoppedError
+from pathsum.explorer.wire import decode
 from pathsum.server import ExplorerServer
 from pathsum.server.app import MOST_BYTES, make_app
 from pathsum.server.guard import HEADERS, names_of
@@ -318,7 +318,7 @@ def test_a_script_may_end_while_an_answer_is_computed() -> None:
 
 
 def test_what_is_under_way_is_given_up() -> None:
-    under_way, begun, left = UnderWay(), threading.Event(), list[str]()
+    under_way, begun, left = InFlight(), threading.Event(), list[str]()
 
     def compute() -> None:
         try:

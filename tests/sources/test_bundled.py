@@ -34,7 +34,7 @@ def test_the_family_reads_the_same_tokens() -> None:
 def test_a_model_was_trained_by_the_recipe_that_has_its_name(name: str) -> None:
     told = Recipe.from_dict(card(name)["recipe"])
     here = recipe(name, "bundled")
-    for part in ("steps", "batch", "seed", "start", "optimiser", "schedule"):
+    for part in ("steps", "batch", "seed", "start", "optimizer", "schedule"):
         assert getattr(told, part) == getattr(here, part)
     assert told.data.corpus == here.data.corpus
     assert told.config.d_model == here.config.d_model == ps.load(name).config.d_model

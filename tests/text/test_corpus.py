@@ -152,7 +152,7 @@ class TestACorpus:
         monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "other"))
 
         def stop(done: int, total: int, what: str) -> None:
-            if what == "tokenising" and done == 40:
+            if what == "tokenizing" and done == 40:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):

@@ -15,8 +15,8 @@ from pathsum.text import packages
 from pathsum.text.documents import Document, PythonLibrary
 from pathsum.text.files import Files, chapters
 from pathsum.text.hub import HubDataset
+from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import Package
-from pathsum.text.recipes import NAMED
 
 
 class TestThePythonLibrary:

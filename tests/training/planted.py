@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from pathsum.heads.prefix_matching import measure
+from pathsum.heads.kinds.prefix_matching import measure
+from pathsum.heads.layer_view import layer_views
 from pathsum.heads.probe import repeats_probe
-from pathsum.heads.view import layer_views
 from pathsum.model import Model, Weights, construct
 from pathsum.model.store import MemoryStore
 from pathsum.training.snapshots import save_snapshot

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathsum.text import Corpus
-from pathsum.training.batches import Batches
+from pathsum.training.batching import Batches
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_agree_with_one(
     text: Path, two: Path, tmp_path: Path, strategy: str, clip: float
 ) -> None:
-    train(tiny_recipe(text, steps=12, optimiser__clip=clip), out=tmp_path / "one")
+    train(tiny_recipe(text, steps=12, optimizer__clip=clip), out=tmp_path / "one")
     for ours, theirs in zip(
         read_metrics(tmp_path / "one"), read_metrics(two / strategy), strict=True
     ):

@@ -15,9 +15,9 @@ from pathsum.errors import FileError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
+from pathsum.training.dynamics.plots import line_plot
+from pathsum.training.dynamics.snapshot_metrics import held_out_losses
 from pathsum.training.held_out import HELD_OUT, held_out_tokens
-from pathsum.training.look import held_out_losses
-from pathsum.training.plots import line_plot
 from pathsum.training.snapshots import save_snapshot
 
 MIDDLE = 90.0

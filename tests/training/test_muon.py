@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsum.training.muon import Blocks, Muon, orthogonalise
+from pathsum.training.muon import Blocks, Muon, orthogonalize
 
 
 @given(st.sampled_from(["columns", "rows"]), st.integers(1, 4), st.integers(1, 5))
@@ -20,11 +20,11 @@ def test_blocks_of_columns_are_heads() -> None:
 
 
 @given(st.integers(0, 1000))
-def test_orthogonalise_keeps_directions_and_levels_lengths(seed: int) -> None:
+def test_orthogonalize_keeps_directions_and_levels_lengths(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(3, 4, 12, generator=generator, dtype=torch.float64)
     u, _, vh = torch.linalg.svd(x, full_matrices=False)
-    y = orthogonalise(x)
+    y = orthogonalize(x)
     rotated = u.mT @ y @ vh.mT  # diagonal if the singular vectors are kept
     singular = rotated.diagonal(0, 1, 2)
     torch.testing.assert_close(rotated, torch.diag_embed(singular), atol=1e-9, rtol=0)
@@ -33,7 +33,7 @@ def test_orthogonalise_keeps_directions_and_levels_lengths(seed: int) -> None:
 
 
 @given(st.integers(0, 1000))
-def test_orthogonalise_is_the_textbook_iteration(seed: int) -> None:
+def test_orthogonalize_is_the_textbook_iteration(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2, 8, 32, generator=generator)
     # Singular values from 1 to 1e-4: what is small must not drown in rounding.
@@ -42,27 +42,27 @@ def test_orthogonalise_is_the_textbook_iteration(seed: int) -> None:
     for _ in range(5):
         gram = y @ y.mT
         y = 3.4445 * y + (-4.7750 * gram + 2.0315 * gram @ gram) @ y
-    torch.testing.assert_close(orthogonalise(x), y, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(orthogonalize(x), y, atol=1e-3, rtol=1e-3)
 
 
-def test_a_step_is_the_orthogonalised_nesterov_momentum_of_each_block() -> None:
+def test_a_step_is_the_orthogonalized_nesterov_momentum_of_each_block() -> None:
     generator = torch.Generator().manual_seed(1)
     weight = torch.nn.Parameter(torch.randn(6, 4, generator=generator))
-    optimiser = Muon([{"params": [weight], "blocks": Blocks("columns", 2)}], lr=0.1, momentum=0.9)
+    optimizer = Muon([{"params": [weight], "blocks": Blocks("columns", 2)}], lr=0.1, momentum=0.9)
     before, momentum = weight.detach().clone(), torch.zeros(6, 4)
     for _ in range(2):
         weight.grad = torch.randn(6, 4, generator=generator)
-        optimiser.step()
+        optimizer.step()
         momentum = 0.9 * momentum + 0.1 * weight.grad
         pushed = 0.1 * weight.grad + 0.9 * momentum
-        steps = [orthogonalise(pushed[:, at : at + 2].T[None])[0].T for at in (0, 2)]
+        steps = [orthogonalize(pushed[:, at : at + 2].T[None])[0].T for at in (0, 2)]
         before = before - 0.1 * torch.cat(steps, dim=1)
         torch.testing.assert_close(weight.detach(), before)
 
 
 def test_a_gradient_of_zero_moves_nothing() -> None:
     weight = torch.nn.Parameter(torch.ones(4, 4))
-    optimiser = Muon([{"params": [weight], "blocks": Blocks("rows", 2)}], lr=0.1, momentum=0.9)
+    optimizer = Muon([{"params": [weight], "blocks": Blocks("rows", 2)}], lr=0.1, momentum=0.9)
     weight.grad = torch.zeros(4, 4)
-    optimiser.step()
+    optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(4, 4))

@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize("d", [7, 8])
-def test_the_sinusoid_has_amplitude_one_and_tells_neighbours_apart(d: int) -> None:
+def test_the_sinusoid_has_amplitude_one_and_tells_neighbors_apart(d: int) -> None:
     table = sinusoid(64, d)
     assert table.shape == (64, d)
     assert float(table.abs().max()) <= 1.0

@@ -8,7 +8,7 @@ import torch
 from pathsum.model import construct
 from pathsum.text import Corpus
 from pathsum.text.probes import random_repeats
-from pathsum.training.probe import Probe, often_seen
+from pathsum.training.monitor import Probe, often_seen
 
 
 def test_sees_a_hand_built_induction_head(text: Path) -> None:

@@ -42,9 +42,9 @@ def test_the_paper_preset_has_the_papers_sizes() -> None:
 
 def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('base = "quick/two-layer"\nsteps = 7\n[optimiser]\nclip = 1\n')
+    file.write_text('base = "quick/two-layer"\nsteps = 7\n[optimizer]\nclip = 1\n')
     made = recipe(file)
-    expected = recipe("two-layer", "quick", steps=7, optimiser__clip=1.0)
+    expected = recipe("two-layer", "quick", steps=7, optimizer__clip=1.0)
     assert made == dataclasses.replace(expected, name="mine")
 
 
@@ -52,13 +52,13 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"stepz": 3}, "a recipe has no 'stepz'; did you mean 'steps'"),
-        ({"optimiser__clipp": 3}, "a recipe has no 'optimiser.clipp'; did you mean 'clip'"),
+        ({"optimizer__clipp": 3}, "a recipe has no 'optimizer.clipp'; did you mean 'clip'"),
         ({"steps": 0}, "steps is 0; at least 1"),
         ({"steps": "many"}, "steps is 'many'; a whole number would be right"),
-        ({"optimiser__matrices": "sgd"}, "optimiser.matrices is 'sgd'; it may be 'muon', 'adamw'"),
-        ({"optimiser": 3}, "optimiser is 3; a table of names and values"),
+        ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; it may be 'muon', 'adamw'"),
+        ({"optimizer": 3}, "optimizer is 3; a table of names and values"),
         ({"schedule__decay": 2.0}, "schedule.decay is 2.0; a share of 0 to 1"),
-        ({"optimiser__matrix_lr": -1.0}, "optimiser.matrix_lr is -1.0; a learning rate is 0 or"),
+        ({"optimizer__matrix_lr": -1.0}, "optimizer.matrix_lr is -1.0; a learning rate is 0 or"),
         ({"model__d_vocab": 5}, "model.d_vocab is 5 and data.vocabulary 280"),
         ({"model__score_cap": 5.0}, "score_cap and logit_cap cannot be trained"),
     ],

@@ -14,6 +14,7 @@ from pathsum.model import construct
 from pathsum.result import schema
 from pathsum.training import SeedRuns, to_toml, train_seeds
 from pathsum.training.seeds import SEEDS, SeedRun
+from pathsum.training.train import TrainingRun
 
 
 def test_each_seed_trains_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_mechanisms_are_told_apart(
 ) -> None:
     """Hand-built models in place of what was trained, one mechanism each."""
     made = iter([construct.induction(n_ctx=40), construct.induction_by_q(n_ctx=40)])
-    monkeypatch.setattr("pathsum.training.run.TrainingRun.model", property(lambda run: next(made)))
+    monkeypatch.setattr(TrainingRun, "model", property(lambda run: next(made)))
     found = train_seeds(tiny_recipe(text, steps=2), seeds=2, out=tmp_path)
     first, second = found.runs
     assert (first.mechanism, first.head, first.partner) == ("K-composition", "L1H0", "L0H0")

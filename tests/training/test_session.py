@@ -22,8 +22,8 @@ from pathsum.training import Metrics, Recipe, read_snapshots, train
 from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
 from pathsum.training.distributed import World
+from pathsum.training.loop import Session
 from pathsum.training.metrics import read_metrics, unwatched
-from pathsum.training.session import Session
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -125,10 +125,10 @@ class TestResume:
         assert (whole / CHECKPOINT).read_bytes() == before
 
     def test_names_settings_that_differ(self, text: Path, whole: Path) -> None:
-        other = tiny_recipe(text, watching__snapshots=5, batch=8, optimiser__clip=1.0)
+        other = tiny_recipe(text, watching__snapshots=5, batch=8, optimizer__clip=1.0)
         with pytest.raises(InputError, match="batch is 4 there and 8 here") as caught:
             train(other, out=whole, resume=True)
-        assert "optimiser.clip is 0.0 there and 1.0 here" in str(caught.value)
+        assert "optimizer.clip is 0.0 there and 1.0 here" in str(caught.value)
 
     def test_notices_that_the_text_has_changed(self, tmp_path: Path) -> None:
         file = write_text(tmp_path / "words.jsonl", seed=1)
@@ -240,7 +240,7 @@ def variant(text: Path, **changes: Any) -> Recipe:
         {"model__positions": "residual", "model__norm": "layer", "model__mlp": "gelu"},
         {"model__positions": "rotary", "model__norm": "rms", "model__mlp": "silu_gated"},
         {"model__positions": "none", "model__n_kv_heads": 1, "model__tied": True},
-        {"optimiser__matrices": "adamw", "optimiser__matrix_lr": 0.004, "optimiser__clip": 1.0},
+        {"optimizer__matrices": "adamw", "optimizer__matrix_lr": 0.004, "optimizer__clip": 1.0},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )

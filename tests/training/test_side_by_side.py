@@ -9,7 +9,7 @@ from tests.identities.configs import configs
 from pathsum.model import Config
 from pathsum.training.network import Network
 from pathsum.training.recipe import Start
-from pathsum.training.side_by_side import SideBySide
+from pathsum.training.threaded_batch import ThreadedBatch
 
 
 @settings(max_examples=25)
@@ -23,7 +23,7 @@ def test_loss_and_gradients_are_those_of_the_whole_batch(
     whole, split = (Network(config, Start(), seed).double() for _ in range(2))
     expected = whole(tokens, targets)
     expected.backward()
-    loss = SideBySide(split, parts).learn(tokens, targets)
+    loss = ThreadedBatch(split, parts).learn(tokens, targets)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
     for (name, one), other in zip(split.named_parameters(), whole.parameters(), strict=True):
         assert one.grad is not None, name
@@ -33,14 +33,14 @@ def test_loss_and_gradients_are_those_of_the_whole_batch(
 def test_a_step_moves_the_weights_of_all_parts() -> None:
     config = Config(2, 2, 8, 4, 11, 6)
     network = Network(config, Start(), 0)
-    parts = SideBySide(network, 2)
+    parts = ThreadedBatch(network, 2)
     tokens = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(0))
-    optimiser = torch.optim.AdamW(network.parameters(), lr=0.01, fused=True)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, fused=True)
     losses: list[float] = []
     for _ in range(30):
         losses.append(parts.learn(tokens, tokens.roll(-1, 1)).item())
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     assert losses[-1] < losses[0] / 2
     for own, its in zip(network.parameters(), parts.networks[1].parameters(), strict=True):
         assert own.data_ptr() == its.data_ptr()
@@ -53,7 +53,7 @@ def test_other_threads_keep_their_number() -> None:
     try:
         config = Config(1, 2, 8, 4, 11, 6)
         tokens = torch.zeros(2, 6, dtype=torch.long)
-        SideBySide(Network(config, Start(), 0), 2).learn(tokens, tokens)
+        ThreadedBatch(Network(config, Start(), 0), 2).learn(tokens, tokens)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -2,11 +2,11 @@
 
 `Factored` is a matrix of low rank kept as a product (`factored`). Around it: norms, eigenvalues and
 singular values (`spectrum`), the largest entries by streaming (`extremes`, over `blocks`), means
-taken out (`centring`), angles between subspaces (`subspaces`), and what a random rotation would
+taken out (`centering`), angles between subspaces (`subspaces`), and what a random rotation would
 give (`nulls`, whose tail is in `gamma`).
 """
 
-from pathsum.algebra.centring import centre_columns, centre_rows
+from pathsum.algebra.centering import center_columns, center_rows
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.nulls import GramTraces, RotationNull, rotation_null
@@ -30,8 +30,8 @@ __all__ = [
     "RowMaxima",
     "TopEntries",
     "argmax_rows",
-    "centre_columns",
-    "centre_rows",
+    "center_columns",
+    "center_rows",
     "eigenvalues",
     "eigenvectors",
     "norm",

@@ -25,8 +25,8 @@ and has the same mean and variance. With singular values ∝ 1/k, d = 64 and ran
     chance of z > 3          0.0195      0.0192          0.0119            0.0013
     chance of z > 6          0.0013      0.0011          0.0002            10⁻⁹
 
-If vectors are centred before they are read, the ones-vector is never in play, and rotations that
-fix it are the right comparison: `of_centred_columns` and `of_centred_rows` project first and count
+If vectors are centered before they are read, the ones-vector is never in play, and rotations that
+fix it are the right null: `of_centered_columns` and `of_centered_rows` project first and count
 d − 1 dimensions.
 """
 
@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.centring import centre_columns, centre_rows
+from pathsum.algebra.centering import center_columns, center_rows
 from pathsum.algebra.factored import BatchIndex, Factored
 from pathsum.algebra.gamma import log_upper_gamma
 from pathsum.algebra.spectrum import balanced
@@ -69,7 +69,7 @@ class GramTraces:
         if self.dimension < 3:
             raise InputError(
                 f"random rotations of {self.dimension} dimensions were asked for: that is too few "
-                "to compare with; 3 are needed (4 before centring)."
+                "to compare with; 3 are needed (4 before centering)."
             )
         for name in ("trace", "trace_square", "trace_cube"):
             object.__setattr__(self, name, getattr(self, name).double())
@@ -85,14 +85,14 @@ class GramTraces:
         return cls(*_gram_traces(f), dimension=f.shape[-2])
 
     @classmethod
-    def of_centred_columns(cls, f: Factored) -> GramTraces:
+    def of_centered_columns(cls, f: Factored) -> GramTraces:
         """Of (M C)ᵀ(M C): the columns' side projected off the ones-vector, d = n − 1."""
-        return cls(*_gram_traces(centre_rows(f)), dimension=f.shape[-1] - 1)
+        return cls(*_gram_traces(center_rows(f)), dimension=f.shape[-1] - 1)
 
     @classmethod
-    def of_centred_rows(cls, f: Factored) -> GramTraces:
+    def of_centered_rows(cls, f: Factored) -> GramTraces:
         """Of (C M)(C M)ᵀ: the rows' side projected off the ones-vector, d = m − 1."""
-        return cls(*_gram_traces(centre_columns(f)), dimension=f.shape[-2] - 1)
+        return cls(*_gram_traces(center_columns(f)), dimension=f.shape[-2] - 1)
 
     @classmethod
     def of_symmetric(cls, P: Factored) -> GramTraces:
@@ -105,9 +105,9 @@ class GramTraces:
         return cls(*_power_traces(P.B @ P.A), dimension=P.shape[-1])
 
     @classmethod
-    def of_centred_symmetric(cls, P: Factored) -> GramTraces:
+    def of_centered_symmetric(cls, P: Factored) -> GramTraces:
         """Of C P C, d − 1."""
-        found = cls.of_symmetric(centre_rows(centre_columns(P)))
+        found = cls.of_symmetric(center_rows(center_columns(P)))
         return cls(found.trace, found.trace_square, found.trace_cube, found.dimension - 1)
 
     def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> GramTraces:
@@ -187,15 +187,15 @@ def rotation_null(P: GramTraces, G: GramTraces) -> RotationNull:
     (tensor(0.2500, dtype=torch.float64), tensor(0.0625, dtype=torch.float64))
 
     For a score ‖X Y‖² / (‖X‖² ‖Y‖²) divide `mean` by tr P tr G: it is 1/d. That scaling changes
-    neither z nor p, which are asked of the unnormalised value.
+    neither z nor p, which are asked of the unnormalized value.
 
     The null asks whether directions meet more than at random. It knows nothing of directions that
-    a whole family shares: centre them away first, or draw a null that keeps them.
+    a whole family shares: center them away first, or draw a null that keeps them.
     """
     if P.dimension != G.dimension:
         raise InputError(
             f"P acts in {P.dimension} dimensions and G in {G.dimension}: they must meet in one "
-            "space; centre both or neither."
+            "space; center both or neither."
         )
     d = P.dimension
     variance = 2.0 / ((d - 1) * (d + 2)) * P.spread * G.spread

@@ -15,27 +15,27 @@ largest entries, rows and spectra are found from the factors.
 """
 
 from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
-from pathsum.circuits.bandwidth import Bandwidth, bandwidth
-from pathsum.circuits.bigram import Bigram, Continuations, bigram, continuations
-from pathsum.circuits.bug_cost import BugCost, bug_cost
-from pathsum.circuits.bugs import Bug, Bugs, forced_bugs
-from pathsum.circuits.cards import HeadCard, TokenCard, head_card, token_card
-from pathsum.circuits.clusters import Clusters, Mode, clusters
-from pathsum.circuits.components import PairComponents, pair_components
-from pathsum.circuits.composition import Composition, CompositionScores, composition
+from pathsum.circuits.bigram.bigram import Bigram, Continuations, bigram, continuations
+from pathsum.circuits.composition.composition import Composition, CompositionScores, composition
+from pathsum.circuits.composition.composition_edges import Edge, Edges
+from pathsum.circuits.composition.pair_components import PairComponents, pair_components
+from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
 from pathsum.circuits.copying import Copying, CopyingRatios, copying, copying_ratios
-from pathsum.circuits.edges import Edge, Edges
-from pathsum.circuits.evidence import Evidence
-from pathsum.circuits.ov import Effect, effect, token_ov
-from pathsum.circuits.patterns import Pattern
 from pathsum.circuits.positional import OffsetProfile, Positional, positional
-from pathsum.circuits.projection import ProjectionKernel, projection_kernel
-from pathsum.circuits.qk import Attention, attention, token_qk
-from pathsum.circuits.sequences import open_text
-from pathsum.circuits.skip_trigrams import SkipTrigram, SkipTrigrams, skip_trigrams
-from pathsum.circuits.source_table import SourceTable, source_table
-from pathsum.circuits.tokens import Scored, Token
-from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
+from pathsum.circuits.stream.bandwidth import Bandwidth, bandwidth
+from pathsum.circuits.tokens.clusters import Clusters, Mode, clusters
+from pathsum.circuits.tokens.head_card import HeadCard, TokenCard, head_card, token_card
+from pathsum.circuits.tokens.ov import Effect, effect, token_ov
+from pathsum.circuits.tokens.projection import ProjectionKernel, projection_kernel
+from pathsum.circuits.tokens.qk import Attention, attention, token_qk
+from pathsum.circuits.tokens.token import Scored, Token
+from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
+from pathsum.circuits.trigrams.bugs import Bug, Bugs, forced_bugs
+from pathsum.circuits.trigrams.evidence import Evidence
+from pathsum.circuits.trigrams.skip_trigrams import SkipTrigram, SkipTrigrams, skip_trigrams
+from pathsum.circuits.trigrams.source_table import SourceTable, source_table
+from pathsum.circuits.trigrams.trigram_patterns import Pattern
+from pathsum.model.sequences import open_text
 
 __all__ = [
     "Attention",

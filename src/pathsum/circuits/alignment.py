@@ -2,7 +2,7 @@
 
 Two models need share neither a basis of the stream nor an order of their heads; tokens and offsets
 they do share. So heads are compared there. A head's QK is the score it gives, as a function of
-destination token, source token and offset (position and content, row-centred, since a softmax
+destination token, source token and offset (position and content, row-centered, since a softmax
 compares sources); its OV is what each source token does to each logit. The similarity of two heads
 is the cosine between such functions:
 
@@ -20,20 +20,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.assignment import best_assignment
-from pathsum.circuits.basis import (
+from pathsum.circuits.positional import WINDOW, positional
+from pathsum.circuits.tokens.qk import token_keys, token_queries
+from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.circuits.tokens.token_basis import (
     embed_through,
     refuse_capped_logits,
     refuse_capped_scores,
     require_heads,
     unembed_through,
 )
-from pathsum.circuits.positional import WINDOW, positional
-from pathsum.circuits.probability import counted_p
-from pathsum.circuits.qk import token_keys, token_queries
-from pathsum.circuits.tokens import token_frequencies
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.p_value import counted_p
 
 DRAWS = 50
 # A squared norm this small beside the largest is rounding.
@@ -160,7 +160,7 @@ class _Layer:
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """A layer whose plain products are expectations: tokens weighted by √p, keys centred.
+    """A layer whose plain products are expectations: tokens weighted by √p, keys centered.
 
     Heads stand side by side, [vocab, head · k], so that all pairs are one matrix product.
     """

@@ -18,7 +18,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import extremes, spectrum
-from pathsum.circuits.basis import (
+from pathsum.circuits.tokens.ov import read_and_write, token_ov
+from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token_basis import (
     as_path,
     basis_note,
     circuit_label,
@@ -26,14 +28,12 @@ from pathsum.circuits.basis import (
     require_heads,
     token_product,
 )
-from pathsum.circuits.ov import read_and_write, token_ov
-from pathsum.circuits.probability import counted_p
-from pathsum.circuits.tokens import joined
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.reads import fold_read
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.p_value import counted_p
 
 DRAWS = 400
 LEAST_DRAWS = 200
@@ -261,8 +261,8 @@ def layer_eigenvalues(
     """The eigenvalues of the full OV of every head of a layer, given `token_product`."""
     config, raw = weights.config, weights.layers[layer]
     W_V = fold_read(config.norm, raw.W_V, raw.ln1_w)
-    if config.heads_a_key > 1:
-        W_V = W_V.repeat_interleave(config.heads_a_key, dim=0)
+    if config.heads_per_kv > 1:
+        W_V = W_V.repeat_interleave(config.heads_per_kv, dim=0)
     H, k, d = raw.W_O.shape
     between = (raw.W_O.reshape(H * k, d) @ product).reshape(H, k, d)
     return eigenvalues_above_noise(between @ W_V, between.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2)))

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.circuits.basis import refuse_capped_scores
 from pathsum.circuits.copying import eigenvalues_above_noise
-from pathsum.circuits.qk import average_rotation
+from pathsum.circuits.tokens.qk import average_rotation
+from pathsum.circuits.tokens.token_basis import refuse_capped_scores
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 
@@ -30,8 +30,8 @@ def matching_spectra(
 
     They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
     `C = embedding_product(model, writer's layer)`, given as `product` and made once for all. Keys
-    are centred over tokens, which also takes out every bias; on a rotary model QK is averaged over
-    the offsets; scales of normalisation deeper than layer 0 and of QK-norm are left out.
+    are centered over tokens, which also takes out every bias; on a rotary model QK is averaged over
+    the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out.
 
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.

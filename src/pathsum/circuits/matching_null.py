@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.circuits.basis import ROWS, read_scales
 from pathsum.circuits.copying import DRAWS, null_spectra
+from pathsum.circuits.tokens.token_basis import ROWS, read_scales
 from pathsum.model import HeadName, Model
 
 
@@ -42,7 +42,7 @@ def embedding_product(model: Model, layer: int) -> Float[Tensor, "d d"]:
         keys = rows if scales is None else rows * scales[start : start + ROWS, None]
         total.addmm_((keys - mean).T, rows)
     if model.config.norm == "layer":
-        # Reads are centred, so what the ones-direction holds reaches no head.
+        # Reads are centered, so what the ones-direction holds reaches no head.
         total = total - total.mean(0)
         total = total - total.mean(1, keepdim=True)
     return total

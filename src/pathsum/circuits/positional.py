@@ -3,7 +3,7 @@
 The score of destination i and source j has a part that no token enters. Where position vectors
 exist (in the inputs of W_Q and W_K, or in the stream) it is `posQ[i] · posK[j]`, plus b_Q's part of
 the query; on a rotary model it is the average query against the average key, turned by the offset.
-Softmax ignores what is constant along a row, so each row is centred over a window of offsets, the
+Softmax ignores what is constant along a row, so each row is centered over a window of offsets, the
 same for every destination counted: a score that depends on the offset alone then has no spread.
 """
 
@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.basis import refuse_capped_scores, require_heads
-from pathsum.circuits.offsets import TokenMoments, offset_parts
-from pathsum.circuits.tokens import joined
+from pathsum.circuits.offset_parts import TokenMoments, offset_parts
+from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token_basis import refuse_capped_scores, require_heads
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -147,14 +147,14 @@ def positional(
     for index, head in enumerate(chosen):
         progress(index, len(chosen), f"offsets of {head.label}")
         parts = offset_parts(head, window, shared[head.id.layer == 0])
-        centred = parts.rows - parts.rows.mean(1, keepdim=True)
+        centered = parts.rows - parts.rows.mean(1, keepdim=True)
         weight = parts.weights[:, None]
-        score = (weight * centred).sum(0)
+        score = (weight * centered).sum(0)
         found.append(
             OffsetProfile(
                 head=head.label,
                 score=score,
-                spread=(weight * (centred - score).square()).sum(0).sqrt(),
+                spread=(weight * (centered - score).square()).sum(0).sqrt(),
                 attention=parts.attention,
                 position=float(score.std(correction=0)),
                 content=parts.content,

@@ -17,7 +17,7 @@ class Kind(StrEnum):
     v = "v"
 
 
-class Centre(StrEnum):
+class Center(StrEnum):
     """Whether the mean is taken out of the stream."""
 
     auto = "auto"
@@ -40,9 +40,9 @@ def composition(
         ),
     ] = None,
     center: Annotated[
-        Centre,
+        Center,
         typer.Option(help="Take the mean out of writes; auto does where the model's norm does."),
-    ] = Centre.auto,
+    ] = Center.auto,
     offset: Annotated[
         int | None,
         typer.Option(help="Rotary models: QK at this offset instead of the mean over all."),
@@ -55,8 +55,8 @@ def composition(
     compare score² with random rotations of the stream.
     """
     from pathsum.circuits import composition as compute
-    from pathsum.circuits.components import compare_pair
-    from pathsum.circuits.edges import KINDS, CompositionKind
+    from pathsum.circuits.composition.composition_edges import KINDS, CompositionKind
+    from pathsum.circuits.composition.pair_components import compare_pair
     from pathsum.sources import load
 
     loaded = load(model)

@@ -54,8 +54,8 @@ def demo(
 
 def _write_report(file: Path) -> None:
     from pathsum.cli.threads import one_thread_if_small
-    from pathsum.pages.report import report
-    from pathsum.pages.served import serve
+    from pathsum.explorer.open_models import serve
+    from pathsum.explorer.report import report
 
     _say("5. All of it as one page, to open in a browser", bold=True)
     one_thread_if_small(serve("two-layer"))

@@ -28,7 +28,7 @@ def explore(
     """Look at a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
     import webbrowser
 
-    from pathsum.pages.explorer import Explorer
+    from pathsum.explorer.explorer import Explorer
     from pathsum.server import ExplorerServer
     from pathsum.server.guard import LOOPBACK
 

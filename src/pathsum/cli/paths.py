@@ -32,7 +32,7 @@ def paths(
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction: the exact sum over paths, by order, head, edge and source token."""
-    from pathsum.paths.answer import answer
+    from pathsum.paths.explain.answer import answer
     from pathsum.sources import load
 
     loaded = load(model)

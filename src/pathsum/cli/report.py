@@ -22,8 +22,8 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the explorer of a model to one HTML file that opens from disk, without a server."""
-    from pathsum.pages.report import report as write
-    from pathsum.pages.served import serve
+    from pathsum.explorer.open_models import serve
+    from pathsum.explorer.report import report as write
 
     one_thread_if_small(serve(model))
     target = out or Path(f"{Path(model).name}.html")

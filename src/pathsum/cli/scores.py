@@ -18,7 +18,7 @@ def scores(
         typer.Option(
             metavar="D,S",
             help="One cell: destination and source position, as in 4,2 or -1,2; "
-            "without it, the whole matrix is summarised.",
+            "without it, the whole matrix is summarized.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(help="How many terms to list.")] = 10,

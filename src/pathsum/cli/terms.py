@@ -23,7 +23,7 @@ def terms(
         bool,
         typer.Option(
             "--recompute-scales",
-            help="Normalise truncated streams by their own size (no path sum).",
+            help="Normalize truncated streams by their own size (no path sum).",
         ),
     ] = False,
     recompute_mlps: Annotated[
@@ -37,7 +37,7 @@ def terms(
     as_json: AsJson = False,
 ) -> None:
     """Term importance: the loss of paths through at most 0, 1, 2, … heads, order by order."""
-    from pathsum.paths import MlpsOf, ScaleOf, term_importance
+    from pathsum.paths import MlpOutputs, Scales, term_importance
     from pathsum.sources import load
 
     loaded = load(model)
@@ -47,8 +47,8 @@ def terms(
             loaded,
             tokens,
             sets=_sets(loaded, split),
-            scale=ScaleOf.TRUNCATED if recompute_scales else ScaleOf.RUN,
-            mlps=MlpsOf.TRUNCATED if recompute_mlps else MlpsOf.RUN,
+            scale=Scales.RECOMPUTED if recompute_scales else Scales.FROZEN,
+            mlps=MlpOutputs.RECOMPUTED if recompute_mlps else MlpOutputs.FROZEN,
             progress=advance,
         )
     show(found, as_json)

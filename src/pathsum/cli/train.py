@@ -48,7 +48,7 @@ def train(
     vocab: Annotated[int | None, typer.Option(help="How many tokens to learn.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.clip=1.0."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimizer.clip=1.0."),
     ] = None,
     strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",
     recipe_only: Annotated[

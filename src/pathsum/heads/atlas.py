@@ -8,34 +8,34 @@ import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pathsum.circuits.basis import require_heads
-from pathsum.circuits.composition import composition
+from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.probability import LEAST_IN_WORDS, ProbabilityColumn
+from pathsum.circuits.tokens.token_basis import require_heads
 from pathsum.errors import InputError, near_misses
-from pathsum.heads.heat import heat_map
-from pathsum.heads.kind import ScoreInfo
+from pathsum.heads.heat_map import heat_map
 from pathsum.heads.kinds import DATA_SCORES
-from pathsum.heads.previous_token import PREVIOUS_TOKEN
-from pathsum.heads.probe import DRAWS, repeats_probe
-from pathsum.heads.score import Score, against_null
-from pathsum.heads.through_previous import (
+from pathsum.heads.kinds.kind import ScoreInfo
+from pathsum.heads.kinds.previous_token import PREVIOUS_TOKEN
+from pathsum.heads.kinds.through_previous import (
     MATCHING_THROUGH_PREVIOUS,
     ThroughPrevious,
     through_previous,
 )
-from pathsum.heads.verdicts import ALPHA, MIXED, UNKNOWN, HeadEvidence, Verdict, judge
-from pathsum.heads.view import RandomFrames, layer_views, random_heads
-from pathsum.heads.weight_scores import WEIGHT_SCORES, weight_scores
-from pathsum.heads.word_piece import (
+from pathsum.heads.kinds.weight_scores import WEIGHT_SCORES, weight_scores
+from pathsum.heads.kinds.word_piece import (
     NO_SPLIT_WORDS,
     WORD_PIECE,
     WORD_PIECE_BY_WEIGHTS,
     word_piece_scores,
 )
+from pathsum.heads.layer_view import RandomFrames, layer_views, random_heads
+from pathsum.heads.probe import DRAWS, repeats_probe
+from pathsum.heads.score import Score, against_null
+from pathsum.heads.verdicts import ALPHA, MIXED, UNKNOWN, HeadEvidence, Verdict, judge
 from pathsum.model import HeadId, HeadName, Model
-from pathsum.model.labels import find_head
+from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
 
 # Heads drawn at random for each layer, so p can be as small as 1/201. They are many, so a few draws
 # of the probe tell what they do; that spreads them a little more, and p errs on the safe side.
@@ -156,7 +156,7 @@ class Atlas(Record, kind="atlas"):
 
     def to_html(self) -> str:
         """Every head and score as a heat map: one element, nothing loaded from anywhere."""
-        from pathsum.heads.heat_html import atlas_html
+        from pathsum.heads.atlas_html import atlas_html
 
         return atlas_html(self)
 

@@ -5,23 +5,23 @@ import math
 import torch
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.composition import Composition, composition
+from pathsum.circuits.composition.composition import Composition, composition
 from pathsum.circuits.copying import copying_ratios
-from pathsum.circuits.qk import token_qk
+from pathsum.circuits.tokens.qk import token_qk
 from pathsum.heads.atlas import DRAWN, DRAWS_FOR_CHANCE
 from pathsum.heads.induction_record import Induction, InductionHead, Mechanism
-from pathsum.heads.induction_stripe import INDUCTION_STRIPE, measure
+from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE, measure
+from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
+from pathsum.heads.kinds.previous_token import measure as previous_token
+from pathsum.heads.layer_view import RandomFrames, layer_views, random_heads
 from pathsum.heads.partners import PartnerEdge, candidates, cut_edges
-from pathsum.heads.prefix_matching import measure as prefix_matching
-from pathsum.heads.previous_token import measure as previous_token
 from pathsum.heads.probe import repeats_probe
 from pathsum.heads.repeat_loss import copy_losses, second_copy, two_copies
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import ALPHA
-from pathsum.heads.view import RandomFrames, layer_views, random_heads
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths import Estimate, Replacement, ablate, replace
-from pathsum.paths.ablation import After
+from pathsum.paths.intervene.ablation import After
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens
 

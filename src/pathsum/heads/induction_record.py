@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pathsum.circuits.probability import ProbabilityColumn
 from pathsum.heads.partners import PartnerEdge
 from pathsum.heads.score import Score
 from pathsum.model import HeadId
 from pathsum.paths import Estimate
 from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.p_value import ProbabilityColumn
 
 Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
 

@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from pathsum.circuits.composition import Composition
-from pathsum.heads.induction_stripe import stripe
+from pathsum.circuits.composition.composition import Composition
+from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
 from pathsum.result import Record
 from pathsum.shapes import Tokens

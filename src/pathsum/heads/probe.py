@@ -3,7 +3,7 @@
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.circuits.tokens import common_tokens
+from pathsum.circuits.tokens.token import common_tokens
 from pathsum.errors import InputError
 from pathsum.model import Model
 from pathsum.text.probes import RepeatedTokens, random_repeats

@@ -1,8 +1,8 @@
 """Loss on repeated random tokens: the first copy, which nothing can predict, and the second."""
 
 from pathsum.model import Trace
+from pathsum.model.losses import sequence_losses
 from pathsum.paths import Estimate
-from pathsum.paths.losses import sequence_losses
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.circuits.copying import TIE
-from pathsum.circuits.probability import told_p
 from pathsum.result import Record
+from pathsum.result.p_value import format_p
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Score(Record, kind="head-score"):
         return self.value >= threshold and self.p <= alpha
 
     @property
-    def told_p(self) -> str:
+    def format_p(self) -> str:
         """p in words, as a bound where no draw came near."""
-        return told_p(self.p, self.drawn)
+        return format_p(self.p, self.drawn)
 
     def __str__(self) -> str:
         error = f" ± {self.stderr:.2f}" if self.stderr else ""
         through = f", through {self.through}" if self.through else ""
         chance = round(self.null, 2) + 0.0  # what rounds to zero has no sign
-        return f"{self.value:.2f}{error} (chance {chance:.2f}, {self.told_p}){through}"
+        return f"{self.value:.2f}{error} (chance {chance:.2f}, {self.format_p}){through}"
 
 
 def against_null(values: Float[Tensor, "draw head"], null: Float[Tensor, " drawn"]) -> list[Score]:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pathsum.circuits.composition import Composition
+from pathsum.circuits.composition.composition import Composition
 from pathsum.circuits.positional import OffsetProfile
-from pathsum.circuits.probability import told_p
-from pathsum.heads.kind import ScoreInfo
-from pathsum.heads.local_window import WINDOW
+from pathsum.heads.kinds.kind import ScoreInfo
+from pathsum.heads.kinds.local_window import WINDOW
 from pathsum.heads.score import Score
 from pathsum.model import HeadId
+from pathsum.result.p_value import format_p
 
 # One in a hundred heads drawn at random may pass a score; a kind needs two that agree.
 ALPHA = 0.01
@@ -60,7 +60,7 @@ def _positive(name: str, what: str) -> Check:
     def check(known: HeadEvidence) -> Finding:
         score = known.scores[name]
         holds = score.value > 0 and score.p <= ALPHA
-        return Finding(holds, f"{what} {score.value:+.2f}, {score.told_p}")
+        return Finding(holds, f"{what} {score.value:+.2f}, {score.format_p}")
 
     return check
 
@@ -89,7 +89,7 @@ def _reads_a_lower_head(known: HeadEvidence) -> Finding:
     # The best of many pairs: chance has as many tries.
     p, edge = min(best)
     p = min(1.0, p * len(best))
-    return Finding(copies.holds and p <= ALPHA, f"{edge}, {told_p(p)}; {copies.because}")
+    return Finding(copies.holds and p <= ALPHA, f"{edge}, {format_p(p)}; {copies.because}")
 
 
 @dataclass(frozen=True)

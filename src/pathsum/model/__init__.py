@@ -3,12 +3,12 @@
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
 from pathsum.model.head import Head
-from pathsum.model.labels import HeadId, HeadName
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
 from pathsum.model.path import Path, Source
-from pathsum.model.trace import Scales, Trace
+from pathsum.model.trace import NormScales, Trace
 from pathsum.model.weights import LayerWeights, Weights
+from pathsum.names import HeadId, HeadName
 
 __all__ = [
     "Config",
@@ -17,8 +17,8 @@ __all__ = [
     "HeadName",
     "LayerWeights",
     "Model",
+    "NormScales",
     "Path",
-    "Scales",
     "Source",
     "Trace",
     "Weights",

@@ -34,13 +34,13 @@ class Config:
     """The shape of a decoder-only transformer; by default the paper's attention-only family.
 
     Where positions enter, `positions`:
-      `"qk"`        added to the inputs of W_Q and W_K only, after any normalisation (the paper)
+      `"qk"`        added to the inputs of W_Q and W_K only, after any normalization (the paper)
       `"residual"`  added to the stream once, before the first layer (GPT-2)
       `"rotary"`    queries and keys are rotated by an angle that grows with position
       `"none"`      nowhere
     `norm` is applied before every read of the stream and before the unembedding. In a `"parallel"`
     block the MLP reads the same stream as the heads; in a `"serial"` one it reads what they wrote.
-    `qk_norm="rms"` normalises each query and each key over the head's width, before any rotation.
+    `qk_norm="rms"` normalizes each query and each key over the head's width, before any rotation.
     `score_cap` and `logit_cap` bend scores and logits with a tanh; expansions refuse such models.
 
     >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
@@ -90,7 +90,7 @@ class Config:
         return round(self.d_head * self.rotary_fraction)
 
     @property
-    def heads_a_key(self) -> int:
+    def heads_per_kv(self) -> int:
         """How many query heads share one key/value head."""
         return self.n_heads // self.n_kv_heads
 

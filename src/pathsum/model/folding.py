@@ -1,4 +1,4 @@
-"""Folding: an equivalent model whose normalisations have neither gain nor bias."""
+"""Folding: an equivalent model whose normalizations have neither gain nor bias."""
 
 from dataclasses import replace
 
@@ -13,11 +13,11 @@ from pathsum.model.weights import LAYER_NAMES, Weights
 
 
 def fold(model: Model) -> Model:
-    """An equivalent model with the gains and biases of its normalisations folded into the reads.
+    """An equivalent model with the gains and biases of its normalizations folded into the reads.
 
     Same logits, and a stream without a preferred basis but for LayerNorm's ones-vector. Tied
     embeddings come out untied, because W_U takes up the final gain. Where positions are added
-    after the normalisation (positions="qk") each layer's W_pos is divided by the gain, so that the
+    after the normalization (positions="qk") each layer's W_pos is divided by the gain, so that the
     read it meets gives the same; a gain of exactly 0 cannot be undone and is refused. QK-norm gains
     stay: they act after the norm that they belong to, inside the head.
     """
@@ -39,7 +39,7 @@ def fold(model: Model) -> Model:
     return replace(
         model,
         weights=Weights(config.replace(tied=False), MemoryStore(flat)),
-        transformations=(*model.transformations, "normalisation gains and biases folded"),
+        transformations=(*model.transformations, "normalization gains and biases folded"),
     )
 
 
@@ -72,7 +72,7 @@ def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
 
 
 def without_gains(weights: Weights) -> bool:
-    """Whether the normalisations of these weights have neither gain nor bias."""
+    """Whether the normalizations of these weights have neither gain nor bias."""
     names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b")
     return not any(
         name.rsplit(".", 1)[-1] in names and not _is_plain(name, weights.read(name))

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.errors import NotExactError
-from pathsum.model.labels import HeadId
 from pathsum.model.reads import fold_read, folded_unembedding
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import normalise
+from pathsum.model.transformer import normalize
 from pathsum.model.weights import LayerWeights, Weights
+from pathsum.names import HeadId
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Head:
     """One head of a model; `model.head("L1H4")` or `model.head(1, 4)` gives it.
 
-    Reads come with the gain and centring of the normalisation before them folded in, so that
+    Reads come with the gain and centering of the normalization before them folded in, so that
     `ov` and `qk` are what the head does to the stream itself; the scale (one number a position)
     is not a weight and is left out.
     """
@@ -45,7 +45,7 @@ class Head:
 
     @property
     def W_K(self) -> Float[Tensor, "d k"]:
-        """Its key read, folded (shared with its neighbours where K/V heads are grouped)."""
+        """Its key read, folded (shared with its neighbors where K/V heads are grouped)."""
         layer = self._layer
         folded = self._read(layer.W_K[self.kv])
         return folded if layer.k_norm_w is None else folded * layer.k_norm_w
@@ -63,7 +63,7 @@ class Head:
     @property
     def kv(self) -> int:
         """Which key/value head of its layer it uses."""
-        return self.id.head // self.model.config.heads_a_key
+        return self.id.head // self.model.config.heads_per_kv
 
     @property
     def ov(self) -> Factored:
@@ -130,13 +130,13 @@ class Head:
 def embeddings_as_read(weights: Weights, layer: int) -> Float[Tensor, "vocab d"]:
     """Token embeddings as the reads of a layer meet them, but for gain, which reads have folded in.
 
-    Before layer 0 nothing has been written, so each embedding is normalised as the model would
+    Before layer 0 nothing has been written, so each embedding is normalized as the model would
     (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
     on what was written on the way and is left out.
     """
     if layer > 0 or weights.config.norm == "none":
         return weights.W_E
-    return normalise(weights.config, weights.W_E[None], None, None)[0][0]
+    return normalize(weights.config, weights.W_E[None], None, None)[0][0]
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:

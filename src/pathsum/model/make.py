@@ -70,7 +70,7 @@ def random_model(
     """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
 
     Nothing in it prefers any direction of the stream, so it is what chance looks like. `biases`
-    and `gains` add small random biases and normalisation gains around 1 wherever the config has
+    and `gains` add small random biases and normalization gains around 1 wherever the config has
     room for them; `position_tables="each"` gives each layer a W_pos of its own.
 
     >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape

@@ -12,11 +12,11 @@ from torch import Tensor
 from pathsum.errors import TokenError, WeightsError
 from pathsum.model.config import Config
 from pathsum.model.head import Head
-from pathsum.model.labels import HeadId, HeadName, find_head
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, record
 from pathsum.model.transformer import check_tokens, forward
 from pathsum.model.weights import Weights
+from pathsum.names import HeadId, HeadName, find_head
 from pathsum.text import Tokenizer
 
 

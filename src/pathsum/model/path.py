@@ -10,8 +10,8 @@ import torch
 from pathsum.algebra import Factored
 from pathsum.errors import PathError
 from pathsum.model.head import embeddings_as_read
-from pathsum.model.labels import HeadId, HeadName, find_head, parse_head
 from pathsum.model.reads import folded_unembedding
+from pathsum.names import HeadId, HeadName, find_head, parse_head
 from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Path:
             )
 
     def ov(self, model: "Model") -> Factored:
-        """The product of its heads' OV in the stream's basis (normalisation scales omitted)."""
+        """The product of its heads' OV in the stream's basis (normalization scales omitted)."""
         self.check_in(model)
         if not self.heads:
             raise PathError(f"{self} goes through no head, so it has no OV; its full_ov is W_E W_U")
@@ -189,7 +189,7 @@ class Path:
     def pattern(self, trace: "Trace") -> HeadPattern:
         """Its pattern on a run: diag(s_final)·A[top]·diag(s)·…·A[bottom]·diag(s).
 
-        Scales make rows that need not sum to 1 on a model that normalises; on others the rows of a
+        Scales make rows that need not sum to 1 on a model that normalizes; on others the rows of a
         path from the embedding sum to 1. `pattern @ rows of the source @ ov @ W_U` is the path's
         part of the logits.
         """

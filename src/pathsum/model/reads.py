@@ -1,6 +1,6 @@
-"""What heads and logits read of the stream once normalisation is folded into the weights.
+"""What heads and logits read of the stream once normalization is folded into the weights.
 
-With gain w and bias b, a normalised read is `((x C) · s ⊙ w + b) W`, where C removes the mean
+With gain w and bias b, a normalized read is `((x C) · s ⊙ w + b) W`, where C removes the mean
 (LayerNorm only) and s is one number a position. So with
 
     W' = C diag(w) W        b' = b W + (the read's own bias)
@@ -22,7 +22,7 @@ from pathsum.model.weights import Weights
 def fold_read(
     norm: Norm, W: Float[Tensor, "*lead d k"], gain: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "*lead d k"]:
-    """C diag(gain) W: the read with what normalisation does to it, but for the scale."""
+    """C diag(gain) W: the read with what normalization does to it, but for the scale."""
     if gain is not None:
         W = gain[:, None] * W
     if norm == "layer":
@@ -42,7 +42,7 @@ def fold_bias(
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """One layer's reads, normalisation and QK-norm gains folded in (see the module's text).
+    """One layer's reads, normalization and QK-norm gains folded in (see the module's text).
 
     A query before rotation is `s_q (s · x W_Q + pos_Q[position] + b_Q)`, a key likewise, a value
     `s · x W_V + b_V`. `pos_Q` and `pos_K` are the position parts of positions="qk" models.
@@ -79,6 +79,6 @@ def layer_reads(weights: Weights, layer: int) -> Reads:
 def folded_unembedding(
     weights: Weights,
 ) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
-    """W_U and b_U with the final normalisation's gain, bias and centring folded in."""
+    """W_U and b_U with the final normalization's gain, bias and centering folded in."""
     W_U = fold_read(weights.config.norm, weights.W_U, weights.ln_f_w)
     return W_U, fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)

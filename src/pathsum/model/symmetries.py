@@ -35,7 +35,7 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
         raise InputError("the matrix is not a rotation: R Rᵀ differs from the identity")
     if not without_gains(model.weights):
         raise NotExactError(
-            "the normalisations have gains or biases, which prefer the basis they are written in; "
+            "the normalizations have gains or biases, which prefer the basis they are written in; "
             "fold(model) first"
         )
     ones = torch.ones(R.shape[0], dtype=R.dtype, device=R.device)
@@ -55,7 +55,7 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
 
 def change_value_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
     """(W_V S, S⁻¹ W_O): another basis inside each head, the same OV."""
-    inverse = torch.linalg.inv(S).repeat_interleave(model.config.heads_a_key, dim=1)
+    inverse = torch.linalg.inv(S).repeat_interleave(model.config.heads_per_kv, dim=1)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
         if name == "W_V":
@@ -78,7 +78,7 @@ def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
             "changes the model"
         )
     dual = torch.linalg.inv(S).transpose(-1, -2)
-    shared = S.repeat_interleave(model.config.heads_a_key, dim=1)
+    shared = S.repeat_interleave(model.config.heads_per_kv, dim=1)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
         if name in ("W_Q", "W_K"):

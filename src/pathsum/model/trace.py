@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 
 from pathsum.model import transformer
-from pathsum.model.labels import HeadName
+from pathsum.names import HeadName
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Scales:
-    """The numbers that normalisation divided by, inverted: one a position and a read.
+class NormScales:
+    """The numbers that normalization divided by, inverted: one a position and a read.
 
-    All ones where the model does not normalise. With these and the patterns held fixed the model
+    All ones where the model does not normalize. With these and the patterns held fixed the model
     is linear from every source to every read and to the logits.
     """
 
@@ -44,11 +44,11 @@ class Trace:
     logits: Logits
     patterns: tuple[Pattern, ...]
     streams: tuple[Stream, ...]
-    scales: Scales
+    scales: NormScales
     mlp_outputs: tuple[Stream, ...]
 
     def read(self, layer: int) -> Stream:
-        """What the heads of a layer read: the stream before it, normalised."""
+        """What the heads of a layer read: the stream before it, normalized."""
         weights = self.model.weights
         return transformer.attention_read(
             self.model.config, weights.layers[layer], self.streams[layer]
@@ -127,7 +127,7 @@ def record(model: "Model", tokens: Tokens) -> Trace:
         stream = attended
         streams.append(stream)
     logits, final = transformer.unembed(weights, stream)
-    scales = Scales(
+    scales = NormScales(
         attention=tuple(attention_scales),
         mlp=tuple(mlp_scales),
         final=final,

@@ -42,7 +42,7 @@ def embed(weights: Weights, tokens: Tokens) -> Stream:
     return stream
 
 
-def normalise(
+def normalize(
     config: Config,
     x: Stream,
     gain: Float[Tensor, " d"] | None,
@@ -64,7 +64,7 @@ def normalise(
 
 def attention_read(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """What the heads of a layer read, and its scale."""
-    return normalise(config, stream, layer.ln1_w, layer.ln1_b)
+    return normalize(config, stream, layer.ln1_w, layer.ln1_b)
 
 
 def queries_and_keys(
@@ -93,7 +93,7 @@ def values(layer: LayerWeights, read: Stream) -> PerKey:
 
 def attention_scores(config: Config, query: PerHead, key: PerKey) -> Pattern:
     """Scores before mask and softmax, soft cap included."""
-    key = key.repeat_interleave(config.heads_a_key, dim=1)
+    key = key.repeat_interleave(config.heads_per_kv, dim=1)
     scores = (query * config.score_scale) @ key.transpose(-1, -2)
     return soft_cap(scores, config.score_cap)
 
@@ -116,7 +116,7 @@ def _future(scores: Pattern) -> Float[Tensor, "dest src"]:
 
 def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
     """Values moved from sources to destinations."""
-    return pattern @ value.repeat_interleave(config.heads_a_key, dim=1)
+    return pattern @ value.repeat_interleave(config.heads_per_kv, dim=1)
 
 
 def fused_attention(config: Config, query: PerHead, key: PerKey, value: PerKey) -> PerHead:
@@ -138,7 +138,7 @@ def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Sc
     """What the layer's MLP adds to the stream, and the scale of its read."""
     assert layer.W_in is not None
     assert layer.W_out is not None
-    read, scale = normalise(config, stream, layer.ln2_w, layer.ln2_b)
+    read, scale = normalize(config, stream, layer.ln2_w, layer.ln2_b)
     before = read @ layer.W_in
     if layer.b_in is not None:
         before = before + layer.b_in
@@ -156,7 +156,7 @@ def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Sc
 
 def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
     """Logits of the final stream, and the scale of that read."""
-    read, scale = normalise(weights.config, stream, weights.ln_f_w, weights.ln_f_b)
+    read, scale = normalize(weights.config, stream, weights.ln_f_w, weights.ln_f_b)
     logits = read @ weights.W_U
     if weights.b_U is not None:
         logits = logits + weights.b_U

@@ -149,7 +149,7 @@ class Weights:
 
     @cached_property
     def ln_f_w(self) -> Float[Tensor, " d"] | None:
-        """The gain of the normalisation before the unembedding."""
+        """The gain of the normalization before the unembedding."""
         return self.read_if_there("ln_f_w")
 
     @cached_property

@@ -1,36 +1,36 @@
 """The paper, on a run: expansion of logits and of scores, importance, search, intervention."""
 
-from pathsum.paths.ablation import Ablation, After, Knockout, ablate
-from pathsum.paths.attribution import (
+from pathsum.paths.explain.attribution import (
     DirectAttribution,
     LogitEffects,
     direct_attribution,
     logit_effects,
 )
-from pathsum.paths.beside import EdgeCredit, FrozenAndCausal
-from pathsum.paths.breakdown import Breakdown, Grid
-from pathsum.paths.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
-from pathsum.paths.cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
-from pathsum.paths.descriptions import CopyingPart, ScoreTerm, TopTokens
-from pathsum.paths.edited import EditedTrace
-from pathsum.paths.edits import Edge, Side
-from pathsum.paths.effects import effects_by_layer, moved_by_layer
-from pathsum.paths.estimates import Estimate
-from pathsum.paths.importance import TermImportance, TermSetGain, term_importance
-from pathsum.paths.interventions import run_edited
-from pathsum.paths.logits import PathSum, expand_logits
-from pathsum.paths.orders import MlpsOf, ScaleOf
+from pathsum.paths.explain.breakdown import Breakdown, Grid
+from pathsum.paths.explain.effects import effects_by_layer, moved_by_layer
+from pathsum.paths.explain.frozen_and_causal import EdgeCredit, FrozenAndCausal
+from pathsum.paths.explain.routes import Routes, routes
+from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
+from pathsum.paths.explain.search import RankedPath, TopPaths
+from pathsum.paths.explain.target import Target, find_target
+from pathsum.paths.explain.toward import Toward
+from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
+from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
+from pathsum.paths.intervene.descriptions import CopyingPart, ScoreTerm, TopTokens
+from pathsum.paths.intervene.edited import EditedTrace
+from pathsum.paths.intervene.edits import Edge, Side
+from pathsum.paths.intervene.ideal_patterns import IdealPattern
+from pathsum.paths.intervene.interventions import run_edited
+from pathsum.paths.intervene.patching import patch
+from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.parts import Part
-from pathsum.paths.patching import patch
-from pathsum.paths.patterns import IdealPattern
-from pathsum.paths.replacement import Replacement, replace
-from pathsum.paths.routes import Routes, routes
-from pathsum.paths.scores import ScorePair, ScoreSum, expand_scores
-from pathsum.paths.search import RankedPath, TopPaths
-from pathsum.paths.target import Target, find_target
-from pathsum.paths.terms import TermSet, by_head, by_layer, by_virtual_head, head_set
-from pathsum.paths.toward import Toward
-from pathsum.paths.virtual import VirtualHead, VirtualImportance, virtual_head
+from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.score_sum import ScorePair, ScoreSum, expand_scores
+from pathsum.paths.terms.term_importance import TermImportance, TermSetGain, term_importance
+from pathsum.paths.terms.term_sets import TermSet, by_head, by_layer, by_virtual_head, head_set
+from pathsum.paths.terms.truncation import MlpOutputs, Scales
+from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_head
+from pathsum.result.estimate import Estimate
 
 __all__ = [
     "Ablation",
@@ -49,14 +49,14 @@ __all__ = [
     "IdealPattern",
     "Knockout",
     "LogitEffects",
-    "MlpsOf",
+    "MlpOutputs",
     "Part",
     "PatchEffect",
     "PathSum",
     "RankedPath",
     "Replacement",
     "Routes",
-    "ScaleOf",
+    "Scales",
     "ScoreCell",
     "ScorePair",
     "ScoreSum",

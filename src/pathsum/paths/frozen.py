@@ -1,7 +1,7 @@
-"""A run with patterns and normalisation scales held at what they were: a linear model.
+"""A run with patterns and normalization scales held at what they were: a linear model.
 
 Head h of a layer then maps the stream x to `A^h diag(s) x W_V^h W_O^h`, and nothing else in the
-model depends on x (normalisation gains and centring are folded into W_V, biases are sources). Sums
+model depends on x (normalization gains and centering are folded into W_V, biases are sources). Sums
 over paths are products of such maps. `up` moves streams towards the logits, `down` moves gradients
 towards the sources; both carry any number of streams at once.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.reads import fold_read
-from pathsum.paths.sources import source_stream, stream_sources
+from pathsum.paths.stream_sources import source_stream, stream_sources
 from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -47,20 +47,20 @@ class FrozenLayer:
         """What all heads of the layer write of it."""
         return mixed.transpose(2, 3).flatten(-2) @ self.W_O.flatten(0, 1)
 
-    def unwritten(self, gradient: Streams) -> Mixed:
+    def write_adjoint(self, gradient: Streams) -> Mixed:
         """Gradient at each head's mixed values, given the one at the stream above."""
         heads, k = self.W_O.shape[:2]
         back = gradient @ self.W_O.flatten(0, 1).T
         return back.view(*gradient.shape[:-1], heads, k).transpose(2, 3)
 
-    def unmixed(self, gradient: Mixed) -> Mixed:
+    def mix_adjoint(self, gradient: Mixed) -> Mixed:
         """Gradient at each head's values before they move: Aᵀ applied."""
         many, batch, heads, pos, k = gradient.shape
         beside = gradient.permute(1, 2, 3, 0, 4).reshape(batch, heads, pos, many * k)
         back = self.pattern.mT @ beside
         return back.view(batch, heads, pos, many, k).permute(3, 0, 1, 2, 4)
 
-    def unread(self, gradient: Mixed) -> Streams:
+    def read_adjoint(self, gradient: Mixed) -> Streams:
         """Gradient at the stream below through all heads, given the one at their values."""
         many, batch, heads, pos, k = gradient.shape
         kv = self.W_V.shape[0]
@@ -127,7 +127,7 @@ class Frozen:
         """What one head makes of a stream: A diag(s) x W_V W_O."""
         weights, trace = self.trace.model.weights, self.trace
         raw = weights.layers[head.layer]
-        W_V = raw.W_V[head.head // weights.config.heads_a_key]
+        W_V = raw.W_V[head.head // weights.config.heads_per_kv]
         W_V = fold_read(weights.config.norm, W_V, raw.ln1_w)
         scale = trace.scales.attention[head.layer][self.rows, : self.length]
         pattern = trace.patterns[head.layer][self.rows, head.head, : self.length, : self.length]

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from pathsum.errors import PathError
 from pathsum.model import HeadId, Path, Source
-from pathsum.model.labels import parse_head
+from pathsum.names import parse_head
 
 Side: TypeAlias = Literal["query", "key"]
 PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]
@@ -19,7 +19,7 @@ class Part:
 
     `path`      a source and the lower heads it came through: `embed`, `embed→L0H7`, `mlp0→L1H2`
     `position`  what positions add at this layer's read (positions="qk"): `pos@1`
-    `bias`      the read's own bias, a folded normalisation bias included: `b_Q`, `b_K`
+    `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`
     `writer`    all that one lower head wrote, by whatever paths: `all of L0H7`
     """
 

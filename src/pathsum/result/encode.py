@@ -13,7 +13,7 @@ from pathsum.errors import FailedError
 
 
 @runtime_checkable
-class WritesItself(Protocol):
+class JsonEncodable(Protocol):
     """A value with a JSON form of its own, such as a path or a head's label."""
 
     def to_json(self) -> Any:
@@ -38,7 +38,7 @@ def jsonable(value: object) -> Any:
         return [jsonable(value.real), jsonable(value.imag)]
     if isinstance(value, Tensor):
         return _tensor(value)
-    if isinstance(value, WritesItself):
+    if isinstance(value, JsonEncodable):
         return value.to_json()
     if dataclasses.is_dataclass(value):
         return {

@@ -74,7 +74,7 @@ class Record:
         return self.to_table()
 
     def __str__(self) -> str:
-        """What the terminal shows, without colour."""
+        """What the terminal shows, without color."""
         return as_text(self.__rich__())
 
     def __repr__(self) -> str:

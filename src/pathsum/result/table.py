@@ -92,7 +92,7 @@ class Table:
         return out.getvalue()
 
     def to_text(self, width: int = 100) -> str:
-        """The terminal view without colours, as a string."""
+        """The terminal view without colors, as a string."""
         console = Console(width=width, no_color=True, file=io.StringIO(), record=True)
         console.print(self)
         return console.export_text()

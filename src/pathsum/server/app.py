@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 
 from pathsum import bundle
 from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
-from pathsum.pages.explorer import Explorer
-from pathsum.pages.questions import UnknownQuestionError
-from pathsum.pages.under_way import StoppedError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import StoppedError
+from pathsum.explorer.questions import UnknownQuestionError
 from pathsum.server.guard import Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.server")

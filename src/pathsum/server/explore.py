@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.notebook import explorer_widget
 from pathsum.model import Model
-from pathsum.pages.explorer import Explorer
-from pathsum.pages.notebook import explorer_widget
 from pathsum.server.running import HOST, ExplorerServer
 
 # The output of a marimo cell is 610 pixels high at the most; what is higher scrolls inside it.

@@ -8,7 +8,7 @@ import threading
 import uvicorn
 
 from pathsum.errors import FailedError, InputError
-from pathsum.pages.explorer import Explorer
+from pathsum.explorer.explorer import Explorer
 from pathsum.server.app import make_app
 from pathsum.server.guard import EVERYWHERE, Names, names_of
 

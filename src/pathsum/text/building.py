@@ -44,7 +44,7 @@ def build(
     try:
         aside.mkdir(parents=True, exist_ok=True)
         used = _tokenizer(aside, collection, found, vocabulary, tokenizer, progress)
-        _tokenise(aside, collection, found, used, progress)
+        _tokenize(aside, collection, found, used, progress)
         head = head | _tallies(aside, used, found)
         _write(aside / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
         aside.rename(folder)
@@ -87,7 +87,7 @@ def _training_text(collection: Documents, found: Survey) -> Iterator[str]:
             return
 
 
-def _tokenise(
+def _tokenize(
     aside: Path, collection: Documents, found: Survey, tokenizer: Tokenizer, progress: Progress
 ) -> None:
     journal = aside / JOURNAL
@@ -99,7 +99,7 @@ def _tokenise(
         for ids, held_out in _encoded(tokenizer, batch):
             waiting[HELD_OUT if held_out else TRAIN].add(ids)
         done += len(batch)
-        progress(done, found.documents, "tokenising")
+        progress(done, found.documents, "tokenizing")
         if waiting[TRAIN].size >= SHARD_TOKENS:
             number = _flush(aside, waiting, number, done, tokenizer.size)
     _flush(aside, waiting, number, done, tokenizer.size)

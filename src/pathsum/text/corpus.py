@@ -18,7 +18,7 @@ from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import Documents
 from pathsum.text.files import Files
 from pathsum.text.hub import HubDataset
-from pathsum.text.recipes import NAMED
+from pathsum.text.named_corpora import NAMED
 from pathsum.text.shards import TokenShards
 from pathsum.text.survey import survey
 from pathsum.text.tokenizer import Tokenizer

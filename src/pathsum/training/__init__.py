@@ -1,16 +1,16 @@
 """Training: recipes, the loop, checkpoints, many processes, snapshots of a run."""
 
-from pathsum.training.curves import Curve
-from pathsum.training.dynamics import dynamics
-from pathsum.training.dynamics_record import Dynamics
+from pathsum.training.dynamics.curves import Curve
+from pathsum.training.dynamics.dynamics import dynamics
+from pathsum.training.dynamics.dynamics_record import Dynamics
+from pathsum.training.dynamics.phase_change import PhaseChange
 from pathsum.training.metrics import Metrics, Watch
 from pathsum.training.network import Network
-from pathsum.training.phase_change import PhaseChange
 from pathsum.training.presets import PRESETS, recipe, to_toml, variants
 from pathsum.training.recipe import Recipe
-from pathsum.training.run import TrainingRun, train
 from pathsum.training.seeds import SeedRun, SeedRuns, train_seeds
 from pathsum.training.snapshots import Snapshot, read_snapshots
+from pathsum.training.train import TrainingRun, train
 
 __all__ = [
     "PRESETS",

@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file that holds all that a run needs to go on as if never stopped.
 
-Weights and optimiser state are its tensors; step, recipe and corpus are JSON in its metadata. It is
+Weights and optimizer state are its tensors; step, recipe and corpus are JSON in its metadata. It is
 written aside and renamed, so a kill at any moment leaves the last good one. No random state is
 kept, because none exists: weights are drawn before the first step, and batches are a function of
 seed and step.
@@ -28,7 +28,7 @@ RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A run at a step: tensors are `weights/…` and `optimiser/…`."""
+    """A run at a step: tensors are `weights/…` and `optimizer/…`."""
 
     step: int
     seconds: float

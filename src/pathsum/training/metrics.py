@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pathsum.model.storage import write_together
-from pathsum.training.probe import Sight
+from pathsum.training.monitor import ProbeResult
 
 METRICS = "metrics.jsonl"
 
@@ -30,7 +30,7 @@ class Metrics:
     gemm_share: float
     seconds: float
     seconds_left: float
-    sight: Sight | None = None
+    sight: ProbeResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in one level, as a line of metrics.jsonl."""

@@ -51,7 +51,7 @@ class Blocks:
         return blocks.flatten(0, 1)
 
 
-def orthogonalise(
+def orthogonalize(
     x: Float[Tensor, "block width length"],
 ) -> Float[Tensor, "block width length"]:
     """Each block with its singular values brought near 1 (Newton–Schulz).
@@ -79,7 +79,7 @@ def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "bloc
 
 
 class Muon(Optimizer):
-    """Nesterov momentum, orthogonalised block by block, with decoupled decay.
+    """Nesterov momentum, orthogonalized block by block, with decoupled decay.
 
     Each group has `blocks`, a `Blocks` that says how its matrices are made. Under FSDP a matrix is
     gathered, and every process makes the same step and keeps its own part of it.
@@ -115,7 +115,7 @@ class Muon(Optimizer):
                     split = group["blocks"].split(pushed)
                     waiting.setdefault(split.shape[1:], []).append((parameter, group, split))
         for alike in waiting.values():
-            steps = orthogonalise(torch.cat([split for _, _, split in alike]))
+            steps = orthogonalize(torch.cat([split for _, _, split in alike]))
             parts = steps.split([len(split) for _, _, split in alike])
             for (parameter, group, _), part in zip(alike, parts, strict=True):
                 if group["decay"]:

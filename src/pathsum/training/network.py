@@ -64,7 +64,7 @@ class Network(nn.Module):
             stream, shared = stream + shared, None
         for layer in self.layers:
             stream = layer(stream, shared)
-        read = normalised(self.config, stream, self, "ln_f")
+        read = normalized(self.config, stream, self, "ln_f")
         return read @ (self.W_E.mT if self.config.tied else self.W_U)
 
     @torch.no_grad()
@@ -150,11 +150,11 @@ class Layer(nn.Module):
 
     def forward(self, stream: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
         """The stream after this layer."""
-        attended = stream + self.attention(normalised(self.config, stream, self, "ln1"), shared)
+        attended = stream + self.attention(normalized(self.config, stream, self, "ln1"), shared)
         if self.config.mlp == "none":
             return attended
         source = stream if self.config.block == "parallel" else attended
-        return attended + self.mlp(normalised(self.config, source, self, "ln2"))
+        return attended + self.mlp(normalized(self.config, source, self, "ln2"))
 
     def attention(self, read: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
         """What the heads write."""
@@ -179,7 +179,7 @@ class Layer(nn.Module):
             value,
             is_causal=True,
             scale=config.score_scale,
-            enable_gqa=config.heads_a_key > 1,
+            enable_gqa=config.heads_per_kv > 1,
         )
         return mixed.transpose(1, 2).flatten(2) @ self.W_O
 
@@ -194,7 +194,7 @@ class Layer(nn.Module):
         return F.gelu(before, approximate=kind) @ self.W_out
 
 
-def normalised(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
+def normalized(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
     """What a read sees of the stream, by the gains that its owner has under `norm`."""
     if config.norm == "none":
         return x
@@ -212,7 +212,7 @@ def position_scale(start: Start, layer: int) -> float:
 def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     """Sines and cosines of amplitude 1, from 0.75 π radians a position to a wave of the context.
 
-    The fastest frequency stays below π, so that neighbours differ in it by a known angle: that is
+    The fastest frequency stays below π, so that neighbors differ in it by a known angle: that is
     what a previous-token head reads.
     """
     planes = torch.arange(0, d, 2, dtype=torch.float64)

@@ -10,7 +10,7 @@ from pathsum.errors import InputError, near_misses
 from pathsum.model import Config
 
 PositionTables: TypeAlias = Literal["each", "shared"]
-MatrixOptimiser: TypeAlias = Literal["muon", "adamw"]
+MatrixOptimizer: TypeAlias = Literal["muon", "adamw"]
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
@@ -44,7 +44,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """AdamW for tables and gains; Muon (or AdamW) for the matrices that read and write.
 
     `clip` bounds the norm of the whole gradient; 0 leaves it as it is.
@@ -53,7 +53,7 @@ class Optimiser:
     embedding_lr: float = 0.01
     unembedding_lr: float = 0.01
     position_lr: float = 0.01
-    matrices: MatrixOptimiser = "muon"
+    matrices: MatrixOptimizer = "muon"
     matrix_lr: float = 0.02
     matrix_decay: float = 0.0
     momentum: float = 0.9
@@ -108,7 +108,7 @@ class Recipe:
     precision: Precision = "float32"
     data: Data = field(default_factory=Data)
     start: Start = field(default_factory=Start)
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     watching: Watching = field(default_factory=Watching)
 
@@ -234,7 +234,7 @@ def _check(recipe: Recipe) -> None:
         "watching.held_out_sequences": 1,
         "watching.snapshots": 0,
         "schedule.warmup": 0,
-        "optimiser.clip": 0,
+        "optimizer.clip": 0,
     }
     flat = flatten(recipe.to_dict())
     for name, low in least.items():

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
-from pathsum.training.run import TrainingRun
 from pathsum.training.snapshots import SNAPSHOTS
+from pathsum.training.train import TrainingRun
 
 
 def bundled_runs() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathsum.training.checkpoint import RUN, read_run, refuse_other_settings
 from pathsum.training.metrics import Watch, unwatched
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
-from pathsum.training.run import TrainingRun, read_result, train
+from pathsum.training.train import TrainingRun, read_result, train
 
 SEEDS = "seeds.json"
 Begin: TypeAlias = Callable[[str], None]

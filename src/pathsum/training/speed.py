@@ -8,7 +8,7 @@ import torch
 from pathsum.model import Config
 
 
-def flops_a_token(config: Config) -> float:
+def flops_per_token(config: Config) -> float:
     """Floating-point operations of training on one token: matrix products and causal attention.
 
     A product with n weights costs 2 n forward and 4 n backward. Attention at a full context costs

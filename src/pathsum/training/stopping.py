@@ -9,16 +9,16 @@ from types import FrameType
 
 
 @dataclass
-class StopWish:
+class StopRequest:
     """Whether somebody has asked the run to stop."""
 
     asked: bool = False
 
 
 @contextmanager
-def listening() -> Generator[StopWish]:
+def listening() -> Generator[StopRequest]:
     """Note the first signal; a second one ends the process the usual way, at once."""
-    wish = StopWish()
+    wish = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield wish  # signals are only delivered to the main thread
         return

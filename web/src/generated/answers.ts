@@ -1,4 +1,4 @@
-// Generated from the records in src/pathsum/pages/answers by pathsum.pages.typescript.
+// Generated from the records in src/pathsum/pages/answers by pathsum.explorer.typescript.
 // Do not edit: change the record and run `make types`.
 
 /** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no such number". */

@@ -49,7 +49,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["what it is", "a name is given only where data and weights agree; evidence against is listed, too"],
       ["OV table", "looking at this token raises those"],
       ["QK table", "at this destination the head looks for those sources"],
-      ["eigenvalues", "right of the middle: tokens raise themselves; grey: heads drawn at random"],
+      ["eigenvalues", "right of the middle: tokens raise themselves; gray: heads drawn at random"],
       ["skip-trigrams", "[source] … [destination] → [out]; a bug row is what the head raises too, because QK and OV do not know of each other"],
       ["what it is worth", "the loss when it is taken out, and how much of that its description in words wins back"],
     ],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { colourOf, css } from "./colour";
+import { colorOf, css } from "./color";
 import { SHADES, shadeOf, shades } from "./shades";
 
 describe("shades of tokens", () => {
@@ -10,10 +10,10 @@ describe("shades of tokens", () => {
     expect(shadeOf(1, 0)).toBe(0);
     expect(shadeOf(NaN, 1)).toBe(0);
   });
-  it("has the scale's own colours, ends included", () => {
+  it("has the scale's own colors, ends included", () => {
     for (const value of [-2, -1, -0.5, 0.25, 1]) {
       const clamped = Math.max(-1, value);
-      expect(shades("diverging", "light")[shadeOf(value, 1) + SHADES]?.ground).toBe(css(colourOf(clamped, 1, "diverging", "light")));
+      expect(shades("diverging", "light")[shadeOf(value, 1) + SHADES]?.ground).toBe(css(colorOf(clamped, 1, "diverging", "light")));
     }
   });
 });

@@ -1,5 +1,5 @@
-/** Colours of tokens: so few that they are made once, so many that nobody sees the steps. */
-import { colourOf, css, inkOn, type Mode, type Scale } from "./colour";
+/** Colors of tokens: so few that they are made once, so many that nobody sees the steps. */
+import { colorOf, css, inkOn, type Mode, type Scale } from "./color";
 
 export const SHADES = 64;
 
@@ -23,8 +23,8 @@ export function shades(scale: Scale, mode: Mode): readonly Shade[] {
   const known = made.get(name);
   if (known) return known;
   const all = Array.from({ length: 2 * SHADES + 1 }, (_, i) => {
-    const colour = colourOf((i - SHADES) / SHADES, 1, scale, mode);
-    return { ground: css(colour), ink: inkOn(colour) };
+    const color = colorOf((i - SHADES) / SHADES, 1, scale, mode);
+    return { ground: css(color), ink: inkOn(color) };
   });
   made.set(name, all);
   return all;

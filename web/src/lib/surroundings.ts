@@ -1,4 +1,4 @@
-import type { Mode } from "./colour";
+import type { Mode } from "./color";
 
 /** What is around the page and says whether it should be light or dark. */
 export interface Surroundings {

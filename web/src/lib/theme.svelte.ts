@@ -1,4 +1,4 @@
-import type { Mode } from "./colour";
+import type { Mode } from "./color";
 import type { Surroundings } from "./surroundings";
 
 /** Light or dark: what the surroundings are unless the reader chose. */

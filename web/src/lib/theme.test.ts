@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Mode } from "./colour";
+import type { Mode } from "./color";
 import { notebookMode, type Surroundings } from "./surroundings";
 import { Theme } from "./theme.svelte";
 

@@ -17,7 +17,7 @@ def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
 
     Changes are given by dotted name, a double underscore for the dot:
 
-    >>> recipe("two-layer", "quick", steps=100, optimiser__clip=1.0).optimiser.clip
+    >>> recipe("two-layer", "quick", steps=100, optimizer__clip=1.0).optimizer.clip
     1.0
 
     A file is a table like those of the presets, without variants; `base = "quick/two-layer"` in it

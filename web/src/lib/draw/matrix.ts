@@ -1,5 +1,5 @@
 /** Heat maps: one pixel a cell, then scaled by the canvas. */
-import { type Mode, type Scale, table } from "../colour";
+import { type Mode, type Scale, table } from "../color";
 import { SvgPen } from "../picture/pen";
 
 interface Size {
@@ -54,14 +54,14 @@ export function pixels(
   const height = Math.max(1, Math.min(window.rows, Math.floor(most.height)));
   const pooled = pooledCells(cells, window, width, height);
   const data = new Uint32Array(width * height);
-  const colours = table(scale, mode);
+  const colors = table(scale, mode);
   const { offset, factor } = indexing(extent, scale);
   for (let y = 0; y < height; y++) {
     const from = pooled ? y * width : (window.row + y) * cells.columns + window.column;
     const values = pooled ?? (cells as DenseCells).values;
     for (let x = 0; x < width; x++) {
       const value = values[from + x] as number;
-      data[y * width + x] = colours[colourIndex(value, offset, factor)] as number;
+      data[y * width + x] = colors[colorIndex(value, offset, factor)] as number;
     }
   }
   return { width, height, data };
@@ -72,9 +72,9 @@ function indexing(extent: number, scale: Scale): { offset: number; factor: numbe
   return scale === "sequential" ? { offset: 0, factor: 255 / size } : { offset: 127.5, factor: 127.5 / size };
 }
 
-function colourIndex(value: number, offset: number, factor: number): number {
+function colorIndex(value: number, offset: number, factor: number): number {
   const index = Math.round(offset + value * factor);
-  // NaN (nothing there) falls to the paper's colour.
+  // NaN (nothing there) falls to the paper's color.
   return index >= 0 ? (index > 255 ? 255 : index) : Number.isNaN(index) ? Math.round(offset) : 0;
 }
 

@@ -170,16 +170,16 @@ class Writer {
   private borders(style: CSSStyleDeclaration, box: DOMRect, rx: number | undefined): void {
     const sides = (["Top", "Right", "Bottom", "Left"] as const).map((side) => ({
       wide: style[`border${side}Style`] === "none" ? 0 : parseFloat(style[`border${side}Width`]),
-      colour: style[`border${side}Color`],
+      color: style[`border${side}Color`],
       dash: style[`border${side}Style`],
     }));
     const [first] = sides;
     if (!first || sides.every((side) => side.wide === 0)) return;
     const { x, y, width, height } = this.seen(box);
-    if (sides.every((side) => side.wide === first.wide && side.colour === first.colour)) {
+    if (sides.every((side) => side.wide === first.wide && side.color === first.color)) {
       const half = first.wide / 2;
       const inner = { x: x + half, y: y + half, width: width - first.wide, height: height - first.wide };
-      this.add("rect", { ...inner, rx, fill: "none", ...line(first.colour, first.wide, first.dash) });
+      this.add("rect", { ...inner, rx, fill: "none", ...line(first.color, first.wide, first.dash) });
       return;
     }
     const ends = [
@@ -188,8 +188,8 @@ class Writer {
       (half: number) => ({ x1: x, y1: y + height - half, x2: x + width, y2: y + height - half }),
       (half: number) => ({ x1: x + half, y1: y, x2: x + half, y2: y + height }),
     ];
-    sides.forEach(({ wide, colour, dash }, i) => {
-      if (wide > 0 && paint(colour)) this.add("line", { ...ends[i]?.(wide / 2), ...line(colour, wide, dash) });
+    sides.forEach(({ wide, color, dash }, i) => {
+      if (wide > 0 && paint(color)) this.add("line", { ...ends[i]?.(wide / 2), ...line(color, wide, dash) });
     });
   }
 
@@ -283,7 +283,7 @@ class Writer {
   }
 }
 
-function line(colour: string, wide: number, dash: string): Attributes {
+function line(color: string, wide: number, dash: string): Attributes {
   const gaps = dash === "dashed" ? "4 3" : dash === "dotted" ? `${wide} ${wide}` : undefined;
-  return { ...painted("stroke", paint(colour)), "stroke-width": wide, "stroke-dasharray": gaps };
+  return { ...painted("stroke", paint(color)), "stroke-width": wide, "stroke-dasharray": gaps };
 }

@@ -74,11 +74,11 @@ export class SvgPen implements Pen {
   }
 
   fillRect(x: number, y: number, width: number, height: number): void {
-    this.add("rect", { x, y, width, height, ...painted("fill", colourOf(this.fillStyle)) });
+    this.add("rect", { x, y, width, height, ...painted("fill", colorOf(this.fillStyle)) });
   }
 
   strokeRect(x: number, y: number, width: number, height: number): void {
-    const stroke = painted("stroke", colourOf(this.strokeStyle));
+    const stroke = painted("stroke", colorOf(this.strokeStyle));
     this.add("rect", { x, y, width, height, fill: "none", ...stroke, "stroke-width": this.lineWidth });
   }
 
@@ -93,7 +93,7 @@ export class SvgPen implements Pen {
       "font-family": family,
       "font-weight": weight,
       "text-anchor": ANCHORS[this.textAlign],
-      ...painted("fill", colourOf(this.fillStyle)),
+      ...painted("fill", colorOf(this.fillStyle)),
     };
     this.parts.push(words(attributes, text, this.transform));
   }
@@ -113,9 +113,9 @@ export class SvgPen implements Pen {
   }
 }
 
-/** A canvas takes "#fff" and names too; here only what `colour.ts` writes and hex. */
-function colourOf(style: string): ReturnType<typeof paint> {
-  return style.startsWith("#") ? { colour: style, alpha: 1 } : paint(style);
+/** A canvas takes "#fff" and names too; here only what `color.ts` writes and hex. */
+function colorOf(style: string): ReturnType<typeof paint> {
+  return style.startsWith("#") ? { color: style, alpha: 1 } : paint(style);
 }
 
 function words(attributes: Attributes, text: string, transform: string): string {

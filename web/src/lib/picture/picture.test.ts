@@ -16,12 +16,12 @@ describe("SVG text", () => {
   });
 });
 
-describe("computed colours", () => {
+describe("computed colors", () => {
   it("are hex and opacity, since not every program reads the others", () => {
-    expect(paint("rgb(84, 48, 143)")).toEqual({ colour: "#54308f", alpha: 1 });
-    expect(paint("rgba(0, 0, 0, 0.5)")).toEqual({ colour: "#000000", alpha: 0.5 });
-    expect(paint("rgb(8 60 120 / 0.25)")).toEqual({ colour: "#083c78", alpha: 0.25 });
-    expect(paint("color(srgb 1 0.5 0 / 0.3)")).toEqual({ colour: "#ff8000", alpha: 0.3 });
+    expect(paint("rgb(84, 48, 143)")).toEqual({ color: "#54308f", alpha: 1 });
+    expect(paint("rgba(0, 0, 0, 0.5)")).toEqual({ color: "#000000", alpha: 0.5 });
+    expect(paint("rgb(8 60 120 / 0.25)")).toEqual({ color: "#083c78", alpha: 0.25 });
+    expect(paint("color(srgb 1 0.5 0 / 0.3)")).toEqual({ color: "#ff8000", alpha: 0.3 });
   });
   it("are nothing where nothing is seen", () => {
     expect(paint("rgba(0, 0, 0, 0)")).toBeNull();

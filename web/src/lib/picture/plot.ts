@@ -43,9 +43,9 @@ export function standalone(svg: SVGSVGElement): SVGSVGElement {
 function writeStyle(style: CSSStyleDeclaration, above: CSSStyleDeclaration | undefined, target: SVGElement): void {
   for (const what of ["fill", "stroke"] as const) {
     const value = style.getPropertyValue(what);
-    const colour = paint(value);
-    if (!value.startsWith("url")) target.setAttribute(what, colour?.colour ?? "none");
-    const alpha = (colour?.alpha ?? 1) * Number(style.getPropertyValue(`${what}-opacity`));
+    const color = paint(value);
+    if (!value.startsWith("url")) target.setAttribute(what, color?.color ?? "none");
+    const alpha = (color?.alpha ?? 1) * Number(style.getPropertyValue(`${what}-opacity`));
     target.setAttribute(`${what}-opacity`, String(alpha));
   }
   for (const property of INHERITED) {

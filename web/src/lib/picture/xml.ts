@@ -28,11 +28,11 @@ export function element(name: string, attributes: Attributes, content = ""): str
 }
 
 export interface Paint {
-  colour: string;
+  color: string;
   alpha: number;
 }
 
-/** A computed colour as every program reads it, and how opaque it is; null if nothing would be seen. */
+/** A computed color as every program reads it, and how opaque it is; null if nothing would be seen. */
 export function paint(css: string): Paint | null {
   const numbers = (css.match(/-?[\d.]+(?:e-?\d+)?%?/g) ?? []).map((text) =>
     text.endsWith("%") ? Number(text.slice(0, -1)) / 100 : Number(text),
@@ -45,11 +45,11 @@ export function paint(css: string): Paint | null {
     Math.round(Math.min(255, Math.max(0, isUnit ? 255 * value : value)))
       .toString(16)
       .padStart(2, "0");
-  return { colour: `#${byte(r)}${byte(g)}${byte(b)}`, alpha };
+  return { color: `#${byte(r)}${byte(g)}${byte(b)}`, alpha };
 }
 
 /** `fill` or `stroke` of a paint. */
 export function painted(what: "fill" | "stroke", value: Paint | null): Attributes {
   if (!value) return { [what]: "none" };
-  return { [what]: value.colour, [`${what}-opacity`]: value.alpha < 1 ? value.alpha : undefined };
+  return { [what]: value.color, [`${what}-opacity`]: value.alpha < 1 ? value.alpha : undefined };
 }

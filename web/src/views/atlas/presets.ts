@@ -5,9 +5,9 @@ import { scoreNamed } from "./table";
 export interface Axes {
   readonly x: string;
   readonly y: string;
-  /** A score, or "" for one size and one colour. */
+  /** A score, or "" for one size and one color. */
   readonly size: string;
-  readonly colour: string;
+  readonly color: string;
 }
 
 export interface Preset {
@@ -27,38 +27,38 @@ const PRESETS: readonly Preset[] = [
       x: "copying_weights",
       y: "matching_through_previous",
       size: "induction",
-      colour: "prefix_matching",
+      color: "prefix_matching",
     },
   },
   {
     name: "corner",
     title: "copying weights, matching data",
     about: "Induction heads copy what they look at (right) and look at what followed last time (top).",
-    axes: { x: "copying_weights", y: "prefix_matching", size: "induction", colour: "prefix_matching" },
+    axes: { x: "copying_weights", y: "prefix_matching", size: "induction", color: "prefix_matching" },
   },
   {
-    name: "behaviour",
+    name: "behavior",
     title: "prefix matching and copying on data",
     about: "What induction heads do on repeated random tokens: look at what came next, and raise it.",
-    axes: { x: "prefix_matching", y: "copying", size: "", colour: "copying_weights" },
+    axes: { x: "prefix_matching", y: "copying", size: "", color: "copying_weights" },
   },
   {
     name: "position",
     title: "previous token and first token",
     about: "Heads that move information by one place (right), and heads that rest on the first token (top).",
-    axes: { x: "previous_token", y: "first_token", size: "", colour: "prefix_matching" },
+    axes: { x: "previous_token", y: "first_token", size: "", color: "prefix_matching" },
   },
 ];
 
 /** The ready choices whose scores this atlas has. */
 export function presetsFor(atlas: AtlasAnswer): readonly Preset[] {
   const has = (name: string) => name === "" || scoreNamed(atlas, name) !== undefined;
-  return PRESETS.filter(({ axes }) => [axes.x, axes.y, axes.size, axes.colour].every(has));
+  return PRESETS.filter(({ axes }) => [axes.x, axes.y, axes.size, axes.color].every(has));
 }
 
 function usualAxes(atlas: AtlasAnswer): Axes {
   const [first, second] = atlas.scores;
-  const any = { x: first?.name ?? "", y: second?.name ?? first?.name ?? "", size: "", colour: "" };
+  const any = { x: first?.name ?? "", y: second?.name ?? first?.name ?? "", size: "", color: "" };
   return presetsFor(atlas)[0]?.axes ?? any;
 }
 
@@ -74,13 +74,13 @@ export function axesFrom(get: (key: string) => string | undefined, atlas: AtlasA
     x: known("ax", usual.x),
     y: known("ay", usual.y),
     size: known("as", usual.size),
-    colour: known("ac", usual.colour),
+    color: known("ac", usual.color),
   };
 }
 
 /** What the URL says for these axes. */
 export function axesState(axes: Axes): Record<string, string> {
-  return { ax: axes.x, ay: axes.y, as: axes.size || "none", ac: axes.colour || "none" };
+  return { ax: axes.x, ay: axes.y, as: axes.size || "none", ac: axes.color || "none" };
 }
 
 /** A score's name for readers. */

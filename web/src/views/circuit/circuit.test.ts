@@ -13,7 +13,7 @@ import {
 } from "./edges";
 import type { GraphEdge } from "./edges";
 import { membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
-import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbour, pointOn } from "./layout";
+import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbor, pointOn } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
 
@@ -136,9 +136,9 @@ describe("layout", () => {
   });
 
   it("goes with the arrows and stops at the border", () => {
-    expect(neighbour(layout.nodes, node("L0H0"), "ArrowRight").id).toBe("L0H1");
-    expect(neighbour(layout.nodes, node("L0H1"), "ArrowUp").id).toBe("L1H1");
-    expect(neighbour(layout.nodes, node("L0H0"), "ArrowDown").id).toBe("L0H0");
+    expect(neighbor(layout.nodes, node("L0H0"), "ArrowRight").id).toBe("L0H1");
+    expect(neighbor(layout.nodes, node("L0H1"), "ArrowUp").id).toBe("L1H1");
+    expect(neighbor(layout.nodes, node("L0H0"), "ArrowDown").id).toBe("L0H0");
   });
 });
 

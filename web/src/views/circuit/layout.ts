@@ -183,7 +183,7 @@ function nearest<T>(things: readonly T[], distance: (thing: T) => number, reach:
 }
 
 /** The node an arrow key leads to: along the layer, or to the nearest of the next layer. */
-export function neighbour(
+export function neighbor(
   nodes: readonly GraphNode[],
   from: GraphNode,
   key: "ArrowLeft" | "ArrowRight" | "ArrowUp" | "ArrowDown",

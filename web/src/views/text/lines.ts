@@ -1,10 +1,10 @@
-import { colourOf, css, type Mode } from "../../lib/colour";
+import { colorOf, css, type Mode } from "../../lib/color";
 import { number, signed } from "../../lib/format";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type Patterns, strongest } from "./patterns";
 
 const MOST = 24;
-const LABELLED = 5;
+const LABELED = 5;
 /** Weaker than this share of the strongest is not drawn. */
 const FAINTEST = 0.04;
 
@@ -24,16 +24,16 @@ export function linesOf(patterns: Patterns, head: number, token: number, hideFir
     .filter((item) => Math.abs(item.value) > FAINTEST * most)
     .map((item, i) => {
       const share = Math.abs(item.value) / most;
-      const colour = patterns.isSigned
-        ? colourOf(Math.sign(item.value) * (0.55 + 0.3 * share), 1, "diverging", mode)
-        : colourOf(0.5 + 0.35 * share, 1, "sequential", mode);
+      const color = patterns.isSigned
+        ? colorOf(Math.sign(item.value) * (0.55 + 0.3 * share), 1, "diverging", mode)
+        : colorOf(0.5 + 0.35 * share, 1, "sequential", mode);
       return {
         from: item.outgoing ? token : item.other,
         to: item.outgoing ? item.other : token,
         width: 0.6 + 2.4 * share,
-        colour: css(colour),
+        color: css(color),
         dashed: item.outgoing,
-        label: i < LABELLED ? (patterns.isSigned ? signed(item.value) : number(item.value, 2)) : null,
+        label: i < LABELED ? (patterns.isSigned ? signed(item.value) : number(item.value, 2)) : null,
       };
     });
 }

@@ -1,6 +1,6 @@
 import type { AboutText, ModelInfo, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
-import type { Scale } from "../../lib/colour";
+import type { Scale } from "../../lib/color";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, textParams } from "../../lib/text";

@@ -1,4 +1,4 @@
-import type { Mode } from "../../lib/colour";
+import type { Mode } from "../../lib/color";
 import { blit, pixels, wholeWindow } from "../../lib/draw/matrix";
 import type { Patterns } from "./patterns";
 

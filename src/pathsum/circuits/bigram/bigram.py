@@ -1,0 +1,207 @@
+"""The direct path, W_E W_U: what a token says about the next one without any head.
+
+A model with no layers is this table and nothing else, and the best it can be is the bigram
+log-likelihood of its text, up to a constant for each row. In a deeper model the same term is what
+the heads leave over.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.circuits.bigram.bigram_fit import BigramFit, fit_bigrams
+from pathsum.circuits.tokens.token import (
+    RARE,
+    Scored,
+    Token,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    resolve_k,
+    token_of,
+    top_scored,
+)
+from pathsum.circuits.tokens.token_basis import embeddings_of, refuse_capped_logits
+from pathsum.model import Model
+from pathsum.model.head import token_basis_note
+from pathsum.model.reads import fold_bias
+from pathsum.model.sequences import Text, split
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+BLOCK_BYTES = 32 << 20
+"""Logits that are held at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class CertainRow(Record, kind="certain-row"):
+    """A token whose direct path is sure of what comes next; entropy in nats."""
+
+    token: Token
+    entropy: float
+    next: Token
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Continuations(Record, kind="continuations"):
+    """What the direct path expects after one token; values are probabilities."""
+
+    token: Token
+    entropy: float
+    likely: tuple[Scored, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """The likeliest next tokens."""
+        rows = tuple((each.token.text, each.value) for each in self.likely)
+        title = f"after {self.token} (entropy {self.entropy:.2f} nats)"
+        columns = (text_column("next"), Column("probability", ".4f"))
+        return Table(columns, rows, title=title, note=self.note)
+
+
+@dataclass(frozen=True, eq=False)
+class Bigram(Record, kind="bigram"):
+    """The direct path of a model: its most certain rows and, given text, how well it fits it."""
+
+    certain: tuple[CertainRow, ...]
+    mean_entropy: float
+    fit: BigramFit | None
+    note: str
+    _model: Model
+
+    def after(self, token: str | int, k: int | None = None) -> Continuations:
+        """The k likeliest tokens (10) after one token."""
+        return continuations(self._model, token, k)
+
+    def to_table(self) -> Table:
+        """The fit to text if there is one, else the most certain rows."""
+        if self.fit is not None:
+            return self.fit.to_table()
+        rows = tuple((r.token.text, r.next.text, r.probability, r.entropy) for r in self.certain)
+        columns = (
+            text_column("token"),
+            text_column("next"),
+            Column("probability"),
+            Column("entropy", unit="nats"),
+        )
+        told = f"mean entropy {self.mean_entropy:.2f} nats"
+        title = "the direct path W_E W_U: most certain rows"
+        return Table(columns, rows, title=title, note=joined((told, self.note)))
+
+
+@torch.no_grad()
+def bigram(
+    model: Model,
+    corpus: Text | None = None,
+    k: int | None = None,
+    *,
+    rare: int = RARE,
+    progress: Progress = silent,
+) -> Bigram:
+    """The direct path as a table of next tokens: its k most certain rows (20), its fit to text.
+
+    With a `corpus` (sequences of token ids) the result holds how well the direct path is the text's
+    bigram table: KL and rank correlation by how common a token is, and its loss beside that of
+    smoothed unigram and bigram counts on sequences that were not counted.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
+    >>> found = bigram(model, k=1)
+    >>> print(found.certain[0].token, found.certain[0].next, round(found.certain[0].probability, 3))
+    a a 0.9
+
+    Goes once over vocabulary² logits; for one token alone `continuations` is direct. b_U counts as
+    part of the direct path. On a model with layers that normalizes, the scale of the final read is
+    left out, so probabilities are of that formula and not of any run.
+    """
+    direct = DirectPath(model)
+    shown = common_tokens(model, rare)
+    tokens = shown.nonzero().squeeze(1)
+    k = resolve_k(k, 20, len(tokens), "rows")
+    found: list[Tensor] = []
+    blocks = tokens.split(block_rows(model))
+    for index, block in enumerate(blocks):
+        progress(index, len(blocks), "the direct path")
+        log_p = direct.rows(block).log_softmax(-1)
+        best = log_p.max(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        found.append(torch.stack((entropy.double(), best.indices.double(), best.values.double())))
+    progress(len(blocks), len(blocks), "the direct path")
+    entropy, following, log_best = torch.cat(found, 1).cpu()
+    order = entropy.argsort(stable=True)[:k].tolist()
+    rows = tuple(
+        CertainRow(
+            token=token_of(model, int(tokens[i])),
+            entropy=float(entropy[i]),
+            next=token_of(model, int(following[i])),
+            probability=math.exp(float(log_best[i])),
+        )
+        for i in order
+    )
+    note = joined((_basis_note(model), hidden_note(shown, rare)))
+    fit = None
+    if corpus is not None:
+        fit = fit_bigrams(
+            split(model, corpus),
+            direct.rows,
+            model.config.d_vocab,
+            block_rows(model),
+            progress=progress,
+        )
+    return Bigram(rows, float(entropy.mean()), fit, note, model)
+
+
+@torch.no_grad()
+def continuations(model: Model, token: str | int, k: int | None = None) -> Continuations:
+    """What the direct path expects after one token, the k likeliest (10) first."""
+    direct = DirectPath(model)
+    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    found = find_token(model, token)
+    log_p = direct.rows(torch.tensor([found]))[0].log_softmax(-1)
+    every = torch.ones_like(log_p, dtype=torch.bool)
+    return Continuations(
+        token=token_of(model, found),
+        entropy=float(-(log_p.exp() * log_p).sum()),
+        likely=top_scored(model, log_p.exp(), k, every),
+        note=_basis_note(model),
+    )
+
+
+class DirectPath:
+    """Rows of `W_E W_U + b_U`, the final normalization folded in, made when asked for.
+
+    On a model with no layers these are its logits exactly.
+
+    >>> from pathsum.model import construct
+    >>> path = DirectPath(construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]])))
+    >>> path.rows(torch.tensor([0])).softmax(-1)
+    tensor([[0.9000, 0.1000]])
+    """
+
+    def __init__(self, model: Model) -> None:
+        refuse_capped_logits(model, "the direct path")
+        self.weights = model.weights
+        self.bias = fold_bias(model.weights.W_U, model.weights.ln_f_b, model.weights.b_U)
+
+    def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
+        """The logits that follow from some tokens."""
+        weights, config = self.weights, self.weights.config
+        x = embeddings_of(weights, config.n_layers, tokens)
+        if config.norm == "layer":
+            x = x - x.mean(-1, keepdim=True)
+        if weights.ln_f_w is not None:
+            x = x * weights.ln_f_w
+        return x @ weights.W_U + self.bias
+
+
+def block_rows(model: Model) -> int:
+    """How many rows of the direct path are held at a time."""
+    return max(1, BLOCK_BYTES // (4 * model.config.d_vocab))
+
+
+def _basis_note(model: Model) -> str:
+    return token_basis_note(model.weights, model.config.n_layers)

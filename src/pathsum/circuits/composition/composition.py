@@ -1,0 +1,240 @@
+"""Which heads read what which heads write, judged from weights: Q-, K- and V-composition.
+
+For a head h₁ below a head h₂ (row convention)
+
+    Q: ‖OV¹ QK²‖ / (‖OV¹‖ ‖QK²‖)     K: ‖OV¹ QK²ᵀ‖ / (…)     V: ‖OV¹ OV²‖ / (…)
+
+in Frobenius norms, each beside what a random rotation of the stream would give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.circuits.composition.composition_edges import (
+    KINDS,
+    CompositionKind,
+    Edges,
+    OrderBy,
+    select,
+)
+from pathsum.circuits.composition.composition_null import chance, chance_of
+from pathsum.circuits.composition.gram import Forms
+from pathsum.circuits.composition.inner_products import products
+from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered, sides
+from pathsum.model import Config, Model
+from pathsum.result import Progress, Record, Table, silent
+
+# Heads that share a mean of so many times what chance gives get a note.
+SHARED_MEAN = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class CompositionScores:
+    """One kind of composition between all heads; row writes, column reads.
+
+    NaN where the reader is not in a layer above the writer, or one of the two does nothing.
+
+      `score`   the ratio of norms, in [0, 1]
+      `excess`  score − 1/√d: above what a random rotation gives on average
+      `z`       of score², in standard deviations of what random rotations give
+      `p`       the share of random rotations that score at least as much (z is skewed)
+      `spread`  the standard deviation of score² over random rotations, with its `skewness`
+    """
+
+    score: Float[Tensor, "head head"]
+    excess: Float[Tensor, "head head"]
+    z: Float[Tensor, "head head"]
+    p: Float[Tensor, "head head"]
+    spread: Float[Tensor, "head head"]
+    skewness: Float[Tensor, "head head"]
+
+
+@dataclass(frozen=True, eq=False)
+class Composition(Record, kind="composition"):
+    """Q-, K- and V-composition between all heads; see `composition`.
+
+    `dimension` is the d of the null: d_model, one less where writes are centered. `offset` is the
+    one chosen on a rotary model, None where scores are averaged over offsets or do not depend on
+    them. `notes` say what a reader must know.
+    """
+
+    model: str
+    heads: tuple[str, ...]
+    q: CompositionScores
+    k: CompositionScores
+    v: CompositionScores
+    dimension: int
+    centered: bool
+    offset: int | None
+    notes: tuple[str, ...]
+
+    def scores(self, kind: CompositionKind) -> CompositionScores:
+        """`q`, `k` or `v` by its letter."""
+        return {"q": self.q, "k": self.k, "v": self.v}[kind]
+
+    def edges(
+        self,
+        kinds: Sequence[CompositionKind] = KINDS,
+        *,
+        min_z: float | None = None,
+        max_p: float | None = None,
+        min_excess: float | None = None,
+        by: OrderBy = "z",
+        limit: int | None = None,
+    ) -> Edges:
+        """Pairs of heads as a list, best first, with how many chance would give.
+
+        >>> import pathsum as ps
+        >>> best = ps.composition(ps.construct.induction()).edges(max_p=0.001)
+        >>> [(e.writer, e.reader, e.kind) for e in best]
+        [('L0H0', 'L1H0', 'k')]
+        >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
+        (1, '0.012')
+        """
+        return select(self, kinds, min_z, max_p, min_excess, by, limit)
+
+    def to_table(self) -> Table:
+        """The twenty edges that stand out most."""
+        return self.edges(limit=20).to_table()
+
+
+@torch.no_grad()
+def composition(
+    model: Model,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> Composition:
+    """Q-, K- and V-composition scores of every pair of heads, each with its null.
+
+    >>> import pathsum as ps
+    >>> found = ps.composition(ps.construct.induction())  # L0H0 tells L1H0's keys what came before
+    >>> found.k.score[0, 2], found.k.p[0, 2] < 1e-9  # heads L0H0, L0H1, L1H0, L1H1
+    (tensor(0.1721, dtype=torch.float64), tensor(True))
+
+    The null turns the stream by a random rotation between write and read, in closed form: the
+    expected score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.
+
+    `center` takes the ones-vector out of every write and read: `"auto"` does so where the model's
+    own normalization removes the mean (`norm="layer"`), because what is written along it is never
+    read. On other models the ones-vector is a direction like any other. On a rotary model QK
+    depends on the offset: by default its form is averaged over offsets 0 … n_ctx − 1; `offset`
+    chooses one.
+
+    Not a proof that a pair of heads works together: a norm is blind to sign, to data and to
+    normalization scales, and a direction that many heads share inflates it. Patch the edge to see
+    whether the model uses it. Memory: tiles of some 100 MB, whatever the size of the model.
+    """
+    config = model.config
+    check_offset(config, offset)
+    centered = is_centered(config, center)
+    d = config.d_model - centered
+    labels = tuple(head.label for head in model.heads)
+    notes = _standing_notes(config, centered, offset)
+    if config.n_layers < 2:
+        nothing = _nothing(len(labels))
+        notes += (f"{config.n_layers} layers: no head is above another, so none can read another.",)
+        return Composition(
+            model.name, labels, nothing, nothing, nothing, d, centered, offset, notes
+        )
+    forms = sides(model, centered=centered, offset=offset)
+    reads = (forms.q, forms.k, forms.v)
+    squares = products(forms.write, reads, config.n_heads, progress)
+    q, k, v = (
+        _judged(config, forms.write, read, square, d)
+        for read, square in zip(reads, squares, strict=True)
+    )
+    notes += _notes_on_shared_mean(config, forms.write, reads)
+    notes += _notes_on_empty_heads(config, labels, forms.write, reads)
+    return Composition(model.name, labels, q, k, v, d, centered, offset, notes)
+
+
+def _judged(
+    config: Config, write: Forms, read: Forms, square: Float[Tensor, "n n"], d: int
+) -> CompositionScores:
+    """Scores and what chance makes of them, placed among all heads."""
+    heads = config.n_heads
+    layer = torch.arange(len(write), device=square.device) // heads
+    meets = (layer[:, None] <= layer[None, :]) & ~write.empty[:, None] & ~read.empty[None, :]
+    square = torch.where(meets, square.clamp(0, 1), torch.nan)
+    null = chance(write.moments[:, None], read.moments[None, :], d)
+    score = square.sqrt()
+    spread = torch.where(meets, null.variance.sqrt(), torch.nan)
+    skewness = torch.where(meets, null.skewness, torch.nan)
+    # The tail is by far the slowest function here: ask for it only where there is a pair.
+    p = torch.full_like(square, torch.nan)
+    p[meets] = chance_of(spread[meets], skewness[meets], d).p(square[meets])
+    parts = (score, score - max(d, 1) ** -0.5, null.z(square), p, spread, skewness)
+    return CompositionScores(*(_among_all(part, heads) for part in parts))
+
+
+def _among_all(part: Float[Tensor, "n n"], heads: int) -> Float[Tensor, "all all"]:
+    """Rows of layers 0 … L−2 and columns of layers 1 … L−1, placed among all heads."""
+    n = len(part) + heads
+    whole = part.new_full((n, n), torch.nan)
+    whole[:-heads, heads:] = part
+    return whole.cpu()
+
+
+def _nothing(n: int) -> CompositionScores:
+    nan = torch.full((n, n), torch.nan, dtype=torch.float64)
+    return CompositionScores(nan, nan, nan, nan, nan, nan)
+
+
+def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple[str, ...]:
+    notes: list[str] = []
+    if centered:
+        notes.append("Writes and reads are centered: the ones-vector is out, and d is d_model − 1.")
+    elif config.norm == "layer":
+        notes.append(
+            "Writes are not centered but LayerNorm removes the mean: what is written along the "
+            "ones-vector counts in a writer's norm and is never read."
+        )
+    if config.positions == "rotary":
+        over = f"averaged over offsets 0 to {config.n_ctx - 1}"
+        notes.append(
+            f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
+        )
+    return tuple(notes)
+
+
+def _notes_on_shared_mean(config: Config, write: Forms, reads: Sequence[Forms]) -> tuple[str, ...]:
+    written = float(write.along_ones().mean())
+    read = float(torch.stack([side.along_ones().mean() for side in reads]).mean())
+    if min(written, read) < SHARED_MEAN / config.d_model:
+        return ()
+    note = (
+        f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
+        f"ones-vector (by chance {1 / config.d_model:.1%}): a shared direction inflates scores; "
+        "center='on' takes it out."
+    )
+    return (note,)
+
+
+def _notes_on_empty_heads(
+    config: Config, labels: tuple[str, ...], write: Forms, reads: Sequence[Forms]
+) -> tuple[str, ...]:
+    writers, readers = labels[: len(write)], labels[config.n_heads :]
+    notes: list[str] = []
+    silent_writers = [label for label, empty in zip(writers, write.empty, strict=True) if empty]
+    if silent_writers:
+        notes.append(f"OV is zero, so there is no score as a writer: {_listed(silent_writers)}.")
+    for kind, read in zip(KINDS, reads, strict=True):
+        blind = [label for label, empty in zip(readers, read.empty, strict=True) if empty]
+        if blind:
+            matrix = "OV" if kind == "v" else "QK"
+            notes.append(
+                f"{matrix} is zero, so there is no score as a {kind.upper()} reader: "
+                f"{_listed(blind)}."
+            )
+    return tuple(notes)
+
+
+def _listed(labels: list[str], most: int = 8) -> str:
+    shown = ", ".join(labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

@@ -1,0 +1,224 @@
+"""One pair of heads taken apart: which singular direction written meets which one read.
+
+With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition score is a sum over pairs of directions,
+
+    score² = Σᵢⱼ σᵢ² τⱼ² (vᵢ·aⱼ)² / (Σσ² Στ²),
+
+so each pair has a share in it. A whole head may compose by chance while one direction of it does
+all the work, and the other way round.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from rich.console import Group, RenderableType
+from torch import Tensor
+
+from pathsum.algebra.subspaces import principal_angles
+from pathsum.circuits.composition.composition_edges import KINDS, CompositionKind
+from pathsum.circuits.composition.composition_null import Moments, chance
+from pathsum.circuits.composition.factors import read_factor, write_factor
+from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered
+from pathsum.circuits.stream.dimensions import rank_of
+from pathsum.errors import HeadError, InputError
+from pathsum.model import Head, HeadName, Model
+from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.p_value import ProbabilityColumn, format_p
+
+
+@dataclass(frozen=True, eq=False)
+class PairComponents(Record, kind="composition-pair"):
+    """Composition of one pair of heads, by singular directions; see `pair_components`.
+
+    `score`, `excess`, `z`, `p`  of the whole heads, as in `composition`
+    `written`   share of each written direction in ‖OV¹‖², strongest first
+    `read`      share of each read direction in ‖M‖²
+    `share`     [written, read]: parts of score², which add up to it
+    `cosine`    [written, read]: |cos| between two directions, which by chance is about 1/√d
+    `p_cosine`  [written, read]: how often chance gives at least that cosine
+    `angles`    principal angles between the two subspaces in degrees, smallest first
+    `kernel`    Σ cos² of these angles over the smaller dimension; `kernel_chance` is its mean
+                over random rotations, with `kernel_z` and `kernel_p` beside it
+    """
+
+    model: str
+    writer: str
+    reader: str
+    composition: CompositionKind
+    score: float
+    excess: float
+    z: float
+    p: float
+    written: Float[Tensor, " i"]
+    read: Float[Tensor, " j"]
+    share: Float[Tensor, "i j"]
+    cosine: Float[Tensor, "i j"]
+    p_cosine: Float[Tensor, "i j"]
+    angles: Float[Tensor, " q"]
+    kernel: float
+    kernel_chance: float
+    kernel_z: float
+    kernel_p: float
+    dimension: int
+    centered: bool
+
+    def to_table(self, rows: int = 10) -> Table:
+        """The pairs of directions with the largest share."""
+        order = self.share.flatten().argsort(descending=True)[:rows].tolist()
+        width = self.share.shape[1]
+        whole = self.score**2
+        lines = tuple(
+            (
+                *(at // width, at % width),
+                *(float(self.written[at // width]), float(self.read[at % width])),
+                *(float(self.cosine.flatten()[at]), float(self.p_cosine.flatten()[at])),
+                float(self.share.flatten()[at]) / whole if whole else float("nan"),
+            )
+            for at in order
+        )
+        columns = (
+            *(Column("written"), Column("read")),
+            *(Column("of OV²", ".1%"), Column("of M²", ".1%")),
+            *(Column("|cos|"), ProbabilityColumn(), Column("of score²", ".1%")),
+        )
+        kind = self.composition.upper()
+        return Table(
+            columns,
+            lines,
+            f"{self.writer} → {self.reader}, {kind}-composition, {self.model}",
+            f"score {self.score:.3f}, excess {self.excess:+.3f}, z {self.z:+.1f}, "
+            f"{format_p(self.p)}; a random rotation scores {self.score - self.excess:.3f}.\n"
+            f"Projection kernel {self.kernel:.3f}, by chance {self.kernel_chance:.3f} "
+            f"(z {self.kernel_z:+.1f}, {format_p(self.kernel_p)}); smallest principal angle "
+            f"{float(self.angles[0]):.0f}°.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PairComparison(Record, kind="composition-kinds"):
+    """The same pair of heads by several kinds of composition."""
+
+    kinds: tuple[PairComponents, ...]
+
+    def to_table(self) -> Table:
+        """One row a kind."""
+        columns = (
+            *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
+            *(Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
+            *(Column("kernel"), Column("by chance")),
+        )
+        rows = tuple(
+            (
+                *(one.writer, one.reader, one.composition.upper(), one.score, one.excess),
+                *(one.z, one.p, one.kernel, one.kernel_chance),
+            )
+            for one in self.kinds
+        )
+        return Table(columns, rows, "one pair of heads")
+
+    def __rich__(self) -> RenderableType:
+        return Group(self.to_table(), *(one.to_table() for one in self.kinds))
+
+
+def compare_pair(
+    model: Model,
+    writer: HeadName,
+    reader: HeadName,
+    kinds: Sequence[CompositionKind] = KINDS,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+) -> PairComparison:
+    """`pair_components` for each of some kinds."""
+    return PairComparison(
+        tuple(
+            pair_components(model, writer, reader, kind, center=center, offset=offset)
+            for kind in kinds
+        )
+    )
+
+
+@torch.no_grad()
+def pair_components(
+    model: Model,
+    writer: HeadName,
+    reader: HeadName,
+    kind: CompositionKind,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+) -> PairComponents:
+    """Composition of one pair of heads, direction by direction, with the projection kernel.
+
+    >>> import pathsum as ps
+    >>> pair = pair_components(ps.construct.induction(), "L0H0", "L1H0", "k")
+    >>> bool((pair.share.sum() - pair.score**2).abs() < 1e-12)
+    True
+
+    The kernel compares the subspaces alone, every direction alike however strong it is: a second
+    opinion that one strong direction cannot sway. Where singular values coincide the directions
+    themselves are arbitrary (any basis of their span is as good), their sums are not.
+    """
+    config = model.config
+    check_offset(config, offset)
+    if kind not in KINDS:
+        raise InputError(f"there is no {kind!r}-composition; kinds are 'q', 'k' and 'v'")
+    h1, h2 = _writer_and_reader(model, writer, reader)
+    centered = is_centered(config, center)
+    d = config.d_model - centered
+    written, V = _directions(write_factor(h1, centered), f"{h1.label} writes nothing")
+    read, A = _directions(read_factor(h2, kind, centered, offset), f"{h2.label} reads nothing")
+    cosine = (V @ A.mT).abs().clamp(max=1.0)
+    share = written[:, None] * read[None, :] * cosine**2
+    square = share.sum()
+    null = chance(Moments.of_shares(written), Moments.of_shares(read), d)
+    dtype = model.weights.dtype
+    r1, r2 = rank_of(written.sqrt(), dtype), rank_of(read.sqrt(), dtype)
+    angles = principal_angles(V[:r1].mT, A[:r2].mT)
+    overlap = angles.cos().square().sum() / (r1 * r2)
+    ranks = torch.tensor([1, r1, r2], dtype=torch.float64)
+    line, first, second = (Moments.of_rank(rank) for rank in ranks)
+    of_subspaces = chance(first, second, d)
+    return PairComponents(
+        model=model.name,
+        writer=h1.label,
+        reader=h2.label,
+        composition=kind,
+        score=float(square.sqrt()),
+        excess=float(square.sqrt()) - d**-0.5,
+        z=float(null.z(square)),
+        p=float(null.p(square)),
+        written=written,
+        read=read,
+        share=share,
+        cosine=cosine,
+        p_cosine=chance(line, line, d).p(cosine**2),
+        angles=torch.rad2deg(angles),
+        kernel=float(overlap) * max(r1, r2),
+        kernel_chance=max(r1, r2) / d,
+        kernel_z=float(of_subspaces.z(overlap)),
+        kernel_p=float(of_subspaces.p(overlap)),
+        dimension=d,
+        centered=centered,
+    )
+
+
+def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tuple[Head, Head]:
+    h1, h2 = model.head(writer), model.head(reader)
+    if h2.id.layer <= h1.id.layer:
+        raise HeadError(
+            f"{h2.label} cannot read what {h1.label} writes: it is not in a layer above; "
+            "name the writer first and a reader of a later layer second"
+        )
+    return h1, h2
+
+
+def _directions(factor: Float[Tensor, "r d"], empty: str) -> tuple[Tensor, Tensor]:
+    """Shares of the squared singular values, descending, and the directions in the stream."""
+    _, values, Vh = torch.linalg.svd(factor, full_matrices=False)
+    total = (values**2).sum()
+    if not bool(total > 0):
+        raise InputError(f"{empty}: its matrix is zero, so it composes with nothing")
+    return values**2 / total, Vh

@@ -1,0 +1,249 @@
+"""The position part of a head's scores, by offset: where position vectors are, and rotary."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.circuits.tokens.qk import token_keys, token_queries
+from pathsum.circuits.tokens.token import joined, token_frequencies
+from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales
+from pathsum.model import Head, Model
+from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.rotary import rotate
+from pathsum.model.transformer import attention_pattern
+
+
+@dataclass(frozen=True, eq=False)
+class OffsetParts:
+    """Position scores by destination and offset, how much each destination counts, and the rest."""
+
+    rows: Float[Tensor, "dest window"]
+    weights: Float[Tensor, " dest"]
+    attention: Float[Tensor, " window"] | None
+    content: float
+    note: str
+
+
+class TokenMoments:
+    """What all heads of a depth share: sums over the vocabulary, made when first asked for.
+
+    Layer 0 meets normalized embeddings, every deeper layer the same plain ones.
+    """
+
+    def __init__(self, model: Model, *, first_layer: bool) -> None:
+        self.model, self.layer = model, 0 if first_layer else 1
+
+    @cached_property
+    def frequencies(self) -> Float[Tensor, " vocab"]:
+        """How often each token occurs."""
+        return token_frequencies(self.model).to(self.model.weights.device)
+
+    @cached_property
+    def scales(self) -> Float[Tensor, " ctx"]:
+        """What a place's stream is multiplied by when it is read, on average over tokens."""
+        return _place_scales(self.model, self.layer)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Σ p(t) e(t) over tokens, e as read."""
+        return self._sums[0]
+
+    @cached_property
+    def second(self) -> Float[Tensor, "d d"]:
+        """Σ p(t) e(t)ᵀ e(t) over tokens, e as read."""
+        return self._sums[1]
+
+    @cached_property
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """The covariance of embeddings over tokens, as read."""
+        return self.second - self.mean.outer(self.mean)
+
+    @cached_property
+    def _sums(self) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+        W_E, p = self.model.weights.W_E, self.frequencies
+        scales = read_scales(self.model.weights, self.layer)
+        d = W_E.shape[1]
+        mean, second = p.new_zeros(d), p.new_zeros(d, d)
+        for start in range(0, len(W_E), TOKENS):
+            rows, share = W_E[start : start + TOKENS], p[start : start + TOKENS]
+            if scales is not None:
+                rows = rows * scales[start : start + TOKENS, None]
+            mean += share @ rows.to(p)
+            half = rows * share.sqrt().to(rows)[:, None]
+            second += half.T @ half
+        return mean, second
+
+
+def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetParts:
+    """The position part of a head's scores at the offsets 0 … window − 1.
+
+    `shared` is for those who ask for many heads of one depth.
+    """
+    if shared is None:
+        shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
+    if head.model.config.positions == "rotary":
+        return _rotary(head, window)
+    return _placed(head, window, shared)
+
+
+def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
+    """Position vectors, in the inputs of W_Q and W_K or in the stream."""
+    config = head.model.config
+    scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
+    attention = None
+    queries, keys = _position_sides(head, shared)
+    if not scaled or config.qk_norm != "none":
+        rows = _products_by_offset(queries, keys, window)
+    else:
+        scores = queries @ keys.T
+        rows = _by_offset(scores, window)
+        attention = _by_offset(attention_pattern(scores[None, None])[0, 0], window).mean(0)
+    Q, K = _content(head, shared)
+    content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
+    note = joined(
+        (
+            "" if scaled else "direct path, scale omitted",
+            "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
+        )
+    )
+    weights = torch.full_like(rows[:, 0], 1 / len(rows))
+    return OffsetParts(rows, weights, attention, content, note)
+
+
+def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]]:
+    """Second moments of queries and the covariance of keys, over tokens by their frequency.
+
+    With x = e W + b, Σ p xᵀx = Wᵀ G W + mᵀb + bᵀm + bᵀb, m = (Σ p e) W and G the second moments
+    of embeddings: nothing is as large as the vocabulary. QK-norm is not linear, and is.
+    """
+    model, config = head.model, head.model.config
+    if config.qk_norm != "none":
+        queries, keys, p = _tokens(head)
+        return (queries * p[:, None]).T @ queries, _covariance(keys, p)
+    layer = model.weights.layers[head.id.layer]
+    raw_Q, raw_K = layer.W_Q[head.id.head], layer.W_K[head.kv]
+    b_Q = None if layer.b_Q is None else layer.b_Q[head.id.head]
+    bias = fold_bias(raw_Q, layer.ln1_b, b_Q).double()
+    W_Q = fold_read(config.norm, raw_Q, layer.ln1_w).double()
+    W_K = fold_read(config.norm, raw_K, layer.ln1_w).double()
+    mean = shared.mean @ W_Q
+    Q = W_Q.T @ shared.second @ W_Q
+    Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
+    return Q, W_K.T @ shared.covariance @ W_K
+
+
+def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Tensor, "dest src"]:
+    """posQ[i] · posK[j] for all places, b_Q's part of the query included, in float64."""
+    queries, keys = _position_sides(head, shared)
+    return queries @ keys.T
+
+
+def _position_sides(
+    head: Head, shared: TokenMoments | None
+) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
+    """posQ, scaled as scores are, and posK.
+
+    Where positions are in the stream of a model that normalizes, layer 0 takes the scale that a
+    place has on average over tokens; deeper it is left out.
+    """
+    model, config = head.model, head.model.config
+    layer = model.weights.layers[head.id.layer]
+    W_Q, W_K = layer.W_Q[head.id.head], layer.W_K[head.kv]
+    b_Q = None if layer.b_Q is None else layer.b_Q[head.id.head]
+    bias = fold_bias(W_Q, layer.ln1_b, b_Q)
+    if config.positions == "qk":
+        # Added after the normalization, so neither gain nor scale touches it.
+        assert layer.W_pos is not None
+        queries, keys = layer.W_pos @ W_Q, layer.W_pos @ W_K
+    else:
+        assert model.weights.W_pos is not None
+        scales = _place_scales(model, head.id.layer) if shared is None else shared.scales
+        places = model.weights.W_pos * scales[:, None]
+        queries = places @ fold_read(config.norm, W_Q, layer.ln1_w)
+        keys = places @ fold_read(config.norm, W_K, layer.ln1_w)
+    queries = queries + bias
+    if layer.q_norm_w is not None:
+        queries = queries * layer.q_norm_w
+    if layer.k_norm_w is not None:
+        keys = keys * layer.k_norm_w
+    return queries.double() * config.score_scale, keys.double()
+
+
+def _place_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
+    """The mean over tokens of what a place's stream is multiplied by when layer 0 reads it."""
+    config = model.config
+    W_pos = model.weights.W_pos
+    assert W_pos is not None
+    if config.norm == "none" or layer > 0:
+        return W_pos.new_ones(len(W_pos))
+    centering = config.norm == "layer"
+    places = W_pos - W_pos.mean(-1, keepdim=True) if centering else W_pos
+    p = token_frequencies(model).to(places)
+    total = places.new_zeros(len(places))
+    for start in range(0, len(p), ROWS):
+        tokens = model.weights.W_E[start : start + ROWS]
+        tokens = tokens - tokens.mean(-1, keepdim=True) if centering else tokens
+        # |t + p|² from one product, rather than all sums.
+        square = tokens.square().sum(-1)[:, None] + places.square().sum(-1)
+        square = square + 2 * tokens @ places.T
+        scale = torch.rsqrt(square.clamp(min=0) / places.shape[1] + config.norm_eps)
+        total += p[start : start + ROWS] @ scale
+    return total
+
+
+def _rotary(head: Head, window: int) -> OffsetParts:
+    """The average key turned by the offset, met by every token's query."""
+    config = head.model.config
+    queries, keys, p = _tokens(head)
+    queries = queries * config.score_scale
+    center = p @ keys
+    every = torch.arange(config.n_ctx, device=keys.device)
+    # q R(Δ) kᵀ = q · (k R(−Δ)): the one average key is turned, not all queries.
+    turned = rotate(config, center.expand(len(every), -1), -every)
+    attention = None
+    if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
+        attention = ((p @ queries) @ turned.T).softmax(-1)[:window]
+    Q, K = (queries * p[:, None]).T @ queries, _covariance(keys, p)
+    axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
+    variance = K.new_zeros(())
+    for offset in range(window):
+        R = rotate(config, axes, torch.full((len(axes),), offset, device=K.device))
+        variance = variance + ((R.T @ Q @ R) * K).sum() / window
+    note = "rotary: the average query against the average key"
+    scaled = attention is not None
+    return OffsetParts(
+        queries @ turned[:window].T,
+        p,
+        attention,
+        float(variance.clamp(min=0).sqrt()),
+        note if scaled else joined((note, "direct path, scale omitted")),
+    )
+
+
+def _tokens(
+    head: Head,
+) -> tuple[Float[Tensor, "vocab k"], Float[Tensor, "vocab k"], Float[Tensor, " vocab"]]:
+    queries, keys = token_queries(head).double(), token_keys(head).double()
+    return queries, keys, token_frequencies(head.model).to(queries.device)
+
+
+def _covariance(x: Float[Tensor, "vocab k"], p: Float[Tensor, " vocab"]) -> Float[Tensor, "k k"]:
+    centered = x - p @ x
+    return (centered * p[:, None]).T @ centered
+
+
+def _by_offset(scores: Float[Tensor, "dest src"], window: int) -> Float[Tensor, "late window"]:
+    """scores[i, i − Δ] for the destinations that see every offset of the window."""
+    i = torch.arange(window - 1, len(scores), device=scores.device)[:, None]
+    return scores[i, i - torch.arange(window, device=scores.device)]
+
+
+def _products_by_offset(
+    queries: Float[Tensor, "dest k"], keys: Float[Tensor, "src k"], window: int
+) -> Float[Tensor, "late window"]:
+    """The same of `queries @ keys.T`, which is not made: a context is longer than its window."""
+    windows = keys.unfold(0, window, 1).flip(-1)  # [late, k, window], offset 0 first
+    return (queries[window - 1 :, None] @ windows)[:, 0]

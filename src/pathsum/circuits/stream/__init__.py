@@ -1,0 +1,1 @@
+"""The residual stream as a channel: who uses which dimensions, and who deletes."""

@@ -1,0 +1,162 @@
+"""Memory management: heads and MLP neurons that take out what stands in the stream.
+
+A head deletes if OV is negative, x OV ≈ −c x, where it attends to its own position; a neuron
+deletes if it writes against what it reads. Both are judged against a stream turned at random
+between read and write: then tr OV has mean 0 and variance ‖OV‖²/d, and the cosine of a neuron's two
+directions has mean 0 and variance 1/d.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.circuits.composition.factors import gram_of_rows, remove_mean
+from pathsum.model import Model
+from pathsum.model.head import embeddings_as_read
+from pathsum.model.reads import fold_read, layer_reads
+
+# Positions that the attention of position terms alone is averaged over.
+PLACES = 64
+NEURONS_LISTED = 20
+
+
+@dataclass(frozen=True)
+class HeadDeletion:
+    """Whether a head takes out what it reads.
+
+    `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
+    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative
+    `own_token`     mean score of a token with itself, less the mean with any token, in standard
+                    deviations of a score over tokens (W_E as layer 0 reads it, no positions)
+    `own_position`  mean attention to the own position if position terms alone decided, over the
+                    first 64 places; NaN where weights alone do not tell
+    `deletes`       p < 0.01 after dividing by the number of heads
+    """
+
+    head: str
+    negative: float
+    z: float
+    p: float
+    own_token: float
+    own_position: float
+    deletes: bool
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """One MLP neuron whose write points against its read; z = cosine · √d."""
+
+    layer: int
+    neuron: int
+    cosine: float
+    z: float
+
+
+@dataclass(frozen=True)
+class NeuronDeletion:
+    """MLP neurons that write against what they read.
+
+    `below` counts neurons with z < −4 and `expected` what chance would give; `strongest` lists the
+    most negative ones.
+    """
+
+    neurons: int
+    below: int
+    expected: float
+    strongest: tuple[Neuron, ...]
+
+
+def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
+    """One record a head."""
+    n = len(model.heads)
+    if n == 0:
+        return ()
+    embeddings = embeddings_as_read(model.weights, 0)
+    mean = embeddings.mean(0, keepdim=True, dtype=torch.float64)
+    spread = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
+    second = spread + mean.mT @ mean
+    places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
+    found: list[HeadDeletion] = []
+    for head in model.heads:
+        ov = Factored(
+            remove_mean(head.W_V.double().mT, centered).mT, remove_mean(head.W_O.double(), centered)
+        )
+        values, size = ov.eigenvalues(), ov.norm()
+        z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
+        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))
+        total = values.abs().sum()
+        left = -values.real.clamp(max=0).sum()
+        found.append(
+            HeadDeletion(
+                head=head.label,
+                negative=float(left / total) if bool(total > 0) else float("nan"),
+                z=z,
+                p=p,
+                own_token=_own_token(head.W_Q.double(), head.W_K.double(), spread, second),
+                own_position=float(places[head.id.layer][head.id.head]),
+                deletes=p < 0.01 / n,
+            )
+        )
+    return tuple(found)
+
+
+def _own_token(
+    W_Q: Float[Tensor, "d k"],
+    W_K: Float[Tensor, "d k"],
+    spread: Float[Tensor, "d d"],
+    second: Float[Tensor, "d d"],
+) -> float:
+    """tr(W_Qᵀ C W_K) / √tr(W_Qᵀ S W_Q · W_Kᵀ C W_K), C and S the covariance and second moment.
+
+    With e a token's embedding and m their mean, the score of t with u, less its mean over u, is
+    e_t QK (e_u − m)ᵀ: the numerator is its mean over u = t, the root its size over all t and u.
+    """
+    keys = spread @ W_K
+    size = ((W_Q.mT @ second @ W_Q) * (W_K.mT @ keys)).sum()
+    return float((W_Q * keys).sum() / size.sqrt()) if bool(size > 0) else float("nan")
+
+
+def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
+    """Attention to the own position by position terms alone, where they are a part of the scores.
+
+    Only with positions="qk", where they enter after normalization and no scale multiplies them.
+    """
+    config = model.config
+    reads = layer_reads(model.weights, layer)
+    if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
+        return torch.full((config.n_heads,), torch.nan)
+    places = min(PLACES, config.n_ctx)
+    keys = reads.pos_K[:, :places].repeat_interleave(config.heads_per_kv, 0)
+    scores = reads.pos_Q[:, :places] @ keys.mT * config.score_scale
+    future = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
+    pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
+    # The first position has nowhere else to look.
+    return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
+
+
+def neuron_deletions(model: Model, centered: bool, d: int) -> NeuronDeletion | None:
+    """All neurons of all MLPs, or None where there are none. W_in is the read of a gated MLP."""
+    config = model.config
+    if config.mlp == "none" or config.n_layers == 0:
+        return None
+    cosines: list[Tensor] = []
+    for raw in model.weights.layers:
+        if raw.W_in is None or raw.W_out is None:
+            raise AssertionError("an MLP without weights passed the check of its shapes")
+        read = remove_mean(fold_read(config.norm, raw.W_in, raw.ln2_w).mT, centered)
+        write = remove_mean(raw.W_out, centered)
+        cosines.append(torch.nn.functional.cosine_similarity(read, write, dim=-1).double().cpu())
+    every = torch.cat(cosines)
+    z = every * d**0.5
+    worst = z.argsort()[:NEURONS_LISTED].tolist()
+    # A cosine is bounded, so its tail is lighter than the normal one: this expects too many.
+    expected = len(every) * float(torch.special.ndtr(torch.tensor(-4.0, dtype=torch.float64)))
+    strongest = tuple(
+        Neuron(at // config.d_mlp, at % config.d_mlp, float(every[at]), float(z[at]))
+        for at in worst
+        if z[at] < -4
+    )
+    return NeuronDeletion(len(every), int((z < -4).sum()), expected, strongest)

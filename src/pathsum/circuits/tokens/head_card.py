@@ -1,0 +1,103 @@
+"""One head on one page: how it copies and looks, or what it does with one token."""
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pathsum.circuits.copying import Copying, copying
+from pathsum.circuits.positional import OffsetProfile, positional
+from pathsum.circuits.tokens.clusters import Clusters, clusters
+from pathsum.circuits.tokens.ov import Effect, effect
+from pathsum.circuits.tokens.qk import Attention, attention
+from pathsum.circuits.tokens.token import RARE, Token
+from pathsum.circuits.tokens.token_basis import as_path, circuit_label
+from pathsum.errors import InputError
+from pathsum.model import HeadName, Model, Path
+from pathsum.result import Progress, Record, Table, silent
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCard(Record, kind="head-card"):
+    """What a head, or a virtual head, does, from weights: copying, token clusters, offsets.
+
+    `profile` is None for a virtual head, whose pattern is a product of two, and where the model
+    has no positions.
+    """
+
+    head: str
+    copying: Copying
+    clusters: Clusters
+    profile: OffsetProfile | None
+
+    def to_table(self) -> Table:
+        """The copying numbers, which are the card's first table."""
+        return self.copying.to_table()
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.copying, self.clusters, self.profile]
+        return _stacked([part for part in parts if part is not None])
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCard(Record, kind="token-card"):
+    """What a head, or a virtual head, does with one token.
+
+    `attention` is None for a virtual head: it attends by a product of patterns, not by a QK circuit
+    of its own.
+    """
+
+    head: str
+    token: Token
+    attention: Attention | None
+    effect: Effect
+
+    def to_table(self) -> Table:
+        """What it raises and lowers."""
+        return self.effect.to_table()
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.attention, self.effect]
+        return _stacked([part for part in parts if part is not None])
+
+
+def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
+    """A head's copying, token clusters and offset profile."""
+    path = as_path(model, circuit)
+    single = path.order == 1 and model.config.positions != "none"
+    return HeadCard(
+        head=circuit_label(path),
+        copying=copying(model, path, progress=progress),
+        clusters=clusters(model, path),
+        profile=positional(model, path.heads[0]).heads[0] if single else None,
+    )
+
+
+def token_card(
+    model: Model,
+    circuit: HeadName | Path,
+    token: str | int,
+    k: int | None = None,
+    *,
+    offset: int | None = None,
+    rare: int = RARE,
+) -> TokenCard:
+    """What a token attends to, what attends to it, and what it raises and lowers as a source."""
+    path = as_path(model, circuit)
+    if path.order > 1 and offset is not None:
+        raise InputError(
+            f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "
+            "QK circuit of its own; name one head"
+        )
+    does = effect(model, path, token, k, rare=rare)
+    looks = None
+    if path.order == 1:
+        looks = attention(model, path.heads[0], token, k, offset=offset, rare=rare)
+    return TokenCard(circuit_label(path), does.source, looks, does)
+
+
+def _stacked(records: list[Record]) -> RenderableType:
+    parts: list[RenderableType] = []
+    for record in records:
+        parts += [record, Text()]
+    return Group(*parts[:-1])

@@ -1,0 +1,121 @@
+"""The OV circuit between tokens: what attending to a source does to the logits of each token."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.circuits.tokens.token import (
+    RARE,
+    Scored,
+    Token,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    resolve_k,
+    token_of,
+    top_scored,
+)
+from pathsum.circuits.tokens.token_basis import (
+    as_path,
+    basis_note,
+    circuit_label,
+    embed_through,
+    refuse_capped_logits,
+    unembed_through,
+)
+from pathsum.model import HeadName, Model, Path
+from pathsum.result import Column, Record, Table, text_column
+
+
+@dataclass(frozen=True, eq=False)
+class Effect(Record, kind="ov-effect"):
+    """What attending to one source token does to logits, relative to their mean."""
+
+    head: str
+    source: Token
+    raises: tuple[Scored, ...]
+    lowers: tuple[Scored, ...]
+    own: float
+    note: str
+
+    def to_table(self) -> Table:
+        """What it raises beside what it lowers."""
+        pairs = zip(self.raises, self.lowers, strict=True)
+        rows = tuple((up.token.text, up.value, down.token.text, down.value) for up, down in pairs)
+        columns = (
+            text_column("raises"),
+            Column("by", "+.3f"),
+            text_column("lowers"),
+            Column("by ", "+.3f"),
+        )
+        title = f"{self.head}: attending to {self.source} (its own logit {self.own:+.3f})"
+        return Table(columns, rows, title=title, note=self.note)
+
+
+def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
+    """Full OV of a head or a virtual head, W_U centered: row the source, column the prediction.
+
+    `W_E W_V W_O (W_U − mean over the vocabulary)`, so an entry is how far the logit rises above the
+    mean of all logits for each unit of attention. Rows of the dense matrix sum to 0.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind")])
+    >>> ov = token_ov(model, "L0H0")
+    >>> keep, mind = model.token_id("keep"), model.token_id("mind")
+    >>> round(float(ov.row(keep)[mind]), 2)  # the effect, 10, less the mean of all logits
+    7.5
+
+    On a model that normalizes, embeddings are as the first head's layer reads them at layer 0 and
+    unnormalized deeper, and the final scale (one positive number a position) is left out.
+    """
+    path = as_path(model, circuit)
+    refuse_capped_logits(model, f"what {circuit_label(path)} does to logits")
+    weights = model.weights
+    first = model.head(path.heads[0])
+    inner, write = read_and_write(model, path)
+    left = embed_through(weights, first.id.layer, first.W_V)
+    return Factored(left if inner is None else left @ inner, unembed_through(weights, write))
+
+
+def read_and_write(
+    model: Model, path: Path
+) -> tuple[Float[Tensor, "k l"] | None, Float[Tensor, "l d"]]:
+    """What lies between the first head's W_V and the last head's W_O, and that W_O.
+
+    OV of a path is `W_V¹ · (W_O¹ W_V²)(W_O² W_V³) … · W_Oⁿ`; a single head has nothing between.
+    """
+    heads = [model.head(head) for head in path.heads]
+    inner: Tensor | None = None
+    for lower, upper in pairwise(heads):
+        step = lower.W_O @ upper.W_V
+        inner = step if inner is None else inner @ step
+    return inner, heads[-1].W_O
+
+
+def effect(
+    model: Model,
+    circuit: HeadName | Path,
+    source: str | int,
+    k: int | None = None,
+    *,
+    rare: int = RARE,
+) -> Effect:
+    """The tokens (10 if k is not given) that attending to `source` raises and lowers most."""
+    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    path = as_path(model, circuit)
+    token = find_token(model, source)
+    row = token_ov(model, path).row(token)
+    shown = common_tokens(model, rare)
+    lowers = tuple(Scored(s.token, -s.value) for s in top_scored(model, -row, k, shown))
+    return Effect(
+        head=circuit_label(path),
+        source=token_of(model, token),
+        raises=top_scored(model, row, k, shown),
+        lowers=lowers,
+        own=float(row[token]),
+        note=joined((basis_note(model, path), hidden_note(shown, rare))),
+    )

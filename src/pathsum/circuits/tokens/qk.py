@@ -1,0 +1,210 @@
+"""The QK circuit between tokens: which destinations attend to which sources.
+
+A score is `query(destination) · key(source)`, and softmax compares sources of one destination, so
+it ignores whatever is constant along a row. Rows are centered over source tokens: an entry
+says how much more a destination attends to this source than to the average one. Entries of
+different rows become comparable that way, as raw scores are not.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.circuits.tokens.token import (
+    RARE,
+    Scored,
+    Token,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    resolve_k,
+    token_of,
+    top_scored,
+)
+from pathsum.circuits.tokens.token_basis import embed_through, refuse_capped_scores
+from pathsum.errors import InputError
+from pathsum.model import Head, HeadName, Model, Path
+from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.rotary import rotate
+from pathsum.result import Column, Record, Table, text_column
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Record, kind="qk-attention"):
+    """What one token attends to and what attends to it, by content alone."""
+
+    head: str
+    token: Token
+    attends_to: tuple[Scored, ...]
+    attended_by: tuple[Scored, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """Its sources beside its destinations."""
+        pairs = zip(self.attends_to, self.attended_by, strict=True)
+        rows = tuple((to.token.text, to.value, by.token.text, by.value) for to, by in pairs)
+        columns = (
+            text_column("attends to"),
+            Column("score", "+.3f"),
+            text_column("attended by"),
+            Column("score ", "+.3f"),
+        )
+        title = f"{self.head}: {self.token} as destination, and as source"
+        return Table(columns, rows, title=title, note=self.note)
+
+
+def token_qk(
+    model: Model,
+    head: HeadName,
+    *,
+    offset: int | None = None,
+    query_through: Path | None = None,
+    key_through: Path | None = None,
+) -> Factored:
+    """Full QK of a head, rows centered: row the destination token, column the source token.
+
+    `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, biases included (b_K is
+    constant along a row and goes out with the centering; b_Q is not and stays). On a rotary model
+    the circuit depends on the offset, destination − source: for `offset=None` it is averaged over
+    the offsets 0 … n_ctx − 1, and `offset=n` gives one of them.
+
+    A side may be read through lower heads instead of from the embedding: with
+    `key_through=Path("embed", ["L0H7"])` the result is `W_E QK (OV)ᵀ W_Eᵀ`, the matrix by which
+    K-composition matches tokens. Such sides carry no bias and no QK-norm scale.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind")])
+    >>> qk = token_qk(model, "L0H0")
+    >>> destination = model.token_id("in")
+    >>> model.token_text(int(qk.row(destination).argmax()))
+    'keep'
+    """
+    refuse_capped_scores(model, f"what {model.head(head).label} attends to")
+    found = model.head(head)
+    query = _side(found, "query", query_through)
+    key = _side(found, "key", key_through)
+    key = key - key.mean(0)
+    return Factored(_turned(found, query, offset) * model.config.score_scale, key.T)
+
+
+def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
+    """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
+    layer = head.model.weights.layers[head.id.layer]
+    bias = None if layer.b_Q is None else layer.b_Q[head.id.head]
+    return _read_alone(head, layer.W_Q[head.id.head], bias, layer.q_norm_w)
+
+
+def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
+    """Each token's key before rotation, as if it stood alone.
+
+    Exact at layer 0, but for position vectors. Deeper it is the direct path's part, with the scale
+    of a normalization left out; QK-norm, which does not see that scale, is applied.
+    """
+    layer = head.model.weights.layers[head.id.layer]
+    bias = None if layer.b_K is None else layer.b_K[head.kv]
+    return _read_alone(head, layer.W_K[head.kv], bias, layer.k_norm_w)
+
+
+def attention(
+    model: Model,
+    head: HeadName,
+    token: str | int,
+    k: int | None = None,
+    *,
+    offset: int | None = None,
+    rare: int = RARE,
+) -> Attention:
+    """What `token` attends to most, and the destinations that attend to it most, by content.
+
+    Ten each, if k is not given.
+    """
+    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    found = find_token(model, token)
+    qk = token_qk(model, head, offset=offset)
+    shown = common_tokens(model, rare)
+    label = model.head(head)
+    return Attention(
+        head=label.label,
+        token=token_of(model, found),
+        attends_to=top_scored(model, qk.row(found), k, shown),
+        attended_by=top_scored(model, qk.column(found), k, shown),
+        note=joined((label.basis, rotary_note(model, offset), hidden_note(shown, rare))),
+    )
+
+
+def rotary_note(model: Model, offset: int | None) -> str:
+    """Which offset a circuit of a rotary model is for."""
+    if model.config.positions != "rotary":
+        return ""
+    if offset is None:
+        return f"rotary: averaged over offsets 0 to {model.config.n_ctx - 1}"
+    return f"rotary: at offset {offset}"
+
+
+def _read_alone(
+    head: Head,
+    W: Float[Tensor, "d k"],
+    bias: Float[Tensor, " k"] | None,
+    gain: Float[Tensor, " k"] | None,
+) -> Float[Tensor, "vocab k"]:
+    model, config = head.model, head.model.config
+    layer = model.weights.layers[head.id.layer]
+    folded = fold_read(config.norm, W, layer.ln1_w)
+    x = embed_through(model.weights, head.id.layer, folded) + fold_bias(W, layer.ln1_b, bias)
+    if config.qk_norm == "none":
+        return x
+    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + config.norm_eps)
+    return x if gain is None else x * gain
+
+
+def _side(head: Head, side: str, through: Path | None) -> Float[Tensor, "vocab k"]:
+    if through is None or not through.heads:
+        return token_queries(head) if side == "query" else token_keys(head)
+    top = through.heads[-1]
+    if top.layer >= head.id.layer:
+        raise InputError(
+            f"{head.label} cannot read its {side} through {top}, which writes in the same layer or "
+            f"a later one; a path that ends below layer {head.id.layer} would be right"
+        )
+    model = head.model
+    through.check_in(model)
+    first = through.heads[0].layer
+    ov = through.ov(model)
+    W = head.W_Q if side == "query" else head.W_K
+    return embed_through(model.weights, first, ov.A) @ (ov.B @ W)
+
+
+def _turned(
+    head: Head, query: Float[Tensor, "vocab k"], offset: int | None
+) -> Float[Tensor, "vocab k"]:
+    config = head.model.config
+    if config.positions != "rotary":
+        if offset is not None:
+            raise InputError(
+                f"offset={offset} was given, but this model has positions={config.positions!r}: "
+                "its QK circuit is the same at every offset; leave offset out"
+            )
+        return query
+    if offset is not None:
+        if not 0 <= offset < config.n_ctx:
+            raise InputError(
+                f"offset={offset} does not occur: destination − source goes from 0 to "
+                f"{config.n_ctx - 1} in a context of {config.n_ctx}"
+            )
+        return rotate(config, query, torch.full((len(query),), offset, device=query.device))
+    return query @ average_rotation(head)
+
+
+def average_rotation(head: Head) -> Float[Tensor, "k k"]:
+    """The mean of R(Δ) over the offsets 0 … n_ctx − 1."""
+    config, dtype = head.model.config, head.model.weights.dtype
+    device = head.model.weights.device
+    every = torch.arange(config.n_ctx, device=device)
+    axes = torch.eye(config.d_head, dtype=dtype, device=device)
+    return torch.stack(
+        [rotate(config, axis.expand(len(every), -1), every).mean(0) for axis in axes]
+    )

@@ -1,0 +1,144 @@
+"""Tokens in results: an id with its text, and values beside tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pathsum.errors import InputError, TokenError
+from pathsum.model import Model
+
+RARE = 100
+"""Tokens that training saw fewer times than this are hidden where counts are known."""
+
+
+@dataclass(frozen=True, order=True)
+class Token:
+    """A token: its id, and its text with white space made visible."""
+
+    id: int
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token and a number about it."""
+
+    token: Token
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.token} {self.value:+.2f}"
+
+
+def token_of(model: Model, token: int) -> Token:
+    """A token of a model as results hold it."""
+    return Token(int(token), model.token_text(int(token)))
+
+
+def find_token(model: Model, name: str | int) -> int:
+    """The id that a text, a text as tables show it, or a number means.
+
+    The visible form that tables print is understood (`·keep` is ` keep`). A text that is one token
+    is that token, whatever it looks like; otherwise a number is an id. The error for a text of
+    several tokens shows its pieces, and the same word with or without its leading space if that is
+    one token.
+    """
+    if isinstance(name, int) or model.tokenizer is None:
+        return model.token_id(int(name) if str(name).isdecimal() else name)
+    meant = name.replace("·", " ").replace("⏎", "\n")
+    if meant != name and (found := _one_token(model, meant)) is not None:
+        return found
+    try:
+        return model.token_id(name)
+    except TokenError as error:
+        if name.isdecimal() and int(name) < model.config.d_vocab:
+            return int(name)
+        other = name.strip() if name != name.strip() else f" {name}"
+        if _one_token(model, other) is not None:
+            raise TokenError(f"{error}; {other!r} is one token") from None
+        raise
+
+
+def top_scored(
+    model: Model, values: Float[Tensor, " vocab"], k: int, shown: Bool[Tensor, " vocab"]
+) -> tuple[Scored, ...]:
+    """The k tokens with the largest values among those shown, best first."""
+    values = values.masked_fill(~shown.to(values.device), -torch.inf)
+    best = values.topk(min(k, int(shown.sum())))
+    return scored(model, best.indices, best.values)
+
+
+def scored(
+    model: Model, tokens: Int[Tensor, " some"], values: Float[Tensor, " some"]
+) -> tuple[Scored, ...]:
+    """Tokens and their values, as results hold them."""
+    return tuple(
+        Scored(token_of(model, token), value)
+        for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+    )
+
+
+def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
+    """Which tokens training saw at least `rare` times; all of them where counts are unknown.
+
+    Embeddings of tokens that were hardly trained are close to where they started, and such tokens
+    fill the top of every table that does not know this.
+    """
+    counts = model.token_counts
+    if counts is None:
+        return torch.ones(model.config.d_vocab, dtype=torch.bool)
+    shown = counts.cpu() >= rare
+    if not bool(shown.any()):
+        raise InputError(
+            f"every token was seen fewer than {rare} times in training, so none would be shown; "
+            "rare=0 shows all"
+        )
+    return shown
+
+
+def hidden_note(shown: Bool[Tensor, " vocab"], rare: int) -> str:
+    """What a table must say about tokens that it hides."""
+    hidden = int((~shown).sum())
+    return f"{hidden} tokens seen fewer than {rare} times in training are hidden" if hidden else ""
+
+
+def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
+    """p(token) in training text, or a uniform one where counts are unknown; float64, sums to 1."""
+    counts = model.token_counts
+    if counts is None or int(counts.sum()) == 0:
+        vocab = model.config.d_vocab
+        return torch.full((vocab,), 1.0 / vocab, dtype=torch.float64)
+    return counts.cpu().double() / counts.sum().item()
+
+
+def resolve_k(k: int | None, usual: int, most: int, what: str) -> int:
+    """k, or an error that says how many there are; the usual number where none is asked for."""
+    return min(usual, most) if k is None else check_k(k, most, what)
+
+
+def check_k(k: int, most: int, what: str) -> int:
+    """k itself, or an error that says how many there are."""
+    if isinstance(k, bool) or not 1 <= k <= most:
+        raise InputError(
+            f"k={k} {what} were asked for, but there are {most}; from 1 to {most} would be right"
+        )
+    return k
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Remarks as one note, empty ones left out."""
+    return "; ".join(part for part in parts if part)
+
+
+def _one_token(model: Model, text: str) -> int | None:
+    assert model.tokenizer is not None
+    try:
+        return model.tokenizer.id(text)
+    except TokenError:
+        return None

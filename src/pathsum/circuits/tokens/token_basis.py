@@ -1,0 +1,147 @@
+"""Between tokens: what a circuit reads of embeddings and what it does to logits.
+
+Two maps turn a circuit of the stream into one between tokens, and neither makes anything that is
+larger than vocabulary × width of the circuit:
+
+    embed_through(layer, W)     W_E as the layer reads it, times a read       [vocab, k]
+    unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
+
+Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may depend on it: W_U is
+centered here and nowhere else.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import HeadError, NotExactError
+from pathsum.model import Model, Path
+from pathsum.model.head import token_basis_note
+from pathsum.model.reads import fold_read
+from pathsum.model.transformer import normalize
+from pathsum.model.weights import Weights
+from pathsum.names import HeadId, HeadName
+
+ROWS = 16_384
+"""Rows of an embedding that are copied at a time."""
+TOKENS = 4096
+"""Tokens that a product over the vocabulary takes at a time: these stay in a cache."""
+
+
+def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
+    """The number each token's embedding is multiplied by when a layer reads it.
+
+    Known before anything was written (layer 0, or the unembedding of a model with no layers), as
+    if the token stood alone; None where the model does not normalize or where the scale depends
+    on what was written on the way and is left out.
+    """
+    if layer > 0 or weights.config.norm == "none":
+        return None
+    parts = [normalize(weights.config, x[None], None, None)[1][0] for x in weights.W_E.split(ROWS)]
+    return torch.cat(parts)
+
+
+def embeddings_of(
+    weights: Weights, layer: int, tokens: Int[Tensor, " some"]
+) -> Float[Tensor, "some d"]:
+    """The embeddings of some tokens as a layer reads them, but for gain (see `read_scales`)."""
+    rows = weights.W_E[tokens.to(weights.device)]
+    if layer > 0:
+        return rows
+    return normalize(weights.config, rows[None], None, None)[0][0]
+
+
+def embed_through(
+    weights: Weights, layer: int, W: Float[Tensor, "d k"]
+) -> Float[Tensor, "vocab k"]:
+    """Each token's embedding as a layer reads it, times a read with its normalization folded in."""
+    scales = read_scales(weights, layer)
+    rows = weights.W_E @ W
+    return rows if scales is None else rows * scales[:, None]
+
+
+def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
+    """What writes do to each logit, relative to the mean over the vocabulary."""
+    if weights.config.norm == "layer":
+        W = W - W.mean(-1, keepdim=True)
+    if weights.ln_f_w is not None:
+        W = W * weights.ln_f_w
+    logits = W @ weights.W_U
+    return logits - logits.mean(-1, keepdim=True)
+
+
+def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
+    """W_U W_E, the d × d product that the token-basis spectra of all heads of a depth share.
+
+    The nonzero eigenvalues of `W_E W_V W_O W_U` are those of `W_O (W_U W_E) W_V`, which is
+    d_head × d_head. W_U is centered and has the final normalization folded in; W_E is as `layer`
+    reads it. Made in blocks of the vocabulary.
+    """
+    W_E, W_U, config = weights.W_E, weights.W_U, weights.config
+    scales = read_scales(weights, layer)
+    mean = W_U.mean(-1, keepdim=True)
+    product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
+    # One block's memory for all: fresh pages would cost more than what is written to them.
+    room = W_U.new_empty(W_U.shape[0], min(TOKENS, W_E.shape[0]))
+    for start in range(0, W_E.shape[0], TOKENS):
+        rows = W_E[start : start + TOKENS]
+        centered = torch.sub(W_U[:, start : start + TOKENS], mean, out=room[:, : len(rows)])
+        if scales is not None:
+            centered.mul_(scales[start : start + TOKENS])
+        product.addmm_(centered, rows)
+    product = fold_read(config.norm, product, weights.ln_f_w)
+    # What a folded read makes of the ones-direction is nothing.
+    return product - product.mean(-1, keepdim=True) if config.norm == "layer" else product
+
+
+def as_path(model: Model, circuit: HeadName | Path) -> Path:
+    """A head, or a virtual head, as a path from the embedding that this model has."""
+    if not isinstance(circuit, Path):
+        return Path("embed", (model.head(circuit).id,))
+    circuit.check_in(model)
+    if circuit.source.kind != "embed" or not circuit.heads:
+        raise HeadError(
+            f"{circuit} is not a head nor a virtual head: it begins at {circuit.source} and goes "
+            f"through {circuit.order} heads; from 'embed' through at least one would be right"
+        )
+    return circuit
+
+
+def circuit_label(path: Path) -> str:
+    """`L1H4`, or `L0H7→L1H4` for a virtual head."""
+    return "→".join(map(str, path.heads))
+
+
+def basis_note(model: Model, path: Path) -> str:
+    """What the token basis of a head or a virtual head leaves out, in words."""
+    return token_basis_note(model.weights, path.heads[-1].layer)
+
+
+def require_heads(model: Model) -> tuple[HeadId, ...]:
+    """All heads of a model, or an error if it has none."""
+    if model.config.n_layers == 0:
+        raise HeadError(
+            f"the model {model.name!r} has no layers, so it has no heads; all it has is its direct "
+            "path, which bigram(model) shows"
+        )
+    return tuple(head.id for head in model.heads)
+
+
+def refuse_capped_logits(model: Model, what: str) -> None:
+    """Raise if logits are bent by a soft cap, so that they are no sum of what was written."""
+    if model.config.logit_cap is not None:
+        raise NotExactError(
+            f"{what} cannot be read from the weights of this model: its logits are soft-capped "
+            f"(logit_cap={model.config.logit_cap:g}), so they are not a sum over what its parts "
+            "write; a model without a logit cap would be right"
+        )
+
+
+def refuse_capped_scores(model: Model, what: str) -> None:
+    """Raise if attention scores are bent by a soft cap, so that they are no bilinear form."""
+    if model.config.score_cap is not None:
+        raise NotExactError(
+            f"{what} cannot be read from the weights of this model: its attention scores are "
+            f"soft-capped (score_cap={model.config.score_cap:g}), so they are not the bilinear "
+            "form QK; a model without a score cap would be right"
+        )

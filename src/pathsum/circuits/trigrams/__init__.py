@@ -1,0 +1,1 @@
+"""Skip-trigrams of a head, the bugs they force, and what those bugs cost."""

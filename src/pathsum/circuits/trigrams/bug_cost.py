@@ -1,0 +1,133 @@
+"""What bugs cost: the loss of a model less its loss with the bugs taken out of its logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.circuits.tokens.token_basis import unembed_through
+from pathsum.circuits.trigrams.bugs import Bug
+from pathsum.model import Model, Trace
+from pathsum.result import Progress, Record, silent
+
+LOGITS_AT_ONCE = 128 << 20
+"""Bytes of logits that are held at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class BugCost(Record, kind="bug-cost"):
+    """Held-out loss of the model minus that of the model without its bugs, in nats.
+
+    `cost` is a mean over all `predicted` positions and `each` the same for every bug alone;
+    `positions` is how many predictions a bug takes part in. Positive: the bugs hurt.
+    """
+
+    cost: float
+    each: tuple[float, ...]
+    positions: int
+    predicted: int
+
+    @property
+    def cost_where_active(self) -> float:
+        """The same as a mean over the positions that a bug takes part in; NaN if there are none."""
+        return self.cost * self.predicted / self.positions if self.positions else float("nan")
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.each)} bugs cost {self.cost:.3g} nats a token "
+            f"(active at {self.positions} of {self.predicted} positions)"
+        )
+
+
+@torch.no_grad()
+def bug_cost(
+    model: Model,
+    bugs: Sequence[Bug],
+    held_out: Sequence[Int[Tensor, "_ _"]],
+    *,
+    progress: Progress = silent,
+) -> BugCost:
+    """What bugs cost on held-out sequences.
+
+    A bug (source, destination, out) of a head is taken out by subtracting, from the logit of `out`
+    wherever the destination stands after the source, exactly what the head put there:
+    `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
+    run. Patterns stay as they were. On a model of several layers only what goes straight to the
+    logits is taken out.
+    """
+    predicted = sum(part[:, 1:].numel() for part in held_out)
+    each = [0.0] * len(bugs)
+    total, positions = 0.0, 0
+    sequences = [row for part in held_out for row in _concerned(part, bugs).split(_at_once(model))]
+    for index, tokens in enumerate(sequences):
+        progress(index, len(sequences), "loss without the bugs")
+        if len(tokens) == 0:
+            continue
+        changes = _changes(model.trace(tokens), bugs)
+        total += changes.all_together
+        positions += changes.positions
+        each = [a + b for a, b in zip(each, changes.each, strict=True)]
+    mean = [value / max(predicted, 1) for value in each]
+    return BugCost(total / max(predicted, 1), tuple(mean), positions, predicted)
+
+
+@dataclass(frozen=True)
+class _Changes:
+    all_together: float
+    each: list[float]
+    positions: int
+
+
+def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
+    """By how much the summed loss of a run is above what it is without bugs."""
+    amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
+    touched = (amounts != 0).any(0)
+    # Only the predictions that a bug takes part in are looked at: logits are large.
+    rows = trace.logits[:, :-1][touched].double()
+    target = trace.tokens[:, 1:][touched]
+    amounts = amounts[:, touched]
+    before = _losses(rows, target)
+    cleaned = rows.clone()
+    each: list[float] = []
+    for bug, amount in zip(bugs, amounts, strict=True):
+        cleaned[:, bug.out.id] -= amount
+        active = amount != 0
+        alone = rows[active]  # indexing makes a copy
+        alone[:, bug.out.id] -= amount[active]
+        each.append(float((before[active] - _losses(alone, target[active])).sum()))
+    together = float((before - _losses(cleaned, target)).sum())
+    return _Changes(together, each, int(touched.sum()))
+
+
+def _losses(
+    logits: Float[Tensor, "some vocab"], target: Int[Tensor, " some"]
+) -> Float[Tensor, " some"]:
+    return torch.logsumexp(logits, -1) - logits.gather(-1, target[:, None])[:, 0]
+
+
+def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
+    """What the head put on the logit of `out` from the source, where the destination stands."""
+    model = trace.model
+    head = model.head(bug.head)
+    pattern = trace.pattern(head.id) * trace.scales.attention[head.id.layer][:, None]
+    from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
+    value = model.weights.W_E[bug.source.id] @ head.W_V @ head.W_O
+    effect = unembed_through(model.weights, value)[bug.out.id]
+    here = trace.tokens == bug.destination.id
+    return from_source * effect * trace.scales.final * here
+
+
+def _concerned(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
+    """The sequences in which some bug's source stands before its destination."""
+    any_bug = torch.zeros(len(part), dtype=torch.bool)
+    for source, destination in {(bug.source.id, bug.destination.id) for bug in bugs}:
+        after = (part == source).cumsum(1) > 0
+        any_bug |= (after & (part == destination)).any(1)
+    return part[any_bug]
+
+
+def _at_once(model: Model) -> int:
+    bytes_each = model.config.n_ctx * model.config.d_vocab * 4
+    return max(1, LOGITS_AT_ONCE // bytes_each)

@@ -1,0 +1,285 @@
+"""Bugs: cross terms that a head cannot help knowing.
+
+A head scores f₁(destination, source) · f₂(source, out). If it knows keep … in → mind and
+keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
+Which of its corners are meant is not in the head. It is told by text (corners that really occur
+have lift > 1), by whoever gives the list of what is right, or, with neither, by the model's own
+direct path, which knows what follows a destination: where that knowledge, with row and column means
+of the rectangle taken out, speaks for two opposite corners, the other two are bugs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.tokens.qk import token_qk
+from pathsum.circuits.tokens.token import Token, find_token, token_of
+from pathsum.circuits.tokens.token_basis import embeddings_of, require_heads, unembed_through
+from pathsum.circuits.trigrams.evidence import Ids, gather_evidence
+from pathsum.model import Model
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+WIDTH = 8
+"""Destinations and outs of a source looked at, each at least half as strong as the best."""
+CLEAR = 0.5
+"""Nats by which the direct path must speak for a corner of a rectangle, or against it."""
+
+
+class Triple(NamedTuple):
+    """A skip-trigram by ids, with what its score is made of."""
+
+    head: str
+    source: int
+    destination: int
+    out: int
+    attention: float
+    effect: float
+    score: float
+
+    @property
+    def tokens(self) -> Ids:
+        """Source, destination, out."""
+        return (self.source, self.destination, self.out)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A correct skip-trigram that, with another, forces a bug."""
+
+    source: Token
+    destination: Token
+    out: Token
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True)
+class Bug(Record, kind="bug"):
+    """A cross term and the two correct triples that force it.
+
+    `told_by` says who knows which corners are right: held-out text, a given list, or the model's
+    direct path.
+    """
+
+    head: str
+    source: Token
+    destination: Token
+    out: Token
+    attention: float
+    effect: float
+    because: tuple[Cause, Cause]
+    told_by: Literal["text", "list", "direct path"]
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True)
+class Bugs(Record, kind="bugs"):
+    """The bugs of a model."""
+
+    bugs: tuple[Bug, ...]
+
+    def to_table(self) -> Table:
+        """One row a bug, with the triples that force it."""
+        columns = (
+            text_column("head"),
+            text_column("bug"),
+            Column("QK", ".1f"),
+            Column("OV", ".1f"),
+            text_column("forced by"),
+            text_column("and"),
+        )
+        rows = tuple(
+            (bug.head, str(bug), bug.attention, bug.effect, *map(str, bug.because))
+            for bug in self.bugs
+        )
+        return Table(columns, rows, title="cross terms forced by the factorization")
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangle:
+    """What one head knows about one source: destinations × outs."""
+
+    head: str
+    source: int
+    destinations: Int[Tensor, " rows"]
+    outs: Int[Tensor, " columns"]
+    attention: Float[Tensor, " rows"]
+    effect: Float[Tensor, " columns"]
+
+    @property
+    def cells(self) -> list[Ids]:
+        """All corners, row by row."""
+        return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
+
+
+@dataclass(frozen=True)
+class BugSearch:
+    """Bugs that were found, and in words what could not be decided."""
+
+    bugs: list[Bug]
+    note: str
+
+
+@torch.no_grad()
+def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
+    """The cross terms that a model's heads are forced to know, given the triples that are right.
+
+    Two correct triples of one source that differ in destination and in out force two others in
+    every head that attends for both destinations and raises both outs.
+
+    >>> from pathsum.model import construct
+    >>> right = [("keep", "in", "mind"), ("keep", "at", "bay")]
+    >>> print(*forced_bugs(construct.skip_trigrams(right, n_heads=1), right).bugs, sep="; ")
+    keep … in → bay; keep … at → mind
+    >>> len(forced_bugs(construct.skip_trigrams(right), right).bugs)  # a head each: none
+    0
+    """
+    require_heads(model)
+    right = [
+        (find_token(model, s), find_token(model, d), find_token(model, o)) for s, d, o in correct
+    ]
+    by_source: dict[int, list[Ids]] = {}
+    for ids in dict.fromkeys(right):
+        by_source.setdefault(ids[0], []).append(ids)
+    found: list[Bug] = []
+    for head in model.heads:
+        qk, ov = token_qk(model, head.id), token_ov(model, head.id)
+        for source, known in by_source.items():
+            destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in known)))
+            outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
+            attention = qk.entries(destinations, torch.tensor(source))
+            effect = ov.entries(torch.tensor(source), outs)
+            heard, raised = attention > 0, effect > 0
+            rectangle = Rectangle(
+                *(head.label, source, destinations[heard], outs[raised]),
+                *(attention[heard], effect[raised]),
+            )
+            is_right = _grid(rectangle, {cell: cell in right for cell in rectangle.cells})
+            found += _crossings(model, rectangle, is_right, ~is_right, "list")
+    return Bugs(tuple(found))
+
+
+def find_bugs(
+    model: Model,
+    triples: Sequence[Triple],
+    text: Sequence[Int[Tensor, "_ _"]] | None,
+    *,
+    shown: Bool[Tensor, " vocab"],
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> BugSearch:
+    """The bugs among what the heads of these triples know about their sources."""
+    pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
+    rectangles: list[Rectangle] = []
+    for head in dict.fromkeys(head for head, _ in pairs):
+        sources = [source for other, source in pairs if other == head]
+        rectangles += _rectangles(model, head, sources, shown, offset)
+    # With a single destination or a single out every corner may be meant.
+    rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
+    found: list[Bug] = []
+    undecided = 0
+    if text is not None:
+        cells = [cell for rectangle in rectangles for cell in rectangle.cells]
+        evidence = gather_evidence(text, cells, progress=progress)
+        for rectangle in rectangles:
+            helps = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
+            found += _crossings(model, rectangle, helps, ~helps, "text")
+            undecided += not bool(helps.any())
+        return BugSearch(found, _undecided_note(undecided, "the text"))
+    for rectangle in rectangles:
+        inner = _direct_path_within(model, rectangle)
+        found += _crossings(model, rectangle, inner > CLEAR, inner < -CLEAR, "direct path")
+        undecided += not bool((inner > CLEAR).any())
+    return BugSearch(found, _undecided_note(undecided, "the direct path (a corpus may)"))
+
+
+def _rectangles(
+    model: Model,
+    head: str,
+    sources: Sequence[int],
+    shown: Bool[Tensor, " vocab"],
+    offset: int | None,
+) -> list[Rectangle]:
+    qk, ov = token_qk(model, head, offset=offset), token_ov(model, head)
+    hidden = ~shown.to(qk.device)
+    found: list[Rectangle] = []
+    for source in sources:
+        attention = qk.column(source).masked_fill(hidden, -torch.inf)
+        effect = ov.row(source).masked_fill(hidden, -torch.inf)
+        sides: list[tuple[Tensor, Tensor]] = []
+        for values in (attention, effect):
+            best = values.topk(min(WIDTH, int(shown.sum())))
+            strong = (best.values > 0) & (best.values >= best.values[0] / 2)
+            sides.append((best.indices[strong], best.values[strong]))
+        (destinations, heard), (outs, raised) = sides
+        found.append(Rectangle(head, source, destinations, outs, heard, raised))
+    return found
+
+
+def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "rows columns"]:
+    """What the direct path says about destination → out, row and column means taken out."""
+    weights = model.weights
+    read = embeddings_of(weights, 0, rectangle.destinations)
+    direct = unembed_through(weights, read)[:, rectangle.outs].double()
+    return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
+
+
+def _undecided_note(undecided: int, who: str) -> str:
+    if not undecided:
+        return ""
+    one = undecided == 1
+    return (
+        f"{undecided} {'source has' if one else 'sources have'} several destinations and outs in "
+        f"one head, so some combinations are forced cross terms; {who} does not tell which"
+    )
+
+
+def _crossings(
+    model: Model,
+    rectangle: Rectangle,
+    right: Bool[Tensor, "rows columns"],
+    wrong: Bool[Tensor, "rows columns"],
+    told_by: Literal["text", "list", "direct path"],
+) -> list[Bug]:
+    """Wrong corners that have a right one in their row and a right one in their column."""
+    forced = wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
+    source = token_of(model, rectangle.source)
+
+    def token(ids: Tensor, at: int) -> Token:
+        return token_of(model, int(ids[at]))
+
+    found: list[Bug] = []
+    for row, column in forced.nonzero().tolist():
+        # Destinations and outs are sorted by strength: the first right one is the strongest.
+        other_out = int(right[row].nonzero()[0])
+        other_destination = int(right[:, column].nonzero()[0])
+        here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
+        found.append(
+            Bug(
+                head=rectangle.head,
+                source=source,
+                destination=here,
+                out=out,
+                attention=float(rectangle.attention[row]),
+                effect=float(rectangle.effect[column]),
+                because=(
+                    Cause(source, here, token(rectangle.outs, other_out)),
+                    Cause(source, token(rectangle.destinations, other_destination), out),
+                ),
+                told_by=told_by,
+            )
+        )
+    return found
+
+
+def _grid(rectangle: Rectangle, answers: dict[Ids, bool]) -> Bool[Tensor, "rows columns"]:
+    flat = torch.tensor([answers[cell] for cell in rectangle.cells], dtype=torch.bool)
+    return flat.reshape(len(rectangle.destinations), len(rectangle.outs))

@@ -1,0 +1,151 @@
+"""The paper's table of skip-trigrams: for one source, its destinations, its outs, and examples."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.tokens.qk import rotary_note, token_qk
+from pathsum.circuits.tokens.token import (
+    RARE,
+    Scored,
+    Token,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    resolve_k,
+    token_of,
+    top_scored,
+)
+from pathsum.circuits.tokens.token_basis import (
+    refuse_capped_logits,
+    refuse_capped_scores,
+    require_heads,
+)
+from pathsum.model import Head, HeadName, Model
+from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
+
+EXAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class SourceRow(Record, kind="source-row"):
+    """What one head does with one source.
+
+    `destinations` attend most (centered QK), `outs` are what it raises most (centered OV), and
+    `strength` is the best of one times the best of the other. Examples pair them in order.
+    """
+
+    head: str
+    destinations: tuple[Scored, ...]
+    outs: tuple[Scored, ...]
+    strength: float
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTable(Record, kind="source-table"):
+    """The paper's table for one source token, one row a head, the strongest first."""
+
+    source: Token
+    rows: tuple[SourceRow, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """Source, destinations, outs and examples, as the paper prints them."""
+        columns = (
+            text_column("head"),
+            Column("strength", ".1f"),
+            prose_column("destinations"),
+            prose_column("outs"),
+            prose_column("examples"),
+        )
+        rows = tuple(
+            (
+                *(row.head, row.strength),
+                " ".join(scored.token.text for scored in row.destinations),
+                " ".join(scored.token.text for scored in row.outs),
+                ", ".join(row.examples),
+            )
+            for row in self.rows
+        )
+        title = f"skip-trigrams with the source {self.source}"
+        told = "strength = best QK · best OV, both centered"
+        return Table(columns, rows, title=title, note=joined((told, self.note)))
+
+
+@torch.no_grad()
+def source_table(
+    model: Model,
+    source: str | int,
+    head: HeadName | None = None,
+    k: int | None = None,
+    *,
+    rare: int = RARE,
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> SourceTable:
+    """For one source: the destinations that attend to it, the outs it raises, example strings.
+
+    k of each are listed, 5 if it is not given.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
+    >>> print(*source_table(model, "keep", k=1).rows[0].examples)
+    keep … in mind
+    """
+    require_heads(model)
+    refuse_capped_scores(model, "skip-trigrams")
+    refuse_capped_logits(model, "skip-trigrams")
+    k = resolve_k(k, 5, model.config.d_vocab, "tokens")
+    token = find_token(model, source)
+    shown = common_tokens(model, rare)
+    heads = list(model.heads) if head is None else [model.head(head)]
+    rows: list[SourceRow] = []
+    for index, each in enumerate(heads):
+        progress(index, len(heads), f"source table of {each.label}")
+        rows.append(_row(each, token, k, shown, offset))
+    rows.sort(key=lambda row: -row.strength)
+    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
+    note = joined(
+        (
+            "layers above 0: direct path, scale omitted" if deeper else "",
+            rotary_note(model, offset),
+            hidden_note(shown, rare),
+        )
+    )
+    return SourceTable(token_of(model, token), tuple(rows), note)
+
+
+def _row(
+    head: Head, source: int, k: int, shown: Bool[Tensor, " vocab"], offset: int | None
+) -> SourceRow:
+    model = head.model
+    qk: Factored = token_qk(model, head.id, offset=offset)
+    attention = top_scored(model, qk.column(source), k, shown)
+    effect = top_scored(model, token_ov(model, head.id).row(source), k, shown)
+    destinations = tuple(scored for scored in attention if scored.value > 0)
+    outs = tuple(scored for scored in effect if scored.value > 0)
+    strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
+    pairs = [(d.token, o.token) for d in destinations for o in outs]
+    # Walk both lists together, so that examples are not all of the first destination.
+    pairs.sort(key=lambda pair: _place(destinations, pair[0]) + _place(outs, pair[1]))
+    text = model.token_text(source)
+    examples = tuple(_spoken(model, text, d, o) for d, o in pairs[:EXAMPLES])
+    return SourceRow(head.label, destinations, outs, strength, examples)
+
+
+def _place(listed: tuple[Scored, ...], token: Token) -> int:
+    return next(i for i, scored in enumerate(listed) if scored.token == token)
+
+
+def _spoken(model: Model, source: str, destination: Token, out: Token) -> str:
+    """`keep … in mind`: pieces that carry their own space are not given another."""
+    carries = out.text.startswith("·") or destination.text.endswith(("·", "⏎"))
+    words = model.tokenizer is None or model.tokenizer.backend.decoder is None
+    gap = " " if words and not carries else ""
+    return f"{source} … {destination}{gap}{out}"

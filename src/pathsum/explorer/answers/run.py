@@ -1,0 +1,87 @@
+"""`run`: a text through the model, with what it predicts at every position."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import NotExactError
+from pathsum.explorer.answers.vocabulary import piece
+from pathsum.explorer.parameters import AboutText
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import Trace
+from pathsum.result import Record
+
+
+@dataclass(frozen=True, eq=False)
+class TextRun(Record, kind="page-run"):
+    """A run: its tokens, the best predictions at each position, and the fate of the next token.
+
+    `given` counts tokens before truncation to the context. `next_rank` is 1 where the token that
+    follows was the best guess, and 0 at the last position, where nothing follows; there `next_prob`
+    and `loss` are NaN. `remainder` is what the sum over paths leaves of the model's own logits,
+    None where no exact sum exists.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    given: int
+    truncated: bool
+    n_ctx: int
+    top_ids: Tensor
+    top_probs: Tensor
+    top_logits: Tensor
+    next_rank: Tensor
+    next_prob: Tensor
+    loss: Tensor
+    remainder: float | None
+
+
+SHOWN = 10
+
+
+def run(bench: Workbench, asked: AboutText) -> TextRun:
+    """Run a text; what the model predicts everywhere, and how well."""
+    found = bench.run(asked)
+    trace, model = found.trace, found.trace.model
+    logits = trace.logits[0]
+    best = logits.topk(min(SHOWN, logits.shape[-1]))
+    log_probs = logits.log_softmax(-1)
+    rank, log_prob = _next_tokens(logits, log_probs, trace.tokens[0])
+    return TextRun(
+        ids=found.ids,
+        pieces=tuple(piece(model, token) or "" for token in found.ids),
+        given=found.given,
+        truncated=found.truncated,
+        n_ctx=model.config.n_ctx,
+        top_ids=best.indices,
+        top_probs=log_probs.gather(-1, best.indices).exp(),
+        top_logits=best.values,
+        next_rank=rank,
+        next_prob=log_prob.exp(),
+        loss=-log_prob,
+        remainder=_remainder(trace),
+    )
+
+
+def _next_tokens(
+    logits: Float[Tensor, "pos vocab"],
+    log_probs: Float[Tensor, "pos vocab"],
+    tokens: Int[Tensor, " pos"],
+) -> tuple[Int[Tensor, " pos"], Float[Tensor, " pos"]]:
+    """Rank and log-probability of each token that follows; 0 and NaN where none does."""
+    after = tokens.roll(-1)[:, None]
+    own = logits.gather(-1, after)
+    rank = (logits > own).sum(-1) + 1
+    log_prob = log_probs.gather(-1, after)[:, 0].clone()
+    rank[-1] = 0
+    log_prob[-1] = torch.nan
+    return rank, log_prob
+
+
+def _remainder(trace: Trace) -> float | None:
+    try:
+        return trace.paths().remainder()
+    except NotExactError:
+        return None

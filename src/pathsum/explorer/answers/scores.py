@@ -1,0 +1,78 @@
+"""`scores`: the parts of a head's attention scores, from which any cell's table can be made."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.explorer.parameters import AboutText
+from pathsum.explorer.workbench import Workbench
+from pathsum.paths import Part, expand_scores
+from pathsum.paths.score_sides import SideSum
+from pathsum.result import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOf(AboutText):
+    """One head's scores on a text."""
+
+    head: str
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreParts(Record, kind="page-scores"):
+    """Query parts and key parts [part, pos, width]; the plain dot product of two is one term.
+
+    Scale and rotation are folded in: the terms of a cell add up to its score before the softmax.
+    """
+
+    head: str
+    query_parts: tuple[str, ...]
+    key_parts: tuple[str, ...]
+    query: Tensor
+    key: Tensor
+    remainder: float
+    total_max: float
+
+
+# Numbers that one side may hold. Beyond that the heads of a layer are one part together.
+MOST_NUMBERS = 8_000_000
+
+
+def scores(bench: Workbench, asked: ScoresOf) -> ScoreParts:
+    """A head's queries and keys in parts, on a run."""
+    trace = bench.run(asked).trace
+    found = expand_scores(trace, asked.head)
+    config = trace.model.config
+    length = trace.tokens.shape[1]
+    heads = found.head.layer * config.n_heads
+    coarse = heads * length * config.d_head > MOST_NUMBERS
+    query_names, query = _side(found.query, coarse)
+    key_names, key = _side(found.key, coarse)
+    return ScoreParts(
+        head=str(found.head),
+        query_parts=query_names,
+        key_parts=key_names,
+        query=query * config.score_scale,
+        key=key,
+        remainder=found.remainder(),
+        total_max=float(found.model_scores.abs().max()),
+    )
+
+
+def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "part pos k"]]:
+    """The parts of one side, each under its short name; a layer's heads together if coarse."""
+    parts: dict[str, Tensor] = {}
+    for part, vectors in side.writers():
+        name = _name(part, coarse)
+        parts[name] = parts[name] + vectors[0] if name in parts else vectors[0]
+    return tuple(parts), torch.stack(list(parts.values()))
+
+
+def _name(part: Part, coarse: bool) -> str:
+    if part.kind == "position":
+        return "pos"
+    if part.kind == "writer":
+        return f"heads of layer {part.heads[0].layer}" if coarse else str(part.heads[0])
+    return str(part)

@@ -1,0 +1,78 @@
+"""Matching through a previous-token head: the vertical axis of the paper's induction scatter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import null_ratios
+from pathsum.circuits.matching import matching_spectra
+from pathsum.circuits.matching_null import embedding_product
+from pathsum.heads.kinds.kind import PAPER, ScoreInfo
+from pathsum.heads.score import Score, against_null
+from pathsum.model import HeadId, Model
+
+MATCHING_THROUGH_PREVIOUS = ScoreInfo(
+    name="matching_through_previous",
+    title="matching through previous token",
+    about="Whether the head attends to where the token before is the current one, as induction "
+    "heads do, by what its keys read of a previous-token head.",
+    evidence="weights",
+    formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token head's "
+    "below, keys centered over tokens",
+    probe="none: weights alone; the probe only tells which head is the previous-token head",
+    ceiling=1.0,
+    null="W_Q, W_K, W_V and W_O of both heads drawn at random between this model's own embeddings",
+    threshold=0.0,
+    reason="any excess of positive eigenvalues that chance does not explain: same matches same, "
+    "one token on",
+    citation=PAPER,
+)
+
+
+@dataclass(frozen=True)
+class ThroughPrevious:
+    """The scores of heads above a previous-token head; `absent` says why there are none."""
+
+    scores: dict[HeadId, Score]
+    absent: str = ""
+
+
+def through_previous(
+    model: Model, previous: Mapping[HeadId, float], seed: int = 0
+) -> ThroughPrevious:
+    """How every head matches tokens through the best previous-token head below it.
+
+    `previous` are the previous-token heads with their scores; the best below a layer is the one
+    with the largest. Layers with none below have no such score. Costs one product of embeddings and
+    one null for each layer that such a head is in, whatever the number of heads.
+    """
+    config = model.config
+    if config.score_cap is not None:
+        return ThroughPrevious({}, "attention scores are soft-capped, so QK is no matrix")
+    if config.n_layers == 1:
+        return ThroughPrevious({}, "one layer of heads has no layer below it to read")
+    if not previous:
+        return ThroughPrevious({}, "no head is a previous-token head, so none can be read")
+    products: dict[bool, Float[Tensor, "d d"]] = {}
+    nulls: dict[bool, Float[Tensor, " drawn"]] = {}
+    found: dict[HeadId, Score] = {}
+    for layer in range(1, config.n_layers):
+        below = {head: score for head, score in previous.items() if head.layer < layer}
+        if not below:
+            continue
+        writer = max(below, key=lambda head: below[head])
+        # Layer 0 meets normalized embeddings, all deeper ones the same plain ones.
+        first = writer.layer == 0
+        if first not in products:
+            products[first] = embedding_product(model, writer.layer)
+            nulls[first] = null_ratios(products[first], config.d_head, order=2, seed=seed)
+        readers = [HeadId(layer, head) for head in range(config.n_heads)]
+        values = positivity(matching_spectra(model, readers, writer, products[first]))
+        for reader, score in zip(readers, against_null(values[None], nulls[first]), strict=True):
+            found[reader] = replace(score, stderr=0.0, through=str(writer))
+    if not found:
+        return ThroughPrevious({}, "no head lies above a previous-token head")
+    return ThroughPrevious(found)

@@ -1,0 +1,109 @@
+"""Sequences to measure on, and what a model loses on them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import Model, Weights
+from pathsum.model.transformer import check_tokens
+from pathsum.result.estimate import Estimate, ratio
+from pathsum.shapes import Logits, Stream, Tokens
+
+Batches: TypeAlias = Tensor | Iterable[Tensor]
+"""Token ids, [n, pos], or an iterable of such tensors, whose lengths may differ."""
+
+# Logits held at a time, in numbers: 128 MB in float32.
+_LOGITS_AT_A_TIME = 1 << 25
+# Logits of a block stay in the processor's cache, unless that left too few rows for a good product.
+_BLOCK = 1 << 20
+_FEWEST_ROWS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceLosses:
+    """The loss of each sequence, in nats, summed over its predictions, and how many it made."""
+
+    total: Float[Tensor, " sequence"]
+    count: Float[Tensor, " sequence"]
+
+    def mean(self) -> Estimate:
+        """The mean loss over predicted positions."""
+        return ratio(self.total, self.count)
+
+    def above(self, other: "SequenceLosses") -> Estimate:
+        """How much higher this loss is than another on the same sequences, paired."""
+        return ratio(self.total - other.total, self.count)
+
+    @staticmethod
+    def joined(parts: "list[SequenceLosses]") -> "SequenceLosses":
+        """The losses of several batches, one after another."""
+        return SequenceLosses(
+            torch.cat([part.total for part in parts]), torch.cat([part.count for part in parts])
+        )
+
+
+def sequence_losses(logits: Logits, tokens: Tokens, first: int = 0) -> SequenceLosses:
+    """−log p of each next token, summed over a sequence, from position `first` on."""
+    batch, length = tokens.shape
+    predicted = logits[:, first:-1].reshape(-1, logits.shape[-1])
+    wanted = tokens[:, first + 1 :].reshape(-1)
+    loss = torch.nn.functional.cross_entropy(predicted, wanted, reduction="none")
+    return _summed(loss.reshape(batch, length - 1 - first))
+
+
+def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) -> SequenceLosses:
+    """The same from what the unembedding reads, block by block: no logits are held."""
+    batch, length = tokens.shape
+    rows = read[:, first:-1].reshape(-1, read.shape[-1])
+    targets = tokens[:, first + 1 :].reshape(-1)
+    size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab)
+    losses: list[Tensor] = []
+    for block, wanted in zip(rows.split(size), targets.split(size), strict=True):
+        logits = block @ weights.W_U
+        if weights.b_U is not None:
+            logits += weights.b_U
+        losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
+    return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
+
+
+def token_batches(model: Model, batches: Batches, first: int = 0) -> list[Tokens]:
+    """The batches, checked: ids the model can read, and something to predict from `first` on."""
+    given = [batches] if isinstance(batches, Tensor) else list(batches)
+    if not given:
+        raise InputError(
+            "there are no batches, so there is no loss to measure; a [n, pos] tensor of token ids, "
+            "or an iterable that gives at least one, would be right"
+        )
+    if first < 0:
+        raise InputError(f"from_position={first} is before the sequence; 0 or more would be right")
+    checked: list[Tokens] = []
+    for batch in given:
+        tokens = check_tokens(model.config, batch).to(model.weights.device)
+        if tokens.shape[1] < 2:
+            raise InputError(
+                "a sequence of one token predicts nothing that could be checked: "
+                "the loss needs a next token, so at least two tokens a sequence"
+            )
+        if tokens.shape[1] < first + 2:
+            raise InputError(
+                f"a sequence of {tokens.shape[1]} tokens predicts nothing from position {first} "
+                f"on; from_position={tokens.shape[1] - 2} or less would be right"
+            )
+        checked.append(tokens)
+    return checked
+
+
+def split_by_memory(model: Model, tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
+    """A batch in pieces whose logits (for so many variants at once) fit into bounded memory."""
+    numbers = tokens.shape[1] * model.config.d_vocab * streams
+    yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))
+
+
+def _summed(losses: Float[Tensor, "batch predicted"]) -> SequenceLosses:
+    total = losses.double().sum(-1)
+    return SequenceLosses(total, torch.full_like(total, losses.shape[1]))

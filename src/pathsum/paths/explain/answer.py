@@ -1,0 +1,91 @@
+"""A prediction explained on one page: what was predicted, by which paths, from which tokens."""
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+
+from pathsum.model import Trace
+from pathsum.paths.explain.search import TopPaths
+from pathsum.paths.explain.target import PositionName, TokenName, Versus
+from pathsum.paths.explain.toward import Toward
+from pathsum.paths.path_sum import expand_logits
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, eq=False)
+class PathsAnswer(Record, kind="paths"):
+    """Which paths made a prediction: the totals, and the strongest single paths.
+
+    `probability` is what the model gives the token there, `rank` its place among all (1 = best).
+    """
+
+    model: str
+    probability: float
+    rank: int
+    toward: Toward
+    top: TopPaths
+
+    def to_table(self) -> Table:
+        """The split by order."""
+        return self.toward.to_table()
+
+    def last_table(self) -> Table:
+        """Direct attribution: the components that wrote most straight into the logit."""
+        ranked = self.toward.by_last.ranked()[:SHOWN]
+        through = dict(self.toward.by_head.items())
+        rows = tuple((str(name), value, through.get(name)) for name, value in ranked)
+        columns = (
+            text_column("component"),
+            Column("direct", "+.3f"),
+            Column("through", "+.3f"),
+        )
+        note = (
+            "direct: written straight into the logit; through: by all paths that pass it; patterns "
+            "held fixed, so moving another head's attention earns no credit here"
+        )
+        return Table(columns, rows, title="by component", note=note)
+
+    def source_table(self) -> Table:
+        """The tokens that the logit came from."""
+        context = self.toward.context
+        rows: list[tuple[str, int, str, float]] = []
+        for source, position, value in self.toward.by_source.ranked(SHOWN):
+            assert isinstance(position, int)
+            rows.append((str(source), position, context[position], value))
+        columns = (
+            text_column("source"),
+            Column("position"),
+            text_column("token"),
+            Column("logit", "+.3f"),
+        )
+        return Table(columns, tuple(rows), title="by source and token")
+
+    def __rich__(self) -> RenderableType:
+        token = self.toward.target_texts[0]
+        head = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
+        parts = (self.to_table(), self.top, self.last_table(), self.source_table())
+        return Group(head, *(line for part in parts for line in ("", part)))
+
+
+def answer(
+    trace: Trace,
+    position: PositionName = -1,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    k: int = SHOWN,
+    budget: int = 50_000,
+    progress: Progress = silent,
+) -> PathsAnswer:
+    """Explain one prediction of the first sequence of a run."""
+    toward = expand_logits(trace).toward(position, token, versus)
+    logits = trace.logits[0, toward.target_positions[0]]
+    own = logits[toward.target_tokens[0]]
+    return PathsAnswer(
+        model=trace.model.name,
+        probability=float(logits.softmax(-1)[toward.target_tokens[0]]),
+        rank=int((logits > own).sum()) + 1,
+        toward=toward,
+        top=toward.top(k, budget, progress),
+    )

@@ -1,0 +1,137 @@
+"""A number taken apart: named shares of it, in a list or in a grid."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import HeadId, HeadName, Source
+from pathsum.names import parse_head
+from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.estimate import student
+from pathsum.result.table import Cell
+
+Name: TypeAlias = int | HeadId | Source | Literal["logits"]
+
+
+@dataclass(frozen=True, eq=False)
+class Breakdown(Record, kind="breakdown"):
+    """Shares of a number, one a name; indexed by name, iterated as plain numbers.
+
+    Over several sequences a share is a mean, with its standard error; one sequence has None.
+    """
+
+    what: str
+    names: tuple[Name, ...]
+    values: Float[Tensor, " name"]
+    stderr: Float[Tensor, " name"] | None
+    sequences: int
+
+    def __getitem__(self, name: "int | HeadName | Source") -> float:
+        return float(self.values[find_name(self.names, name)])
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.values.tolist())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def items(self) -> Iterator[tuple[Name, float]]:
+        """Names with their shares, in order."""
+        return zip(self.names, self.values.tolist(), strict=True)
+
+    def ranked(self) -> list[tuple[Name, float]]:
+        """Names with their shares, the largest magnitude first."""
+        return sorted(self.items(), key=lambda item: -abs(item[1]))
+
+    def sum(self) -> float:
+        """All shares together."""
+        return float(self.values.sum())
+
+    def interval(self, name: "int | HeadName | Source") -> tuple[float, float]:
+        """The 95 % interval of a share's mean over sequences, by Student's t."""
+        place = find_name(self.names, name)
+        stderr = None if self.stderr is None else float(self.stderr[place])
+        return interval(self[name], stderr, self.sequences)
+
+    def to_table(self) -> Table:
+        """One share a row, the largest magnitude first (orders in their order)."""
+        errors = None if self.stderr is None else self.stderr.tolist()
+        rows: list[tuple[Cell, ...]] = []
+        for place, (name, value) in enumerate(self.items()):
+            spread = () if errors is None else (half_width(errors[place], self.sequences),)
+            rows.append((str(name), value, *spread))
+        if self.names and not isinstance(self.names[0], int):
+            rows.sort(key=lambda row: -abs(float(row[1] or 0)))
+        widths = () if errors is None else (Column("± 95 %"),)
+        return Table((text_column(self.what), Column("logit", "+.3f"), *widths), tuple(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Grid(Record, kind="breakdown-grid"):
+    """Shares of a number by two names; `grid["embed", 3]` is one of them."""
+
+    what: str
+    rows: tuple[Name, ...]
+    columns: tuple[Name, ...]
+    values: Float[Tensor, "row column"]
+    stderr: Float[Tensor, "row column"] | None
+    sequences: int
+
+    def __getitem__(self, at: "tuple[int | HeadName | Source, int | HeadName | Source]") -> float:
+        row, column = find_name(self.rows, at[0]), find_name(self.columns, at[1])
+        return float(self.values[row, column])
+
+    def sum(self) -> float:
+        """All shares together."""
+        return float(self.values.sum())
+
+    def ranked(self, k: int = 20) -> list[tuple[Name, Name, float]]:
+        """The k shares of largest magnitude, each with its row and its column."""
+        flat = self.values.flatten()
+        best = flat.abs().topk(min(k, flat.numel())).indices.tolist()
+        wide = len(self.columns)
+        return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
+
+    def to_table(self, k: int = 20) -> Table:
+        """The k largest shares, one a row."""
+        first, _, second = self.what.partition(" × ")
+        rows = tuple((str(row), str(column), value) for row, column, value in self.ranked(k))
+        columns = (text_column(first), text_column(second), Column("logit", "+.3f"))
+        return Table(columns, rows)
+
+
+def half_width(stderr: float, sequences: int) -> float:
+    """Half of the 95 % interval of a mean over sequences."""
+    return student(sequences - 1) * stderr
+
+
+def interval(value: float, stderr: float | None, sequences: int) -> tuple[float, float]:
+    """The 95 % interval of a mean; an error where one sequence gives no standard error."""
+    if stderr is None:
+        raise InputError(
+            "one sequence gives no interval, because there is nothing to vary over; "
+            "trace a batch of at least two"
+        )
+    half = half_width(stderr, sequences)
+    return value - half, value + half
+
+
+def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
+    """Where a name stands: a head by label or pair, a source by its text, anything by its place."""
+    wanted = parse_head(name) if isinstance(name, tuple) else name
+    for place, known in enumerate(names):
+        if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):
+            return place
+    if isinstance(wanted, int) and not any(isinstance(known, int) for known in names):
+        places = range(len(names))
+        if wanted in range(-len(names), len(names)):
+            return places[wanted]
+    listed = ", ".join(str(known) for known in names[:4])
+    raise InputError(
+        f"there is no share of {wanted!s} here; the names are {listed}"
+        + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    )

@@ -1,0 +1,311 @@
+"""The strongest terms of a head's scores: in one cell, or over all rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import HeadId
+from pathsum.paths.parts import Group, Part, group_of
+from pathsum.paths.score_sides import SideSum, Vectors
+from pathsum.paths.score_sum import ScoreSum
+from pathsum.result import Column, Record, Table, text_column
+
+# Beyond this many parts on a side, heads are listed by all that they wrote, not path by path. One
+# cell needs a number for each pair of parts; a summary needs a matrix for each.
+PARTS_LISTED = 512
+PARTS_SUMMARIZED = 64
+
+Grain = Literal["paths", "writers"]
+
+
+@dataclass(frozen=True, eq=False)
+class CellTerm(Record, kind="cell-term"):
+    """A term's share of one score, and the attention there if the term were taken away.
+
+    `attention_without` redoes the softmax of the whole row with the term removed from all of it.
+    """
+
+    query: Part
+    key: Part
+    group: Group
+    score: float
+    attention_without: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCell(Record, kind="score-cell"):
+    """One score, of a destination for a source, as a sum of terms, largest magnitude first.
+
+    `none + q + k + qk = score`, and `rest` is what the terms not listed add up to. `grain` says
+    whether parts are single paths, or (deep models) all that a lower head wrote.
+    """
+
+    head: HeadId
+    destination: int
+    source: int
+    destination_text: str
+    source_text: str
+    score: float
+    attention: float
+    none: float
+    q: float
+    k: float
+    qk: float
+    terms: tuple[CellTerm, ...]
+    rest: float
+    count: int
+    grain: Grain
+    remainder: float
+
+    def to_table(self) -> Table:
+        """One term a row."""
+        rows = tuple(
+            (str(term.query), str(term.key), term.group, term.score, term.attention_without)
+            for term in self.terms
+        )
+        return Table(
+            (
+                text_column("query part"),
+                text_column("key part"),
+                text_column("group"),
+                Column("score", "+.3f"),
+                Column("attention without"),
+            ),
+            rows,
+            title=f"{self.head}: {self.destination_text} at {self.destination} → "
+            f"{self.source_text} at {self.source}, score {self.score:+.3f}, "
+            f"attention {self.attention:.3f}",
+            note=f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
+            f"{len(rows)} of {self.count:,} terms, the others {self.rest:+.3f}; "
+            f"remainder {self.remainder:.1e}",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SummaryTerm(Record, kind="summary-term"):
+    """A term over all rows: how much it varies within them, and where it stands out most.
+
+    `spread` is the root mean square of the term minus its row's mean, over causal cells; `largest`
+    is the term's value where it is farthest from its row's mean.
+    """
+
+    query: str
+    key: str
+    group: str
+    spread: float
+    largest: float
+    destination: int
+    source: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSummary(Record, kind="score-summary"):
+    """A head's scores over all rows: the whole, the four groups, and the strongest terms.
+
+    Ranked by `spread`, what a term varies within rows: the softmax ignores what is constant in a
+    row. Spreads do not add up, because terms may cancel.
+    """
+
+    head: HeadId
+    groups: tuple[SummaryTerm, ...]
+    terms: tuple[SummaryTerm, ...]
+    count: int
+    grain: Grain
+    remainder: float
+
+    def to_table(self) -> Table:
+        """Groups first, then terms."""
+        rows = tuple(
+            (
+                *(term.query, term.key, term.group, term.spread, term.largest),
+                f"{term.destination} → {term.source}",
+            )
+            for term in (*self.groups, *self.terms)
+        )
+        shown = min(len(self.terms), self.count)
+        return Table(
+            (
+                text_column("query part"),
+                text_column("key part"),
+                text_column("group"),
+                Column("spread"),
+                Column("farthest", "+.3f"),
+                text_column("at dest → src"),
+            ),
+            rows,
+            title=f"{self.head}: what its scores are made of",
+            note=f"spread: rms within rows, which is what the softmax sees; {shown} of "
+            f"{self.count:,} terms; remainder {self.remainder:.1e}",
+        )
+
+
+def rank_cell(scores: ScoreSum, destination: int, source: int, k: int, sequence: int) -> ScoreCell:
+    """The strongest terms of one cell."""
+    destination, source, sequence = _place(scores, destination, source, sequence)
+    _check_k(k)
+    grain, queries, keys = _all_parts(scores, sequence, destination)
+    query_parts, asked = _stacked(queries, slice(destination, destination + 1))
+    key_parts, answered = _stacked(keys, slice(0, destination + 1))
+    scale = scores.trace.model.config.score_scale
+    # [query part, key part] at the cell; rows of single terms are made for the listed ones only.
+    cell = (asked[:, 0] * scale) @ answered[:, source].T
+    best = cell.abs().flatten().topk(min(k, cell.numel())).indices
+    at_query, at_key = best // cell.shape[1], best % cell.shape[1]
+    row = scores.total()[sequence, destination, : destination + 1]
+    rows = torch.einsum("tk,tsk->ts", asked[at_query, 0] * scale, answered[at_key])
+    without = (row - rows).softmax(-1)[:, source].tolist()
+    listed = cell[at_query, at_key].tolist()
+    terms = tuple(
+        CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
+        for i, j, value, left in zip(
+            at_query.tolist(), at_key.tolist(), listed, without, strict=True
+        )
+    )
+    model, tokens = scores.trace.model, scores.trace.tokens[sequence].tolist()
+    total = float(row[source])
+    at = (sequence, destination, source)
+    return ScoreCell(
+        head=scores.head,
+        destination=destination,
+        source=source,
+        destination_text=model.token_text(tokens[destination]),
+        source_text=model.token_text(tokens[source]),
+        score=total,
+        attention=float(row.softmax(-1)[source]),
+        none=float(scores.none[at]),
+        q=float(scores.q[at]),
+        k=float(scores.k[at]),
+        qk=float(scores.qk[at]),
+        terms=terms,
+        rest=total - sum(listed),
+        count=cell.numel(),
+        grain=grain,
+        remainder=scores.remainder(),
+    )
+
+
+def summarize(scores: ScoreSum, k: int) -> ScoreSummary:
+    """The terms with the largest spread within rows, one query part at a time."""
+    _check_k(k)
+    groups = [
+        _summary("all", "all", "all", scores.total()),
+        _summary("no head", "no head", "none", scores.none),
+        _summary("lower heads", "no head", "q", scores.q),
+        _summary("no head", "lower heads", "k", scores.k),
+        _summary("lower heads", "lower heads", "qk", scores.qk),
+    ]
+    grain = _grain(scores, PARTS_SUMMARIZED)
+    found, count = _widest(scores, grain, k)
+    terms = tuple(
+        _summary(str(query), str(key), group_of(query, key), scores.term(query, key))
+        for query, key in found
+    )
+    return ScoreSummary(
+        head=scores.head,
+        groups=tuple(groups),
+        terms=terms,
+        count=count,
+        grain=grain,
+        remainder=scores.remainder(),
+    )
+
+
+def _widest(scores: ScoreSum, grain: Grain, k: int) -> tuple[list[tuple[Part, Part]], int]:
+    """The k pairs with the largest spread, and how many there are; one sequence at a time."""
+    batch, length = scores.trace.tokens.shape
+    squares: dict[tuple[Part, Part], float] = {}
+    for row in range(batch):
+        rows = slice(row, row + 1)
+        keys = list(_parts_with_vectors(scores.key.cut(rows, length), grain))
+        for query, asked in _parts_with_vectors(scores.query.cut(rows, length), grain):
+            for key, answered in keys:
+                spread = _spread(scores.product(asked, answered))
+                squares[query, key] = squares.get((query, key), 0.0) + spread**2
+    ranked = sorted(squares, key=lambda pair: -squares[pair])
+    return ranked[:k], len(ranked)
+
+
+def _summary(
+    query: str, key: str, group: str, scores: Float[Tensor, "batch dest src"]
+) -> SummaryTerm:
+    length = scores.shape[-1]
+    place = int(_centered(scores).abs().argmax())
+    return SummaryTerm(
+        query=query,
+        key=key,
+        group=group,
+        spread=_spread(scores),
+        largest=float(scores.flatten()[place]),
+        destination=place // length % length,
+        source=place % length,
+    )
+
+
+def _centered(scores: Float[Tensor, "batch dest src"]) -> Float[Tensor, "batch dest src"]:
+    """A term minus its row's mean over causal cells; 0 elsewhere."""
+    places = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+    return (scores - (scores.sum(-1) / places)[..., None]).tril()
+
+
+def _spread(scores: Float[Tensor, "batch dest src"]) -> float:
+    """Root mean square over causal cells of a term minus its row's mean."""
+    batch, length, _ = scores.shape
+    cells = batch * length * (length + 1) / 2
+    return float((_centered(scores).square().sum() / cells).sqrt())
+
+
+def _grain(scores: ScoreSum, most: int) -> Grain:
+    parts = max(scores.query.total_count, scores.key.total_count)
+    return "paths" if parts <= most else "writers"
+
+
+def _parts_with_vectors(side: SideSum, grain: Grain) -> Iterator[tuple[Part, Vectors]]:
+    return side.listed() if grain == "paths" else side.writers()
+
+
+def _all_parts(
+    scores: ScoreSum, sequence: int, destination: int
+) -> tuple[Grain, Iterator[tuple[Part, Vectors]], Iterator[tuple[Part, Vectors]]]:
+    """Parts of both sides for one sequence, as far as the destination sees."""
+    grain = _grain(scores, PARTS_LISTED)
+    rows = slice(sequence, sequence + 1)
+    query, key = scores.query.cut(rows, destination + 1), scores.key.cut(rows, destination + 1)
+    return grain, _parts_with_vectors(query, grain), _parts_with_vectors(key, grain)
+
+
+def _stacked(
+    parts: Iterator[tuple[Part, Vectors]], places: slice
+) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
+    found = [(part, vectors[0, places]) for part, vectors in parts]
+    return [part for part, _ in found], torch.stack([vectors for _, vectors in found])
+
+
+def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tuple[int, int, int]:
+    batch, length = scores.trace.tokens.shape
+    for name, place in (("destination", destination), ("source", source)):
+        if not -length <= place < length:
+            raise InputError(
+                f"{name} {place} is out of range: the sequence has {length} tokens, so positions "
+                f"go from 0 to {length - 1}, or from -1 (the last) to -{length}"
+            )
+    if not -batch <= sequence < batch:
+        raise InputError(
+            f"sequence {sequence} is out of range: the trace has {batch} of them, counted from 0"
+        )
+    destination, source = destination % length, source % length
+    if source > destination:
+        raise InputError(
+            f"position {destination} cannot attend to {source}, which comes after it; a source at "
+            "or before the destination would be right"
+        )
+    return destination, source, sequence % batch
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise InputError(f"k={k} asks for no term at all; at least 1 would be right")

@@ -1,0 +1,267 @@
+"""The strongest single paths toward a target, by best-first search with a proof.
+
+A search node is the upper end of a path: some heads below the logits, and the target's gradient at
+the values of the lowest of them, which is exact. Expanding a node looks at every head below it,
+gives the exact value of every path that enters there straight from a source, and bounds those that
+come through further heads. The bound, for head h and position j (s = scales):
+
+    u_h[j] = max( max over sources ‖x[j] s_j W_V^h‖,
+                  max over heads h' below: s_j ‖W_O^h' W_V^h‖₂ Σ_i A^h'[j, i] u_h'[i] )
+
+is the largest norm that a value of h can have if it comes by one single path; with the gradient g
+at those values no path can give more than Σ_j ‖g[j]‖ u_h[j]. Nodes are expanded in order of their
+bounds, and what cannot reach the k-th best found is dropped.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import HeadId, Path
+from pathsum.paths.explain.bounds import Reach, reach
+from pathsum.paths.explain.breakdown import half_width
+from pathsum.paths.explain.target import Target
+from pathsum.paths.frozen import Frozen, FrozenLayer
+from pathsum.paths.path_sum import PathSum
+from pathsum.result import Column, Progress, Record, Table, text_column
+
+# Nodes of one layer that are expanded together: enough to fill a matrix product.
+TOGETHER = 8
+# Bounds are products of rounded numbers; this much more keeps them above the exact ones.
+ROUNDING = 1 + 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class RankedPath(Record, kind="ranked-path"):
+    """A path and what it adds to the target: its mean over sequences, with its standard error."""
+
+    path: Path
+    value: float
+    stderr: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class TopPaths(Record, kind="top-paths"):
+    """The strongest single paths found, largest |value| first.
+
+    `proven` says that no other path is stronger than the last one listed. `bound` is the largest
+    |value| that a path which was not looked at could have (0 where all were). `rest` is what all
+    paths not listed add up to, exactly.
+    """
+
+    paths: tuple[RankedPath, ...]
+    total: float
+    rest: float
+    proven: bool
+    bound: float
+    looked_at: int
+    count: int
+    sequences: int
+
+    def __iter__(self) -> Iterator[RankedPath]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, place: int) -> RankedPath:
+        return self.paths[place]
+
+    def to_table(self) -> Table:
+        """One path a row, as the paper writes it."""
+        several = self.sequences > 1
+        rows = tuple(
+            (
+                str(ranked.path),
+                ranked.value,
+                *((half_width(ranked.stderr or 0.0, self.sequences),) if several else ()),
+            )
+            for ranked in self.paths
+        )
+        spread = (Column("± 95 %"),) if several else ()
+        if self.proven:
+            proof = "proven: no other path is stronger"
+        else:
+            proof = f"not proven: a path of up to {self.bound:.3g} could be hidden"
+        return Table(
+            (text_column("path"), Column("logit", "+.3f"), *spread),
+            rows,
+            title=f"strongest paths, {len(self.paths)} of {self.count:,}",
+            note=f"{proof} ({self.looked_at:,} looked at); all others together {self.rest:+.3f}",
+        )
+
+
+def strongest_paths(
+    paths: PathSum, target: Target, total: float, k: int, budget: int, progress: Progress
+) -> TopPaths:
+    """The k paths of largest |mean over sequences| toward the target."""
+    for name, number in (("k", k), ("budget", budget)):
+        if number < 1:
+            raise InputError(f"{name}={number} asks for no path at all; at least 1 would be right")
+    search = _Search(paths, target, k)
+    search.run(budget, progress)
+    best = sorted(search.found, key=lambda item: (-item[0], item[1].order, str(item[1])))
+    ranked = tuple(search.ranked(path) for _, path in best)
+    return TopPaths(
+        paths=ranked,
+        total=total,
+        rest=total - sum(one.value for one in ranked),
+        proven=search.bound <= search.threshold,
+        bound=max(search.bound, search.dropped, 0.0),
+        looked_at=search.looked_at,
+        count=paths.count,
+        sequences=len(target.tokens),
+    )
+
+
+class _Search:
+    def __init__(self, paths: PathSum, target: Target, k: int) -> None:
+        self.target = target
+        self.k = min(k, paths.count)
+        self.frozen = Frozen(paths.trace, length=int(target.positions.max()) + 1)
+        self.layers = [self.frozen.layer(index) for index in range(self.frozen.n_layers)]
+        self.reach: Reach = reach(self.frozen, self.layers)
+        self.direction, self.bias_U = target.direction(paths.trace.model.weights)
+        self.top = self._top()
+        # (|value|, tie-break, path) in a heap whose smallest element is the k-th best.
+        self.heap: list[tuple[float, int, Path]] = []
+        self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
+        self.dropped = 0.0
+        self.looked_at = self.kept = 0
+        for source in paths.sources:
+            self._look_at(float(self._values(Path(source)).mean()), Path(source))
+
+    @property
+    def found(self) -> list[tuple[float, Path]]:
+        return [(size, path) for size, _, path in self.heap]
+
+    @property
+    def threshold(self) -> float:
+        """What a path must exceed to be listed."""
+        return self.heap[0][0] if len(self.heap) == self.k else -1.0
+
+    @property
+    def bound(self) -> float:
+        """The largest value that a path through an unexpanded node could have."""
+        return max((-layer[0][0] for layer in self.waiting if layer), default=-math.inf)
+
+    def run(self, budget: int, progress: Progress) -> None:
+        """Expand nodes, best first, until nothing can be hidden or the budget is spent."""
+        self._expand(len(self.layers), [()], self.top[None])
+        while self.looked_at < budget and self.bound > self.threshold:
+            progress(min(self.looked_at, budget), budget, "looking at paths")
+            index = max(
+                (place for place, layer in enumerate(self.waiting) if layer),
+                key=lambda place: -self.waiting[place][0][0],
+            )
+            nodes: list[tuple[HeadId, ...]] = []
+            while self.waiting[index] and len(nodes) < TOGETHER:
+                if -self.waiting[index][0][0] <= self.threshold:
+                    break
+                nodes.append(heapq.heappop(self.waiting[index])[1])
+            gradients = torch.stack([self._gradient(heads) for heads in nodes])
+            self._expand(index, nodes, gradients)
+
+    def ranked(self, path: Path) -> RankedPath:
+        """A path with its mean and standard error, from its contribution in each sequence."""
+        values = self._values(path)
+        several = len(values) > 1
+        stderr = float(values.std()) / len(values) ** 0.5 if several else None
+        return RankedPath(path, float(values.mean()), stderr)
+
+    def _top(self) -> Float[Tensor, "batch pos d"]:
+        top = torch.zeros_like(self.frozen.start)
+        rows = torch.arange(len(top), device=top.device)
+        scale = self.frozen.final_scale[rows, self.target.positions]
+        top[rows, self.target.positions] = self.direction * scale[:, None]
+        return top
+
+    def _values(self, path: Path) -> Float[Tensor, " batch"]:
+        if path.source.kind == "unembed_bias":
+            return self.bias_U
+        return (self.frozen.along(path) * self.top).sum((-2, -1))
+
+    def _gradient(self, heads: tuple[HeadId, ...]) -> Float[Tensor, "batch pos d"]:
+        """The target's gradient at the stream below the lowest of these heads."""
+        gradient = self.top
+        for head in reversed(heads):
+            layer = self.layers[head.layer]
+            kv = head.head * layer.W_V.shape[0] // layer.W_O.shape[0]
+            moved = layer.pattern[:, head.head].mT @ (gradient @ layer.W_O[head.head].T)
+            gradient = (moved @ layer.W_V[kv].T) * layer.scale[..., None]
+        return gradient
+
+    def _expand(
+        self,
+        below: int,
+        nodes: list[tuple[HeadId, ...]],
+        gradients: Float[Tensor, "many batch pos d"],
+    ) -> None:
+        """Look at all paths that enter a node from a source through one head below it."""
+        for index in range(below):
+            layer = self.layers[index]
+            pulled = layer.mix_adjoint(layer.write_adjoint(gradients))
+            values = self._enter(index, layer, pulled)
+            self._look_at_all(index, nodes, values)
+            if index == 0:
+                continue
+            further = self.reach.through_heads[index]
+            repeat = layer.W_O.shape[0] // layer.W_V.shape[0]
+            sizes = torch.linalg.vector_norm(pulled, dim=-1)
+            bounds = (sizes * further.repeat_interleave(repeat, dim=1)).sum(-1).mean(1) * ROUNDING
+            for node, row in zip(nodes, bounds.tolist(), strict=True):
+                for head, bound in enumerate(row):
+                    self._wait(index, bound, (HeadId(index, head), *node))
+
+    def _enter(
+        self, index: int, layer: FrozenLayer, pulled: Float[Tensor, "many batch head pos k"]
+    ) -> Float[Tensor, "many source head"]:
+        """Exact values of the paths source → head → node, as means over sequences."""
+        many, batch, heads, pos, k = pulled.shape
+        kv = layer.W_V.shape[0]
+        grouped = pulled.reshape(many, batch, kv, heads // kv, pos, k)
+        values = torch.einsum("sbvpk,mbvgpk->msvg", self.reach.values[index], grouped)
+        return values.flatten(2) / batch
+
+    def _look_at_all(
+        self,
+        index: int,
+        nodes: list[tuple[HeadId, ...]],
+        values: Float[Tensor, "many source head"],
+    ) -> None:
+        sources = self.reach.sources[index]
+        self.looked_at += values.numel()
+        flat = values.flatten()
+        best = flat.abs().topk(min(self.k, flat.numel()))
+        per_node = len(sources) * values.shape[-1]
+        for size, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if size <= self.threshold:
+                break
+            node, rest = divmod(place, per_node)
+            source, head = divmod(rest, values.shape[-1])
+            path = Path(sources[source], (HeadId(index, head), *nodes[node]))
+            self._keep(size, path)
+
+    def _look_at(self, value: float, path: Path) -> None:
+        self.looked_at += 1
+        self._keep(abs(value), path)
+
+    def _keep(self, size: float, path: Path) -> None:
+        self.kept += 1
+        item = (size, -self.kept, path)
+        if len(self.heap) < self.k:
+            heapq.heappush(self.heap, item)
+        elif size > self.heap[0][0]:
+            heapq.heapreplace(self.heap, item)
+
+    def _wait(self, index: int, bound: float, heads: tuple[HeadId, ...]) -> None:
+        if bound > self.threshold:
+            heapq.heappush(self.waiting[index], (-bound, heads))
+        else:
+            self.dropped = max(self.dropped, bound)

@@ -1,0 +1,1 @@
+"""Interventions: edit a run (patch, ablate, replace) and recompute everything after it."""

@@ -1,0 +1,260 @@
+"""Ablation: what is lost without some heads."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError, near_misses
+from pathsum.model import HeadId, HeadName, Model, Trace
+from pathsum.model.losses import (
+    Batches,
+    SequenceLosses,
+    sequence_losses,
+    split_by_memory,
+    token_batches,
+)
+from pathsum.paths.intervene.edits import Attend, Edit, FreezePatterns, HeadOutput
+from pathsum.paths.intervene.ideal_patterns import IdealPattern
+from pathsum.paths.intervene.interventions import run_edited
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.estimate import Estimate
+from pathsum.shapes import Tokens
+
+
+class Knockout(enum.StrEnum):
+    """What stands in for a head that is knocked out.
+
+    `ZERO`      nothing: the head writes zero
+    `MEAN`      its mean output over reference sequences and their positions: one vector
+    `RESAMPLE`  its output on another sequence of the batch, position for position
+    `FIRST`     itself, attending to the first token only, where heads rest
+    """
+
+    ZERO = "zero"
+    MEAN = "mean"
+    RESAMPLE = "resample"
+    FIRST = "first token"
+
+    @classmethod
+    def parse(cls, name: "str | Knockout") -> "Knockout":
+        """The knockout that a name means."""
+        if isinstance(name, cls):
+            return name
+        for member in cls:
+            if name in (member.value, member.name.lower()):
+                return member
+        known = [member.name.lower() for member in cls]
+        raise InputError(
+            f"there is no ablation {name!r}{near_misses(str(name), known)}; "
+            f"it may be {', '.join(map(repr, known))}"
+        )
+
+
+class After(enum.StrEnum):
+    """What becomes of everything after the edit.
+
+    `RECOMPUTED`         all of it is recomputed: the full ablation
+    `PATTERNS_PRESERVED` patterns are forced to the unedited run's, the rest is recomputed: what the
+                         head does through the values and the logits, not through attention
+    """
+
+    RECOMPUTED = "recomputed"
+    PATTERNS_PRESERVED = "patterns preserved"
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation(Record, kind="ablation"):
+    """The loss with and without some heads, in nats a prediction, with 95 % intervals.
+
+    `cost` is the loss without them minus the loss with them, paired by sequence.
+    """
+
+    model: str
+    heads: tuple[HeadId, ...]
+    knockout: Knockout
+    after: After
+    loss: Estimate
+    loss_without: Estimate
+    cost: Estimate
+    sequences: int
+    predictions: int
+
+    def to_table(self) -> Table:
+        """Three rows: with, without, and the difference."""
+        named = ", ".join(map(str, self.heads))
+        rows = (
+            _row("model", self.loss),
+            _row(f"without {named}", self.loss_without),
+            _row("cost", self.cost),
+        )
+        columns = (
+            text_column(""),
+            Column("loss", ".4f"),
+            Column("low", ".4f"),
+            Column("high", ".4f"),
+        )
+        note = (
+            f"{self.knockout.value} ablation, everything after {self.after.value}; nats a "
+            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
+        )
+        return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
+
+
+def ablate(
+    model: Model,
+    heads: HeadName | Sequence[HeadName],
+    batches: Batches,
+    *,
+    knockout: Knockout = Knockout.ZERO,
+    after: After = After.RECOMPUTED,
+    from_position: int = 0,
+    reference: Batches | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Ablation:
+    """The loss with and without some heads (one, or several together).
+
+    Losses are means over predictions from `from_position` on. `reference` is what `Knockout.MEAN`
+    averages over, by default the batches themselves; `seed` chooses the partners of
+    `Knockout.RESAMPLE`.
+
+        >>> from pathsum.model import construct
+        >>> model = construct.induction()
+        >>> print(ablate(model, "L1H0", model.tokens("a b " * 8)).cost)
+        1.42
+
+    Zero is no neutral output for a head that always writes much the same; where that matters use
+    the mean or a resample.
+    """
+    found = find_heads(model, heads)
+    checked = token_batches(model, batches, from_position)
+    stand_in = KnockoutValue(model, found, knockout, checked, reference, seed)
+    plain: list[SequenceLosses] = []
+    without: list[SequenceLosses] = []
+    for number, tokens in enumerate(checked):
+        progress(number, len(checked), "ablating")
+        partners = stand_in.partners(tokens)
+        for part, partner in zip(
+            split_by_memory(model, tokens), split_by_memory(model, partners), strict=True
+        ):
+            trace = model.trace(part)
+            edits = (*stand_in.edits(trace, partner), *after_edits(trace, after))
+            edited = run_edited(model, part, edits)
+            plain.append(sequence_losses(trace.logits, part, from_position))
+            without.append(sequence_losses(edited.logits, part, from_position))
+    progress(len(checked), len(checked), "ablating")
+    loss, lost = SequenceLosses.joined(plain), SequenceLosses.joined(without)
+    return Ablation(
+        model=model.name,
+        heads=found,
+        knockout=knockout,
+        after=after,
+        loss=loss.mean(),
+        loss_without=lost.mean(),
+        cost=lost.above(loss),
+        sequences=len(loss.total),
+        predictions=int(loss.count.sum()),
+    )
+
+
+def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
+    """One head or several, by name, each once."""
+    one = isinstance(heads, str | HeadId) or (
+        isinstance(heads, tuple)
+        and len(heads) == 2
+        and all(isinstance(part, int) for part in heads)
+    )
+    names = [heads] if one else list(heads)
+    if not names:
+        raise InputError("no head is named, so there is nothing to ablate; name at least one")
+    return tuple(dict.fromkeys(model.head(name).id for name in names))  # pyright: ignore[reportArgumentType]
+
+
+def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
+    """What holds patterns at those of a run, where they are to be preserved."""
+    return () if after is After.RECOMPUTED else (FreezePatterns(trace.patterns),)
+
+
+class KnockoutValue:
+    """What stands in for knocked-out heads, batch by batch."""
+
+    def __init__(
+        self,
+        model: Model,
+        heads: tuple[HeadId, ...],
+        knockout: Knockout,
+        batches: list[Tokens],
+        reference: Batches | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.heads, self.knockout = model, heads, knockout
+        self._generator = torch.Generator().manual_seed(seed)
+        if reference is not None and knockout is not Knockout.MEAN:
+            raise InputError(
+                f"a reference is given, but a {knockout.value} ablation does not average; "
+                "leave it out, or use Knockout.MEAN"
+            )
+        if knockout is Knockout.RESAMPLE:
+            _check_partners(batches)
+        self._means: dict[HeadId, Float[Tensor, " k"]] = {}
+        if knockout is Knockout.MEAN:
+            over = batches if reference is None else token_batches(model, reference)
+            self._means = mean_outputs(model, heads, over)
+
+    def partners(self, tokens: Tokens) -> Tokens:
+        """For each sequence another of the batch, drawn so that none is its own partner."""
+        if self.knockout is not Knockout.RESAMPLE:
+            return tokens
+        order = torch.randperm(len(tokens), generator=self._generator)
+        partner = torch.empty_like(order)
+        partner[order] = order.roll(-1)
+        return tokens[partner.to(tokens.device)]
+
+    def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
+        """The edits that knock the heads out of a run."""
+        if self.knockout is Knockout.FIRST:
+            first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
+            return tuple(Attend(head, first) for head in self.heads)
+        other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
+        edits: list[Edit] = []
+        for head in self.heads:
+            mixed = other.mixed(head.layer)[:, head.head]
+            if self.knockout is Knockout.ZERO:
+                mixed = torch.zeros_like(mixed)
+            elif self.knockout is Knockout.MEAN:
+                mixed = self._means[head].expand_as(mixed)
+            edits.append(HeadOutput(head, mixed))
+        return tuple(edits)
+
+
+def mean_outputs(
+    model: Model, heads: Sequence[HeadId], batches: list[Tokens]
+) -> dict[HeadId, Float[Tensor, " k"]]:
+    """What each head moves on average, over sequences and positions, before W_O."""
+    sums = {head: torch.zeros(model.config.d_head, dtype=torch.float64) for head in heads}
+    count = 0
+    for batch in batches:
+        for tokens in split_by_memory(model, batch):
+            trace = model.trace(tokens)
+            count += tokens.numel()
+            for head in heads:
+                mixed = trace.mixed(head.layer)[:, head.head]
+                sums[head] += mixed.double().sum((0, 1)).cpu()
+    weights = model.weights
+    return {head: (total / count).to(weights.W_E) for head, total in sums.items()}
+
+
+def _check_partners(batches: list[Tokens]) -> None:
+    if any(len(tokens) < 2 for tokens in batches):
+        raise InputError(
+            "a resample ablation takes each head's output from another sequence of the batch, but "
+            "a batch has one sequence only; give at least two of one length"
+        )
+
+
+def _row(name: str, estimate: Estimate) -> tuple[str, float, float, float]:
+    return name, estimate.value, estimate.low, estimate.high

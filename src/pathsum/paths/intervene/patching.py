@@ -1,0 +1,188 @@
+"""Patching: one message, or one writer, taken from another run, and everything after it recomputed.
+
+Frozen paths hold patterns fixed, so they give no credit to what acts through queries and keys: on
+an induction prediction the previous-token head, which makes the induction head attend to the right
+place, gets almost none. Patching asks the causal question instead. For an **edge** `(L0H7, L1H4,
+"k")` the keys of L1H4, and nothing else, are made from a stream in which L0H7's output is the
+other run's:
+
+    x' = x − written(L0H7) + written_other(L0H7)      read by L1H4 for its keys only
+
+Normalization is redone on x', for that read alone: the reader sees what it would have seen, scale
+included. Where several heads share a key/value head, the message reaches the named head only. For a
+**node** `"L0H7"` every reader sees the other run's output.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from pathsum.errors import InputError, PathError
+from pathsum.model import HeadId, HeadName, Model, Source, Trace
+from pathsum.names import find_head, parse_head
+from pathsum.paths.intervene.edited import EditedTrace
+from pathsum.paths.intervene.edits import (
+    Edge,
+    Edit,
+    HeadOutput,
+    HeadRead,
+    LogitsRead,
+    Message,
+    MlpRead,
+    Reader,
+    Side,
+    SourceOutput,
+    Writer,
+)
+from pathsum.paths.intervene.interventions import run_edited
+from pathsum.shapes import Stream
+
+WriterName: TypeAlias = HeadName | Source
+EdgeName: TypeAlias = Edge | tuple[WriterName, str] | tuple[WriterName, HeadName, str | Side]
+PatchName: TypeAlias = EdgeName | WriterName
+"""An edge, `("L0H7", "L1H4", "k")` or `("L0H7", "logits")`, or a node, `"L0H7"` or `"mlp0"`."""
+
+
+def patch(trace: Trace, edits: Mapping[Any, Trace]) -> EditedTrace:
+    """A run with edges or nodes taken from other runs; `trace.patch(edits)` is the same.
+
+        trace.patch({("L0H7", "L1H4", "k"): other})     one edge
+        trace.patch({("L0H7", "logits"): other})        what the unembedding reads of L0H7
+        trace.patch({"L0H7": other, "mlp1": other})     two nodes
+
+    Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
+    `mlp1`, … and `logits`. Both runs must be of one model and of one length; a batch of one
+    sequence is repeated to fit the other. Several edits act together: each stands in for what its
+    writer wrote in the patched run. The result is a trace that refuses what edits make untrue.
+    """
+    parsed = tuple(patch_edit(trace, name, other) for name, other in edits.items())
+    before = trace.edits if isinstance(trace, EditedTrace) else ()
+    start = None if before else trace
+    return run_edited(trace.model, trace.tokens, (*before, *parsed), start)
+
+
+def patch_edit(trace: Trace, name: Any, other: Trace) -> Edit:
+    """The edit that a name and another run mean."""
+    check_runs(trace, other)
+    found = parse_patch(trace.model, name)
+    if isinstance(found, Edge):
+        return Message(found, written_by(other, found.writer))
+    if isinstance(found, HeadId):
+        return HeadOutput(found, other.mixed(found.layer)[:, found.head])
+    return SourceOutput(found, written_by(other, found))
+
+
+@torch.no_grad()
+def written_by(trace: Trace, writer: Writer) -> Stream:
+    """What a writer put into the stream of a run."""
+    if isinstance(writer, HeadId):
+        return trace.written(writer)
+    if writer.kind == "embed":
+        return trace.model.weights.W_E[trace.tokens]
+    return trace.mlp_outputs[writer.layer]
+
+
+def parse_patch(model: Model, name: Any) -> Edge | Writer:
+    """The edge or node that a name means in a model, or an error that says why it means none."""
+    if isinstance(name, Edge):
+        _check_order(model, name)
+        return name
+    plain = isinstance(name, str | Source | HeadId)
+    if plain or (isinstance(name, tuple) and all(isinstance(part, int) for part in name)):
+        return _writer(model, name)
+    if not isinstance(name, tuple) or len(name) not in (2, 3):
+        raise PathError(
+            f"{name!r} is neither an edge nor a node; ('L0H7', 'L1H4', 'k') is an edge, "
+            "('L0H7', 'logits') is one to the logits, and 'L0H7' is a node"
+        )
+    edge = Edge(_writer(model, name[0]), _reader(model, *name[1:]))
+    _check_order(model, edge)
+    return edge
+
+
+def _writer(model: Model, name: Any) -> Writer:
+    config = model.config
+    if isinstance(name, str) and not name.upper().startswith("L"):
+        name = Source.parse(name)
+    if not isinstance(name, Source):
+        return find_head(name, config.n_layers, config.n_heads)
+    if name.kind not in ("embed", "mlp"):
+        raise PathError(
+            f"{name} is the same in every run of one length, so there is nothing to take from "
+            "another; a head, 'embed' or an MLP would be right"
+        )
+    if name.kind == "mlp":
+        _check_mlp(model, name.layer)
+    return name
+
+
+def _reader(model: Model, name: Any, side: Any = None) -> Reader:
+    if isinstance(name, str) and (name == "logits" or name.startswith("mlp")):
+        if side is not None:
+            raise PathError(f"{name} reads in one way only; leave {side!r} out")
+        if name == "logits":
+            return LogitsRead()
+        layer = Source.parse(name).layer
+        _check_mlp(model, layer)
+        return MlpRead(layer)
+    if side is None:
+        raise PathError(
+            f"{parse_head(name)} reads in three ways; say which, as in "
+            f"('L0H7', '{parse_head(name)}', 'k')"
+        )
+    config = model.config
+    return HeadRead(find_head(name, config.n_layers, config.n_heads), Side.parse(side))
+
+
+def _check_mlp(model: Model, layer: int) -> None:
+    if model.config.mlp == "none":
+        raise PathError(f"there is no mlp{layer}: this model has no MLPs")
+    if layer >= model.config.n_layers:
+        raise PathError(
+            f"there is no mlp{layer}: this model has layers 0 to {model.config.n_layers - 1}"
+        )
+
+
+def _check_order(model: Model, edge: Edge) -> None:
+    writer, reader = edge.writer, edge.reader
+    if isinstance(reader, LogitsRead):
+        return
+    layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
+    # In a serial block the MLP reads what the heads of its own layer wrote.
+    beside = (
+        isinstance(reader, MlpRead)
+        and isinstance(writer, HeadId)
+        and model.config.block == "serial"
+        and writer.layer == layer
+    )
+    if writer.layer >= layer and not beside:
+        raise PathError(
+            f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
+            "before; a writer in an earlier layer would be right"
+        )
+
+
+def check_runs(trace: Trace, other: Trace) -> None:
+    """An error that says why, if nothing of one run can stand in the other."""
+    if not isinstance(other, Trace):
+        raise InputError(
+            f"a patch is taken from a trace, not from a {type(other).__name__}; "
+            "model.trace(other_text) would be right"
+        )
+    if other.model.weights is not trace.model.weights:
+        raise InputError(
+            "the other run is of another model, whose stream has a basis of its own; "
+            "two traces of one model would be right"
+        )
+    here, there = trace.tokens.shape, other.tokens.shape
+    if here[1] != there[1]:
+        raise InputError(
+            f"the runs have {here[1]} and {there[1]} tokens, but a patch puts position for "
+            "position; texts of one length in tokens would be right"
+        )
+    if here[0] != there[0] and 1 not in (here[0], there[0]):
+        raise InputError(
+            f"the runs have {here[0]} and {there[0]} sequences; "
+            "batches of one size, or of one sequence, would be right"
+        )

@@ -1,0 +1,285 @@
+"""Replacement: put a head's description in its place, and see how much of the head it is.
+
+A claim such as "this is an induction head" describes how a head attends and what it moves. It is
+tested by running the model with the description instead of the head:
+
+    share = (loss without the head − loss with the description) / (loss without − loss of the model)
+
+1 means that the description does all that the head does for the loss, 0 that it does no more than
+its absence.
+"""
+
+import math
+from dataclasses import dataclass
+
+from pathsum.errors import InputError
+from pathsum.model import HeadId, HeadName, Model, Trace
+from pathsum.model.losses import (
+    Batches,
+    SequenceLosses,
+    sequence_losses,
+    split_by_memory,
+    token_batches,
+)
+from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, after_edits
+from pathsum.paths.intervene.descriptions import (
+    CopyingPart,
+    CopyingProjector,
+    OvDescription,
+    PatternDescription,
+    TopTokens,
+    copying_projector,
+    described_pattern,
+    top_token_table,
+)
+from pathsum.paths.intervene.edits import Attend, Edit, KeepPart
+from pathsum.paths.intervene.ideal_patterns import IdealPattern, overlap
+from pathsum.paths.intervene.interventions import run_edited
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.estimate import Estimate, ratio
+from pathsum.shapes import Tokens
+
+# Below this, in nats a prediction, a cost is rounding and no number to divide by.
+SMALLEST_COST = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement(Record, kind="replacement"):
+    """What a description recovers of a head's ablation cost, with 95 % intervals.
+
+    `share` is None where the cost is too small, or not clearly above zero; `why_no_share` says so.
+    `overlap` is the share of the head's attention that lies where the description has it (None
+    where the pattern is the head's own), `kept` what the description keeps of the OV, in words.
+    """
+
+    model: str
+    head: HeadId
+    description: str
+    knockout: Knockout
+    after: After
+    loss: Estimate
+    loss_ablated: Estimate
+    loss_replaced: Estimate
+    cost: Estimate
+    share: Estimate | None
+    why_no_share: str
+    overlap: float | None
+    kept: str
+    sequences: int
+    predictions: int
+
+    def to_table(self) -> Table:
+        """Losses of the model, of the description and of the absence; then the share."""
+        named = (
+            ("model", self.loss),
+            (f"{self.head} replaced", self.loss_replaced),
+            (f"{self.head} ablated", self.loss_ablated),
+            ("ablation cost", self.cost),
+        )
+        rows = [(name, *_numbers(estimate)) for name, estimate in named]
+        if self.share is not None:
+            rows.append(("share of the cost recovered", *_numbers(self.share)))
+        notes = [
+            f"{self.knockout.value} ablation, everything after {self.after.value}",
+            f"nats a prediction, {self.sequences} sequences, {self.predictions} predictions, 95 %",
+            ""
+            if self.overlap is None
+            else f"attention where the description has it: {self.overlap:.3f}",
+            self.kept,
+            self.why_no_share,
+        ]
+        columns = (
+            text_column(""),
+            Column("value", ".4f"),
+            Column("low", ".4f"),
+            Column("high", ".4f"),
+        )
+        title = f"{self.model}: {self.head} as {self.description}"
+        return Table(columns, tuple(rows), title=title, note="\n".join(filter(None, notes)))
+
+
+def replace(
+    model: Model,
+    head: HeadName,
+    batches: Batches,
+    *,
+    pattern: PatternDescription | str | None = None,
+    ov: OvDescription | None = None,
+    knockout: Knockout = Knockout.ZERO,
+    after: After = After.RECOMPUTED,
+    from_position: int = 0,
+    reference: Batches | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Replacement:
+    """Put a description in a head's place and measure the share of its ablation cost it recovers.
+
+    `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
+    `ScoreTerm`; `ov` is `CopyingPart()` or `TopTokens(n)`. What is not described stays the head's
+    own. `knockout`, `after`, `reference` and `seed` say what the absence is, and `from_position`
+    which predictions count, as for `ablate`.
+
+        >>> from pathsum.model import construct
+        >>> model = construct.induction()
+        >>> found = replace(model, "L1H0", model.tokens("a b " * 8), pattern="induction")
+        >>> round(found.share.value, 4)
+        1.0
+
+    Above 1 the description does better than the head itself. A high share on one kind of text says
+    nothing about others: the head may do more elsewhere.
+    """
+    if pattern is None and ov is None:
+        raise InputError(
+            "nothing describes the head: give pattern= (an ideal pattern or a ScoreTerm), "
+            "ov= (CopyingPart() or TopTokens(n)), or both"
+        )
+    named = IdealPattern.parse(pattern) if isinstance(pattern, str) else pattern
+    described = _Described(model, model.head(head).id, named, ov, from_position)
+    checked = token_batches(model, batches, from_position)
+    stand_in = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
+    losses = _Losses.measured(described, stand_in, checked, after, from_position, progress)
+    share, why = losses.share(described.head)
+    return Replacement(
+        model=model.name,
+        head=described.head,
+        description=str(described),
+        knockout=knockout,
+        after=after,
+        loss=losses.plain.mean(),
+        loss_ablated=losses.ablated.mean(),
+        loss_replaced=losses.replaced.mean(),
+        cost=losses.ablated.above(losses.plain),
+        share=share,
+        why_no_share=why,
+        overlap=described.overlap,
+        kept=described.kept,
+        sequences=len(losses.plain.total),
+        predictions=int(losses.plain.count.sum()),
+    )
+
+
+PATTERN_NAMES = {
+    IdealPattern.PREVIOUS: "previous-token attention",
+    IdealPattern.INDUCTION: "induction attention",
+    IdealPattern.DUPLICATE: "duplicate-token attention",
+    IdealPattern.FIRST: "first-token attention",
+    IdealPattern.UNIFORM: "uniform attention",
+}
+
+
+class _Described:
+    """A head's description, as edits of a run."""
+
+    def __init__(
+        self,
+        model: Model,
+        head: HeadId,
+        pattern: PatternDescription | None,
+        ov: OvDescription | None,
+        first: int,
+    ) -> None:
+        self.model, self.head, self.pattern, self.ov, self.first = model, head, pattern, ov, first
+        self._projector: CopyingProjector | None = None
+        if isinstance(ov, CopyingPart):
+            self._projector = copying_projector(model.head(head))
+        self._overlaps: list[tuple[float, int]] = []
+
+    def __str__(self) -> str:
+        how = (
+            PATTERN_NAMES[self.pattern] if isinstance(self.pattern, IdealPattern) else self.pattern
+        )
+        return " with ".join(str(part) for part in (how, self.ov) if part is not None)
+
+    def edits(self, trace: Trace) -> tuple[Edit, ...]:
+        edits: list[Edit] = []
+        if self.pattern is not None:
+            pattern = described_pattern(trace, self.head, self.pattern)
+            edits.append(Attend(self.head, pattern))
+            count, counted = len(trace.tokens), slice(self.first, None)
+            found = overlap(trace.pattern(self.head)[:, counted], pattern[:, counted])
+            self._overlaps.append((found * count, count))
+        if self._projector is not None:
+            edits.append(KeepPart(self.head, self._projector.matrix))
+        if isinstance(self.ov, TopTokens):
+            found = self.model.head(self.head)
+            edits.append(top_token_table(self.model, found, trace.tokens, self.ov.count))
+        return tuple(edits)
+
+    @property
+    def overlap(self) -> float | None:
+        """Averaged over sequences."""
+        if not self._overlaps:
+            return None
+        return sum(value for value, _ in self._overlaps) / sum(count for _, count in self._overlaps)
+
+    @property
+    def kept(self) -> str:
+        if self._projector is None:
+            return ""
+        found = self._projector
+        return (
+            f"copying part: {found.kept} of {found.eigenvalues} eigenvalues, "
+            f"{found.share:.3f} of their magnitude"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Losses:
+    plain: SequenceLosses
+    ablated: SequenceLosses
+    replaced: SequenceLosses
+
+    @classmethod
+    def measured(
+        cls,
+        described: "_Described",
+        stand_in: KnockoutValue,
+        batches: list[Tokens],
+        after: After,
+        first: int,
+        progress: Progress,
+    ) -> "_Losses":
+        """Three runs of every sequence: as it is, with the stand-in, with the description."""
+        model = described.model
+        found: tuple[list[SequenceLosses], ...] = ([], [], [])
+        for number, tokens in enumerate(batches):
+            progress(number, len(batches), "replacing")
+            pieces = (
+                split_by_memory(model, tokens),
+                split_by_memory(model, stand_in.partners(tokens)),
+            )
+            for part, partners in zip(*pieces, strict=True):
+                trace = model.trace(part)
+                held = after_edits(trace, after)
+                ablated = run_edited(model, part, (*stand_in.edits(trace, partners), *held))
+                replaced = run_edited(model, part, (*described.edits(trace), *held))
+                for kept, run in zip(found, (trace, ablated, replaced), strict=True):
+                    kept.append(sequence_losses(run.logits, part, first))
+        progress(len(batches), len(batches), "replacing")
+        return cls(*map(SequenceLosses.joined, found))
+
+    def share(self, head: HeadId) -> tuple[Estimate | None, str]:
+        """The share recovered, or why there is none."""
+        return recovered_share(head, self.plain, self.ablated, self.replaced)
+
+
+def recovered_share(
+    head: HeadId, plain: SequenceLosses, ablated: SequenceLosses, replaced: SequenceLosses
+) -> tuple[Estimate | None, str]:
+    """The share of a head's ablation cost that a description recovers, or why there is none."""
+    cost = ablated.above(plain)
+    if cost.value < SMALLEST_COST:
+        return None, (
+            f"no share: without {head} the loss is {cost.value:+.2g} nats from the model's, so "
+            "there is no cost that a description could recover"
+        )
+    if not math.isnan(cost.stderr) and not cost.clear_of_zero:
+        return None, (
+            f"no share: the cost of {head}'s absence, {cost}, is not clearly above zero on "
+            "these sequences; more of them, or text on which the head matters, would help"
+        )
+    return ratio(ablated.total - replaced.total, ablated.total - plain.total), ""
+
+
+def _numbers(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high

@@ -1,0 +1,211 @@
+"""One side of a head's scores: its query or its key, as a sum of parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import PathError
+from pathsum.model import HeadId, Path, Source, Trace
+from pathsum.model.reads import layer_reads
+from pathsum.model.rotary import rotate
+from pathsum.paths.frozen import Frozen
+from pathsum.paths.parts import Part, Side
+from pathsum.paths.path_counting import count_of_order, paths_of_order
+from pathsum.shapes import Stream
+
+Vectors = Float[Tensor, "batch pos k"]
+
+
+@dataclass(frozen=True, eq=False)
+class QkRead:
+    """A head's query or key read: `s_q · rotate(s · x W + positions + bias)`, s and s_q frozen."""
+
+    side: Side
+    W: Float[Tensor, "d k"]
+    positions: Float[Tensor, "pos k"] | None
+    bias: Float[Tensor, " k"] | None
+    scale: Float[Tensor, "batch pos"]
+    own_scale: Float[Tensor, "batch pos"]
+    trace: Trace
+
+    def of_stream(self, x: Stream) -> Vectors:
+        """What it makes of a stream, or of one part of it."""
+        return self.finish((x * self.scale[..., None]) @ self.W)
+
+    def of_positions(self) -> Vectors:
+        """What positions add: after normalization, so without the stream's scale."""
+        assert self.positions is not None
+        return self.finish(self.positions.expand(*self.scale.shape, -1))
+
+    def of_bias(self) -> Vectors:
+        """What its bias adds, the same at every position but for rotation and QK-norm."""
+        assert self.bias is not None
+        return self.finish(self.bias.expand(*self.scale.shape, -1))
+
+    def finish(self, x: Vectors) -> Vectors:
+        """QK-norm's frozen scale and the rotation of a rotary model."""
+        x = x * self.own_scale[..., None]
+        if self.trace.model.config.positions != "rotary":
+            return x
+        return rotate(self.trace.model.config, x, torch.arange(x.shape[1], device=x.device))
+
+
+def qk_read(trace: Trace, head: HeadId, side: Side) -> QkRead:
+    """The folded read of one head's query or key."""
+    weights, scales = trace.model.weights, trace.scales
+    reads, raw = layer_reads(weights, head.layer), weights.layers[head.layer]
+    length = trace.tokens.shape[1]
+    if side == "query":
+        at, W, b, pos = head.head, reads.W_Q, reads.b_Q, reads.pos_Q
+        own, biased = scales.query[head.layer], raw.b_Q is not None
+    else:
+        at, W, b, pos = trace.model.head(head).kv, reads.W_K, reads.b_K, reads.pos_K
+        own, biased = scales.key[head.layer], raw.b_K is not None
+    return QkRead(
+        side=side,
+        W=W[at],
+        positions=None if pos is None else pos[at, :length],
+        bias=b[at] if biased or raw.ln1_b is not None else None,
+        scale=scales.attention[head.layer],
+        own_scale=own[:, at],
+        trace=trace,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SideSum:
+    """A query or a key as a sum over parts, listed as needed."""
+
+    read: QkRead
+    frozen: Frozen
+    head: HeadId
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources that this head's layer can read."""
+        return tuple(source for source in self.frozen.sources if source.layer < self.head.layer)
+
+    @property
+    def extra(self) -> tuple[Part, ...]:
+        """What the read adds to the stream's parts: positions, its bias."""
+        parts: tuple[Part, ...] = ()
+        if self.read.positions is not None:
+            parts += (Part.position(self.head.layer),)
+        if self.read.bias is not None:
+            parts += (Part.bias(self.read.side),)
+        return parts
+
+    def parts(self, order: int) -> Iterator[Part]:
+        """The parts that came through that many lower heads."""
+        for path in paths_of_order(self.sources, self.head.layer, self._n_heads, order):
+            yield Part.of_path(path)
+        if order == 0:
+            yield from self.extra
+
+    def count(self, order: int) -> int:
+        """How many of these there are."""
+        found = count_of_order(self.sources, self.head.layer, self._n_heads, order)
+        return found + (len(self.extra) if order == 0 else 0)
+
+    @property
+    def total_count(self) -> int:
+        """How many parts there are of all orders."""
+        return sum(self.count(order) for order in range(self.head.layer + 1))
+
+    def listed(self) -> Iterator[tuple[Part, Vectors]]:
+        """Every part with its vectors; paths that share their lower heads share the work."""
+        for part in self.extra:
+            yield part, self.vectors(part)
+        for source in self.sources:
+            yield from self._grown(Path(source), self.frozen.source(source))
+
+    def _grown(self, path: Path, stream: Stream) -> Iterator[tuple[Part, Vectors]]:
+        yield Part.of_path(path), self.read.of_stream(stream)
+        last = path.heads[-1].layer if path.heads else path.source.layer
+        for layer in range(last + 1, self.head.layer):
+            for index in range(self._n_heads):
+                head = HeadId(layer, index)
+                longer = Path(path.source, (*path.heads, head))
+                yield from self._grown(longer, self.frozen.through(head, stream))
+
+    def cut(self, rows: slice, length: int) -> "SideSum":
+        """The same side for some sequences and their first positions."""
+        read = self.read
+        short = replace(
+            read,
+            positions=None if read.positions is None else read.positions[:length],
+            scale=read.scale[rows, :length],
+            own_scale=read.own_scale[rows, :length],
+        )
+        return SideSum(short, Frozen(self.frozen.trace, rows, length), self.head)
+
+    def writers(self) -> Iterator[tuple[Part, Vectors]]:
+        """Coarser parts that still add up: each source, and all that each lower head wrote."""
+        for part in self.parts(0):
+            yield part, self.vectors(part)
+        stream = self.frozen.start
+        for index in range(self.head.layer):
+            layer = self.frozen.layer(index)
+            mixed = layer.mixed(stream[None])
+            for head in range(self._n_heads):
+                written = mixed[0, :, head] @ layer.W_O[head]
+                yield Part.writer(HeadId(index, head)), self.read.of_stream(written)
+            stream = stream + layer.written(mixed)[0]
+            added = self.frozen.added_after(index)
+            stream = stream if added is None else stream + added
+
+    def vectors(self, part: Part) -> Vectors:
+        """A part's share of the queries (or keys), ready for their product."""
+        self.check(part)
+        if part.kind == "position":
+            return self.read.of_positions()
+        if part.kind == "bias":
+            return self.read.of_bias()
+        if part.kind == "writer":
+            return next(found for known, found in self.writers() if known == part)
+        return self.read.of_stream(self.frozen.along(part.path))
+
+    @cached_property
+    def halves(self) -> tuple[Vectors, Vectors]:
+        """The head-free share and the share that came through heads; never by listing paths."""
+        free, headed = self.frozen.up_to(self.head.layer)
+        whole = self.read.of_stream(free)
+        if self.read.positions is not None:
+            whole = whole + self.read.of_positions()
+        if self.read.bias is not None:
+            whole = whole + self.read.of_bias()
+        return whole, self.read.of_stream(headed)
+
+    def check(self, part: Part) -> None:
+        """An error that says why this part is none of this side's."""
+        layer, side = self.head.layer, self.read.side
+        if part.kind in ("position", "bias"):
+            if part not in self.extra:
+                known = ", ".join(map(str, self.extra)) or "neither positions nor a bias"
+                raise PathError(
+                    f"{part} is no part of the {side} of {self.head}: its read adds {known}"
+                )
+            return
+        for head in part.heads:
+            if head.layer >= layer:
+                raise PathError(
+                    f"{self.head} cannot read what {head} wrote: only heads of layers below "
+                    f"{layer} come before it"
+                )
+        if part.kind == "writer":
+            self.frozen.trace.model.head(part.heads[0])
+            return
+        Path(part.path.source, part.heads).check_in(self.frozen.trace.model)
+        if part.source not in self.sources:
+            raise PathError(
+                f"{self.head} cannot read {part.source}: the sources below layer {layer} are "
+                f"{', '.join(map(str, self.sources))}"
+            )
+
+    @property
+    def _n_heads(self) -> int:
+        return self.frozen.trace.model.config.n_heads

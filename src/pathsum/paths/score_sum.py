@@ -1,0 +1,170 @@
+"""ScoreSum: a head's attention scores as an exact sum over (query part, key part)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pathsum.errors import NotExactError
+from pathsum.model import HeadId, HeadName, Trace
+from pathsum.model.transformer import attention_pattern
+from pathsum.paths.frozen import Frozen, relative_error
+from pathsum.paths.parts import Group, Part, PartName, group_of, parse_part
+from pathsum.paths.score_sides import SideSum, Vectors, qk_read
+from pathsum.shapes import HeadPattern
+
+if TYPE_CHECKING:
+    from pathsum.paths.explain.score_cells import ScoreCell, ScoreSummary
+
+
+def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
+    """A head's scores as a sum over pairs of parts; `trace.scores("L1H3")` is the short way.
+
+    Refuses a model with soft-capped scores: a tanh of a sum is not the sum of its parts.
+    """
+    cap = trace.model.config.score_cap
+    if cap is not None:
+        raise NotExactError(
+            f"this model bends its scores with a soft cap (score_cap={cap:g}), so they are not a "
+            "sum over pairs of parts, and pathsum does not approximate; a model without soft caps "
+            "would be right (running and tracing this one works)"
+        )
+    return ScoreSum(trace, trace.model.head(head).id)
+
+
+@dataclass(frozen=True, eq=False)
+class ScorePair:
+    """One (query part, key part) pair and what it adds to the scores."""
+
+    query: Part
+    key: Part
+    scores: HeadPattern
+
+    @property
+    def group(self) -> Group:
+        """Whether lower heads are in neither side, in one, or in both."""
+        return group_of(self.query, self.key)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreSum:
+    """Scores before the softmax, taken apart on both sides.
+
+    Queries and keys are sums of parts (sources, paths through lower heads, positions, a bias), and
+    a score is bilinear in them:  `score = Σ_q Σ_k q_part · k_part · score_scale`, exactly. The four
+    groups are disjoint and exhaustive, and are computed at any depth without listing paths:
+
+      `none`  no lower head on either side: content and positions
+      `q`     a lower head on the query side only     (Q-composition)
+      `k`     a lower head on the key side only       (K-composition)
+      `qk`    on both
+
+    >>> from pathsum.model import construct
+    >>> score = construct.induction().trace("a b c a").scores("L1H0")
+    >>> [round(float(score.term("embed", "embed→L0H0")[0, 4, s])) for s in range(5)]
+    [0, 0, 40, 0, 0]
+
+    Every array is [batch, dest, src], 0 where a source comes after its destination. A constant
+    added to a row changes nothing after the softmax: compare terms within rows.
+    """
+
+    trace: Trace
+    head: HeadId
+
+    @cached_property
+    def query(self) -> SideSum:
+        """The query side."""
+        return SideSum(qk_read(self.trace, self.head, "query"), Frozen(self.trace), self.head)
+
+    @cached_property
+    def key(self) -> SideSum:
+        """The key side."""
+        return SideSum(qk_read(self.trace, self.head, "key"), Frozen(self.trace), self.head)
+
+    @property
+    def count(self) -> int:
+        """How many terms there are, exactly, at any depth."""
+        return self.query.total_count * self.key.total_count
+
+    def total(self) -> HeadPattern:
+        """All terms together, from sources, weights, frozen patterns and scales below."""
+        (free_q, headed_q), (free_k, headed_k) = self.query.halves, self.key.halves
+        return self.product(free_q + headed_q, free_k + headed_k)
+
+    @property
+    def none(self) -> HeadPattern:
+        """Terms without a lower head on either side."""
+        return self.product(self.query.halves[0], self.key.halves[0])
+
+    @property
+    def q(self) -> HeadPattern:
+        """Terms with a lower head on the query side only."""
+        return self.product(self.query.halves[1], self.key.halves[0])
+
+    @property
+    def k(self) -> HeadPattern:
+        """Terms with a lower head on the key side only."""
+        return self.product(self.query.halves[0], self.key.halves[1])
+
+    @property
+    def qk(self) -> HeadPattern:
+        """Terms with a lower head on both sides."""
+        return self.product(self.query.halves[1], self.key.halves[1])
+
+    def term(self, query: PartName, key: PartName) -> HeadPattern:
+        """One term; a part is a `Path`, or in words `embed`, `embed→L0H7`, `pos@1`, `b_K`."""
+        asked, answered = parse_part(query), parse_part(key)
+        return self.product(self.query.vectors(asked), self.key.vectors(answered))
+
+    def terms(self) -> Iterator[ScorePair]:
+        """Every term, those with the fewest heads first, computed as needed."""
+        layer = self.head.layer
+        for order in range(2 * layer + 1):
+            for above in range(max(0, order - layer), min(order, layer) + 1):
+                for query in self.query.parts(above):
+                    asked = self.query.vectors(query)
+                    for key in self.key.parts(order - above):
+                        scores = self.product(asked, self.key.vectors(key))
+                        yield ScorePair(query, key, scores)
+
+    def remainder(self) -> float:
+        """max|total − model's scores| / max|model's scores| over causal cells."""
+        return relative_error(self.total(), self.model_scores)
+
+    @cached_property
+    def model_scores(self) -> HeadPattern:
+        """The model's own scores, 0 where a source comes after its destination."""
+        return self.trace.attention_scores(self.head.layer)[:, self.head.head].tril()
+
+    def attention(self) -> HeadPattern:
+        """The softmax of `total()`: the head's pattern, made anew."""
+        return softmax_rows(self.total())
+
+    def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
+        """What the pattern would be without one term, the softmax redone."""
+        return softmax_rows(self.total() - self.term(query, key))
+
+    def cell(self, destination: int, source: int, k: int = 20, *, sequence: int = 0) -> "ScoreCell":
+        """The score of one destination for one source: groups, and its strongest terms."""
+        from pathsum.paths.explain.score_cells import rank_cell
+
+        return rank_cell(self, destination, source, k, sequence)
+
+    def summary(self, k: int = 20) -> "ScoreSummary":
+        """The terms that vary most within rows, which is what the softmax sees of them."""
+        from pathsum.paths.explain.score_cells import summarize
+
+        return summarize(self, k)
+
+    def product(self, query: Vectors, key: Vectors) -> HeadPattern:
+        """Scores of queries and keys, causal cells only."""
+        return (query * self.trace.model.config.score_scale @ key.mT).tril()
+
+    def __repr__(self) -> str:
+        batch, length = self.trace.tokens.shape
+        return f"ScoreSum({self.head}, {self.count:,} terms, {batch} × {length} tokens)"
+
+
+def softmax_rows(scores: HeadPattern) -> HeadPattern:
+    """The causal softmax of one head's scores."""
+    return attention_pattern(scores[:, None])[:, 0]

@@ -1,0 +1,1 @@
+"""Term importance: what paths of each order do for the loss."""

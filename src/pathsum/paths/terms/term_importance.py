@@ -1,0 +1,254 @@
+"""Term importance: what paths of each order do for the loss (the paper's section of that name).
+
+Marginal gain of order n = loss with paths of order < n − loss with paths of order ≤ n, patterns
+held at the run's own. Order 0 is measured against guessing uniformly.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Group
+
+from pathsum.errors import NotExactError
+from pathsum.model import Model
+from pathsum.model.losses import (
+    Batches,
+    SequenceLosses,
+    split_by_memory,
+    token_batches,
+)
+from pathsum.paths.intervene.interventions import residual_trace
+from pathsum.paths.terms.term_sets import TermSet, check_terms
+from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.estimate import Estimate
+from pathsum.result.table import Cell
+from pathsum.shapes import Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class TermSetGain(Record, kind="term-set-gain"):
+    """What one set of terms does for the loss, in nats, with 95 % intervals.
+
+    `alone` is its gain when added to the paths of lower order, `given_others` what is lost when it
+    is taken from all paths of its order and lower. The two differ where terms overlap in what they
+    do.
+    """
+
+    name: str
+    order: int
+    terms: int
+    alone: Estimate
+    given_others: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class TermImportance(Record, kind="term-importance"):
+    """Losses of truncated path sums, in nats a prediction, over sequences.
+
+    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of guessing,
+    `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
+    `gain_estimates` are the same numbers with 95 % intervals; `sets` the splits asked for.
+    """
+
+    model: str
+    uniform: float
+    loss: tuple[float, ...]
+    gain: tuple[float, ...]
+    loss_estimates: tuple[Estimate, ...]
+    gain_estimates: tuple[Estimate, ...]
+    sets: tuple[TermSetGain, ...]
+    scale: Scales
+    mlps: MlpOutputs
+    sequences: int
+    predictions: int
+    note: str
+
+    def to_table(self) -> Table:
+        """One row an order, and one a set of terms."""
+        rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
+        for order, loss in enumerate(self.loss):
+            gain = self.gain_estimates[order]
+            rows.append((f"order ≤ {order}", loss, gain.value, gain.low, gain.high))
+        columns = (
+            text_column("paths"),
+            Column("loss", ".4f"),
+            Column("gain", ".4f"),
+            Column("low", ".4f"),
+            Column("high", ".4f"),
+        )
+        return Table(columns, tuple(rows), title=f"{self.model}: term importance", note=self.note)
+
+    def __rich__(self) -> Group:
+        tables = [self.to_table(), *([self.sets_table()] if self.sets else [])]
+        return Group(*tables)
+
+    def sets_table(self) -> Table:
+        """One row a set of terms, the most useful first."""
+        ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
+        rows = tuple(
+            (
+                *(found.name, found.order, found.alone.value, found.given_others.value),
+                *(found.given_others.low, found.given_others.high),
+            )
+            for found in ranked
+        )
+        columns = (
+            text_column("terms"),
+            Column("order"),
+            Column("alone", ".4f"),
+            Column("given others", ".4f"),
+            Column("low", ".4f"),
+            Column("high", ".4f"),
+        )
+        note = (
+            "alone: gain when added to the paths of lower order; given others: loss when taken "
+            "from all paths of its order and lower (with its 95 % interval)"
+        )
+        return Table(columns, rows, title="by set of terms, gain in nats", note=note)
+
+
+@torch.no_grad()
+def term_importance(
+    model: Model,
+    batches: Batches,
+    *,
+    sets: Sequence[TermSet] = (),
+    scale: Scales = Scales.FROZEN,
+    mlps: MlpOutputs = MlpOutputs.FROZEN,
+    from_position: int = 0,
+    progress: Progress = silent,
+) -> TermImportance:
+    """The loss of paths of order ≤ n for every n, in one pass a batch, and the gain of each order.
+
+    `batches` is a [n, pos] tensor of token ids or an iterable of them; losses are means over
+    predicted positions, from `from_position` on. `sets` splits further, at the price of two
+    unembeddings a set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or
+    `TermSet`s of your own.
+
+        >>> from pathsum.model import construct
+        >>> model = construct.virtual_head()
+        >>> terms = term_importance(model, model.tokens("a k t b l u c m v d n w"))
+        >>> [f"{gain:.2f}" for gain in terms.gain[1:]]  # what it does, it does with two heads
+        ['-0.00', '2.47']
+
+    On a model that normalizes, `scale` says whose size truncated streams are divided by. On one
+    with MLPs, order 0 holds the MLPs' outputs and so what heads told them; `mlps` can recompute
+    them, which is no sum over paths. Patterns are held fixed throughout: what heads do for each
+    other's patterns (Q- and K-composition) is in every order, and not in any one gain.
+    """
+    _refuse_caps(model)
+    check_terms(model, sets)
+    if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
+        raise NotExactError(
+            "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
+            "split with the MLPs frozen, or recompute them without a split"
+        )
+    if (
+        scale is Scales.RECOMPUTED
+        and model.config.norm != "none"
+        and any(s.order > 1 for s in sets)
+    ):
+        raise NotExactError(
+            "a recomputed scale is that of all terms together, so chains of heads cannot be told "
+            "apart; split with the scale frozen, or by single heads"
+        )
+    losses = _Losses(model, sets, scale, mlps, from_position)
+    checked = token_batches(model, batches, from_position)
+    for number, tokens in enumerate(checked):
+        progress(number, len(checked), "term importance")
+        for part in split_by_memory(model, tokens):
+            losses.measure(part)
+    progress(len(checked), len(checked), "term importance")
+    return losses.result()
+
+
+class _Losses:
+    """Losses of truncated sums, sequence by sequence."""
+
+    def __init__(
+        self, model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs, first: int
+    ) -> None:
+        self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
+        self.first = first
+        self.orders: list[list[SequenceLosses]] = [[] for _ in range(model.config.n_layers + 1)]
+        self.alone: list[list[SequenceLosses]] = [[] for _ in sets]
+        self.without: list[list[SequenceLosses]] = [[] for _ in sets]
+
+    def measure(self, tokens: Tokens) -> None:
+        truncated = truncate(residual_trace(self.model, tokens), self.scale, self.mlps)
+        for order, stream in enumerate(truncated.last):
+            self.orders[order].append(truncated.losses(stream, self.first))
+        for place, terms in enumerate(self.sets):
+            written = _written(truncated, terms)
+            alone, without = truncated.last[terms.order - 1] + written, truncated.last[terms.order]
+            self.alone[place].append(truncated.losses(alone, self.first))
+            self.without[place].append(truncated.losses(without - written, self.first))
+
+    def result(self) -> TermImportance:
+        orders = [SequenceLosses.joined(parts) for parts in self.orders]
+        uniform = math.log(self.model.config.d_vocab)
+        first = orders[0]
+        guessing = SequenceLosses(first.count * uniform, first.count)
+        gains = [
+            above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
+        ]
+        losses = [order.mean() for order in orders]
+        sequences, predictions = len(first.total), int(first.count.sum())
+        return TermImportance(
+            model=self.model.name,
+            uniform=uniform,
+            loss=tuple(loss.value for loss in losses),
+            gain=tuple(gain.value for gain in gains),
+            loss_estimates=tuple(losses),
+            gain_estimates=tuple(gains),
+            sets=tuple(self._set(place, orders) for place in range(len(self.sets))),
+            scale=self.scale,
+            mlps=self.mlps,
+            sequences=sequences,
+            predictions=predictions,
+            note=_note(self.model, self.scale, self.mlps, sequences, predictions),
+        )
+
+    def _set(self, place: int, orders: list[SequenceLosses]) -> TermSetGain:
+        terms = self.sets[place]
+        alone = SequenceLosses.joined(self.alone[place])
+        without = SequenceLosses.joined(self.without[place])
+        return TermSetGain(
+            name=terms.name,
+            order=terms.order,
+            terms=len(terms.chains),
+            alone=orders[terms.order - 1].above(alone),
+            given_others=without.above(orders[terms.order]),
+        )
+
+
+def _written(truncated: Truncated, terms: TermSet) -> torch.Tensor:
+    parts = [truncated.term(chain) for chain in terms.chains]
+    return sum(parts[1:], start=parts[0])
+
+
+def _refuse_caps(model: Model) -> None:
+    for name, cap in (("score", model.config.score_cap), ("logit", model.config.logit_cap)):
+        if cap is not None:
+            raise NotExactError(
+                f"this model bends its {name}s with a soft cap ({name}_cap={cap:g}), so its logits "
+                "are no sum over paths and orders have no loss of their own; a model without soft "
+                "caps would be right"
+            )
+
+
+def _note(model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int) -> str:
+    parts = [f"nats a prediction over {sequences} sequences ({predictions} predictions); 95 %"]
+    parts.append("patterns are held at the run's own")
+    if model.config.norm != "none":
+        whose = "the run's own" if scale is Scales.FROZEN else "recomputed: no sum over paths"
+        parts.append(f"normalization scales are {whose}")
+    if model.config.mlp != "none":
+        if mlps is MlpOutputs.FROZEN:
+            parts.append("MLP outputs are leaves of order 0, with what heads told the MLPs in them")
+        else:
+            parts.append("MLP outputs are recomputed: no sum over paths")
+    return "\n".join(parts)

@@ -1,0 +1,185 @@
+"""Virtual heads: heads in a row that act as one, with the views that a head has.
+
+Where h₂ moves what h₁ brought, the pair is a head of its own: its pattern is `A[h₂]·A[h₁]`, its
+weights are `OV[h₁]·OV[h₂]`. It has no QK circuit: where it attends follows from its heads.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Complex
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card, token_ov
+from pathsum.circuits.tokens.token import Token, token_of
+from pathsum.errors import InputError, PathError
+from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.model.losses import sequence_losses
+from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.estimate import Estimate
+from pathsum.shapes import HeadPattern, Logits
+
+
+@dataclass(frozen=True)
+class TokenPair:
+    """What one source token does to one predicted token's logit, for each unit of attention."""
+
+    source: Token
+    out: Token
+    effect: float
+
+
+@dataclass(frozen=True, eq=False)
+class TopPairs(Record, kind="virtual-head-tokens"):
+    """The largest entries of a (virtual) head's full OV, logits relative to their mean."""
+
+    head: str
+    pairs: tuple[TokenPair, ...]
+
+    def to_table(self) -> Table:
+        """One pair a row."""
+        rows = tuple((pair.source.text, pair.out.text, pair.effect) for pair in self.pairs)
+        columns = (text_column("attending to"), text_column("raises"), Column("by", "+.3f"))
+        return Table(columns, rows, title=f"{self.head}: what it does to tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualImportance(Record, kind="virtual-head-importance"):
+    """What the paths through exactly these heads do for the loss of a run, all else frozen.
+
+    `cost` is `without − loss`: positive where the model needs them. Losses are means over predicted
+    positions in nats; intervals are over sequences.
+    """
+
+    head: str
+    loss: Estimate
+    without: Estimate
+    cost: Estimate
+
+    def to_table(self) -> Table:
+        """Three numbers with their intervals."""
+        rows = tuple(
+            (what, found.value, found.low, found.high)
+            for what, found in (
+                ("loss", self.loss),
+                (f"without {self.head}", self.without),
+                ("cost", self.cost),
+            )
+        )
+        columns = (
+            text_column(""),
+            Column("nats", ".4f"),
+            Column("low", ".4f"),
+            Column("high", ".4f"),
+        )
+        return Table(columns, rows, title=f"{self.head}: importance on this run")
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualHead:
+    """Heads in a row as one head; `virtual_head(model, "L0H7", "L1H4")` makes one.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.virtual_head()
+    >>> pair = virtual_head(model, "L0H0", "L1H0")
+    >>> pair.label, pair.effect("a").raises[0].token.text
+    ('L0H0→L1H0', 'b')
+
+    `ov` is in the stream's basis and `full_ov` between tokens, as those of a `Head`; scales of
+    normalization are left out of both and are in `pattern`.
+    """
+
+    model: Model
+    heads: tuple[HeadId, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name, bottom to top."""
+        return "→".join(map(str, self.heads))
+
+    @property
+    def path(self) -> Path:
+        """It as a path from the embedding."""
+        return Path("embed", self.heads)
+
+    @property
+    def ov(self) -> Factored:
+        """OV[h₁]·OV[h₂]·…, row side read at the source, column side written."""
+        return self.path.ov(self.model)
+
+    @property
+    def full_ov(self) -> Factored:
+        """The same between tokens."""
+        return self.path.full_ov(self.model)
+
+    def eigenvalues(self) -> Complex[Tensor, " k"]:
+        """Eigenvalues of its full OV, logits relative to their mean, that may not be 0."""
+        return token_ov(self.model, self.path).eigenvalues()
+
+    def copying(self) -> Copying:
+        """How much it copies, against the null."""
+        return copying(self.model, self.path)
+
+    def effect(self, source: str | int, k: int = 10) -> Effect:
+        """What attending to a token raises and lowers most."""
+        return effect(self.model, self.path, source, min(k, self.model.config.d_vocab))
+
+    def card(self) -> HeadCard:
+        """Copying and token clusters together."""
+        return head_card(self.model, self.path)
+
+    def top_tokens(self, k: int = 20) -> TopPairs:
+        """The k largest entries of its full OV, over the whole vocabulary."""
+        found = token_ov(self.model, self.path).topk(min(k, self.model.config.d_vocab**2))
+        triples = zip(
+            found.rows.tolist(), found.columns.tolist(), found.values.tolist(), strict=True
+        )
+        pairs = tuple(
+            TokenPair(token_of(self.model, row), token_of(self.model, column), value)
+            for row, column, value in triples
+        )
+        return TopPairs(self.label, pairs)
+
+    def pattern(self, trace: Trace) -> HeadPattern:
+        """Where it attends on a run, A[h₂]·A[h₁] with normalization scales, [batch, dest, src]."""
+        return self.path.pattern(trace)
+
+    def contribution(self, trace: Trace) -> Logits:
+        """What the paths through exactly these heads, from every source, add to the logits."""
+        return through_heads(expand_logits(trace), self.heads)
+
+    def importance(self, trace: Trace) -> VirtualImportance:
+        """The loss of a run without the paths through exactly these heads, all else frozen."""
+        if trace.tokens.shape[1] < 2:
+            raise InputError(
+                "a sequence of one token predicts nothing that could be checked: "
+                "the loss needs a next token, so at least two tokens a sequence"
+            )
+        whole = sequence_losses(trace.logits, trace.tokens)
+        without = sequence_losses(trace.logits - self.contribution(trace), trace.tokens)
+        return VirtualImportance(self.label, whole.mean(), without.mean(), without.above(whole))
+
+
+def virtual_head(model: Model, *heads: HeadName) -> VirtualHead:
+    """Heads in a row, bottom to top, as one head."""
+    if not heads:
+        raise PathError("a virtual head is made of heads, bottom to top; name at least one")
+    path = Path("embed", heads)
+    path.check_in(model)
+    return VirtualHead(model, path.heads)
+
+
+def through_heads(paths: PathSum, heads: tuple[HeadId, ...]) -> Logits:
+    """The contributions of all paths through exactly these heads, from every source together."""
+    readable = [
+        source
+        for source in paths.sources
+        if source.kind != "unembed_bias" and source.layer < heads[0].layer
+    ]
+    frozen = paths.frozen
+    streams = [frozen.source(source) for source in readable]
+    stream = sum(streams[1:], start=streams[0])
+    for head in heads:
+        stream = frozen.through(head, stream)
+    return paths.unembedded(stream)

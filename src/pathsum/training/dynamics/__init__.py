@@ -1,0 +1,1 @@
+"""How heads and circuits form over the snapshots of a training run."""

@@ -1,0 +1,147 @@
+"""What is seen over the snapshots of a run, as a record."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from rich.console import Group, RenderableType
+from rich.text import Text
+from torch import Tensor
+
+from pathsum.errors import InputError, near_misses
+from pathsum.result import Column, Record, Table
+from pathsum.training.dynamics.curves import Curve
+from pathsum.training.dynamics.phase_change import PhaseChange
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamics(Record, kind="dynamics"):
+    """How a run came to be what it is: one row or value a snapshot; see `dynamics`.
+
+    `tokens`             predicted until then, empty where the run's recipe is not known
+    `curves`             named numbers over the snapshots, `run.curve("loss")`; a score of heads
+                         is that of the head which is best at the last snapshot
+    `heads`              labels of the columns of `previous_token`, `prefix_matching`, `induction`
+    `writer`, `reader`   the best previous-token head below the best induction head, and that one:
+                         the edge whose K-composition is followed; empty where there is none
+    `loss_by_index`      mean held-out loss of the token at each index from 1 on
+    `slope`              d loss / d log(index) around `slope_index`
+    `pca`                snapshots in the first two principal components of their per-token losses
+    `phase_change`       where prefix matching turns from one level to another, or None and
+                         `why_none`; `changes` are those of all curves that have one
+    `in_context_share`   the share of the whole change of the in-context-learning score that falls
+                         between the phase change's `begin` and `end`; NaN where there is none
+    """
+
+    run: str
+    steps: tuple[int, ...]
+    tokens: tuple[int, ...]
+    heads: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    previous_token: Float[Tensor, "step head"]
+    prefix_matching: Float[Tensor, "step head"]
+    induction: Float[Tensor, "step head"]
+    writer: str
+    reader: str
+    loss_by_index: Float[Tensor, "step next"]
+    slope_index: tuple[float, ...]
+    slope: Float[Tensor, "step index"]
+    pca: Float[Tensor, "step 2"]
+    pca_explained: tuple[float, float]
+    phase_change: PhaseChange | None
+    why_none: str
+    changes: tuple[PhaseChange, ...]
+    in_context_share: float
+    note: str
+    _token_losses: Float[Tensor, "step sequence next"]
+
+    @property
+    def token_losses(self) -> Float[Tensor, "step sequence next"]:
+        """The loss of every held-out token at every snapshot: the vectors that `pca` places."""
+        return self._token_losses
+
+    def curve(self, name: str) -> Curve:
+        """One curve by its name."""
+        for curve in self.curves:
+            if curve.name == name:
+                return curve
+        known = [curve.name for curve in self.curves]
+        raise InputError(
+            f"there is no curve {name!r}{near_misses(name, known)} (there is {', '.join(known)})"
+        )
+
+    def to_table(self) -> Table:
+        """One row a snapshot."""
+        shown = [curve for curve in self.curves if curve.name not in LEFT_OUT]
+        columns = (
+            Column("step", align="right"),
+            *(_column(curve) for curve in shown),
+        )
+        rows = tuple(
+            (step, *(float(curve.values[row]) for curve in shown))
+            for row, step in enumerate(self.steps)
+        )
+        return Table(columns, rows, f"dynamics of {self.run}", "\n".join(self.remarks()))
+
+    def remarks(self) -> tuple[str, ...]:
+        """What was found, in sentences."""
+        told = [self._change_told()]
+        told += [
+            f"{change.curve}: {change.before:.2f} to {change.after:.2f} at step "
+            f"{change.step:.0f} [{change.low:.0f}, {change.high:.0f}]."
+            for change in self.changes
+            if change is not self.phase_change
+        ]
+        if self.in_context_share == self.in_context_share:
+            told.append(
+                f"{self.in_context_share:.0%} of the change of the in-context-learning score falls "
+                "into the phase change."
+            )
+        told.append(
+            f"Per-token losses: two components explain {self.pca_explained[0]:.0%} and "
+            f"{self.pca_explained[1]:.0%}."
+        )
+        return (*told, self.note)
+
+    def _change_told(self) -> str:
+        change = self.phase_change
+        if change is None:
+            return f"No phase change: {self.why_none}."
+        return (
+            f"Phase change at step {change.step:.0f} (95 % interval {change.low:.0f} to "
+            f"{change.high:.0f}): {change.curve} of {change.head} goes from {change.before:.2f} to "
+            f"{change.after:.2f}, most of it between steps {change.begin:.0f} and {change.end:.0f}."
+        )
+
+    def __rich__(self) -> RenderableType:
+        from pathsum.training.dynamics.plots import line_plot
+
+        plots = [
+            line_plot(curve.title, self.steps, curve.values.tolist(), self._marks())
+            for curve in self.curves
+            if curve.name in PLOTTED
+        ]
+        spaced: list[RenderableType] = [part for plot in plots for part in (plot, Text())]
+        return Group(*spaced, self.to_table())
+
+    def _marks(self) -> tuple[float, ...]:
+        return () if self.phase_change is None else (self.phase_change.step,)
+
+    def to_html(self) -> str:
+        """Plots and table as one element: drawings inline, nothing loaded from anywhere."""
+        from pathsum.training.dynamics.dynamics_html import dynamics_html
+
+        return dynamics_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
+# Nine columns fit a terminal; the largest composition of any pair is in the record.
+LEFT_OUT = ("k_composition_largest",)
+_SHORT = {"in_context": "in context", "k_composition": "K excess", "k_composition_z": "K z"}
+
+
+def _column(curve: Curve) -> Column:
+    written = "+.0f" if curve.name.endswith("_z") else ".3f"
+    return Column(_SHORT.get(curve.name, curve.title), written, curve.unit)

@@ -1,0 +1,199 @@
+"""The phase change: where a curve over training turns from one level to another.
+
+The model that is fitted is a logistic in log(step),
+
+    y(s) = a + b / (1 + exp(−(log s − μ) / w)),
+
+by least squares. For each μ the best width w is taken from a grid and a, b are exact. The interval
+of μ is its likelihood profile with the noise unknown: every μ whose sum of squares is at most
+(1 + t²/f) times the least one, t the two-sided 95 % quantile of Student's t with f degrees of
+freedom. Snapshots before a hundredth of the rise say what the level a is and nothing about how well
+a logistic describes the rise, so f counts the others, less one each for b, μ and w. A step that
+falls between two snapshots is told no closer than the two: any μ between them fits as well.
+
+Residuals count as independent, and as no smaller than the error of the measurement.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.result import Record, Table, text_column
+from pathsum.result.estimate import student
+
+FEWEST = 6
+PLACES, WIDTHS = 1201, 60
+NARROWEST = 0.01
+# Twice the log of the Bayes factor for which "very strong" is the usual word.
+STRONG = 10.0
+# How many widths before the middle a logistic has made a tenth, and a hundredth, of its rise.
+TENTH, HUNDREDTH = math.log(9.0), math.log(99.0)
+
+
+@dataclass(frozen=True)
+class PhaseChange(Record, kind="phase-change"):
+    """A curve that turns from one level to another at `step`, with its 95 % interval.
+
+    `begin` and `end` are where the fit has made a tenth and nine tenths of its rise. `before` and
+    `after` are its two levels. `explained` is the share of the curve's variance that the fit
+    explains; `evidence` how much better it is than a straight line in log(step), as a difference of
+    BIC (above 10 is very strong). `about` says where the change may not be over at the last step.
+    """
+
+    curve: str
+    head: str
+    step: float
+    low: float
+    high: float
+    begin: float
+    end: float
+    before: float
+    after: float
+    explained: float
+    evidence: float
+    about: str
+
+    def to_table(self) -> Table:
+        """A line each."""
+        rows = (
+            ("step", f"{self.step:.0f}, 95 % interval {self.low:.0f} to {self.high:.0f}"),
+            ("a tenth to nine tenths", f"{self.begin:.0f} to {self.end:.0f}"),
+            ("level", f"{self.before:.3f} before, {self.after:.3f} after"),
+            ("fit", f"explains {self.explained:.1%}; {self.evidence:.0f} in BIC over a line"),
+        )
+        return Table((text_column("change of"), text_column(self.curve)), rows, note=self.about)
+
+
+@dataclass(frozen=True)
+class NoChange:
+    """Why a curve has no phase change."""
+
+    curve: str
+    why: str
+
+
+def find_change(
+    steps: tuple[int, ...],
+    values: Float[Tensor, " step"],
+    errors: Float[Tensor, " step"],
+    *,
+    curve: str,
+    head: str = "",
+    least: float = 0.0,
+) -> PhaseChange | NoChange:
+    """Fit the logistic, and say whether it is a change: large enough, and no straight line.
+
+    `errors` are the standard errors of the measurement, `least` the smallest rise or fall that
+    counts. Step 0 has no logarithm and is left out.
+    """
+    x, y, noise = _usable(steps, values, errors)
+    if len(x) < FEWEST:
+        return NoChange(
+            curve,
+            f"{len(x)} snapshots after step 0 are too few to place a change ({FEWEST} are needed); "
+            "train with more, --set watching.snapshots=20",
+        )
+    spread = float(y.max() - y.min())
+    if spread < max(least, 1e-9):
+        return NoChange(
+            curve,
+            f"{curve} stays between {float(y.min()):.3f} and {float(y.max()):.3f} from step "
+            f"{steps[-len(x)]} to {steps[-1]}",
+        )
+    fit = _fit(x, y)
+    residual = _line_residual(x, y)
+    floor = float(noise.square().mean()) * len(x) + 1e-12 * spread**2 * len(x)
+    evidence = len(x) * math.log((residual + floor) / (fit.least + floor)) - 2 * math.log(len(x))
+    if abs(fit.rise) < least or evidence < STRONG:
+        return NoChange(
+            curve,
+            f"{curve} goes from {float(y[0]):.3f} to {float(y[-1]):.3f} about as evenly in "
+            f"log(step) as a straight line does (BIC {evidence:.0f} in favor of a change, "
+            f"{STRONG:.0f} needed)",
+        )
+    telling = int((x > fit.place - HUNDREDTH * fit.width).sum())
+    low, high = _interval(fit, floor, free=max(1, telling - 3))
+    unfinished = max(high, fit.place + TENTH * fit.width) > float(x[-1]) - 1e-9
+    return PhaseChange(
+        curve=curve,
+        head=head,
+        step=math.exp(fit.place),
+        low=math.exp(low),
+        high=math.exp(high),
+        begin=math.exp(fit.place - TENTH * fit.width),
+        end=math.exp(fit.place + TENTH * fit.width),
+        before=fit.level,
+        after=fit.level + fit.rise,
+        explained=1 - fit.least / fit.total,
+        evidence=evidence,
+        about="a logistic in log(step); the interval is its likelihood profile"
+        + ("; the change may not be over at the last snapshot" if unfinished else ""),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    places: Float[Tensor, " place"]
+    profile: Float[Tensor, " place"]
+    place: float
+    width: float
+    level: float
+    rise: float
+    least: float
+    total: float
+
+
+def _usable(
+    steps: tuple[int, ...], values: Float[Tensor, " step"], errors: Float[Tensor, " step"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    at = torch.tensor(steps, dtype=torch.float64)
+    kept = (at > 0) & ~values.isnan()
+    return at[kept].log(), values[kept].double(), errors[kept].double().nan_to_num(0.0)
+
+
+def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
+    """The sum of squares for every place and width at once, levels exact."""
+    places = torch.linspace(float(x[0]), float(x[-1]), PLACES, dtype=torch.float64)
+    widest = float(x[-1] - x[0]) / 4
+    widths = torch.logspace(math.log10(NARROWEST), math.log10(widest), WIDTHS, dtype=torch.float64)
+    shape = torch.sigmoid((x - places[:, None, None]) / widths[:, None])
+    centered = shape - shape.mean(-1, keepdim=True)
+    power = centered.square().sum(-1)
+    rise = (centered * y).sum(-1) / power.clamp_min(1e-12)
+    total = (y - y.mean()).square().sum()
+    squares = (total - rise.square() * power).clamp_min(0.0)
+    # A curve that is flat at the snapshots explains nothing of them.
+    squares = torch.where(power > 1e-12, squares, total)
+    profile, width = squares.min(1)
+    least = float(profile.min())
+    # Where several places fit equally the middle one stands for them.
+    ties = (profile <= least + 1e-9 * float(total)).nonzero()[:, 0]
+    best = int(ties[len(ties) // 2])
+    chosen = int(width[best])
+    slope = float(rise[best, chosen])
+    level = float(y.mean() - slope * shape[best, chosen].mean())
+    return _Fit(
+        places=places,
+        profile=profile,
+        place=float(places[best]),
+        width=float(widths[chosen]),
+        level=level,
+        rise=slope,
+        least=least,
+        total=float(total),
+    )
+
+
+def _interval(fit: _Fit, floor: float, free: int) -> tuple[float, float]:
+    reach = student(free) ** 2 / free * max(fit.least, floor)
+    # The narrowest logistic of the grid is not quite a step, and counts as one.
+    inside = fit.places[fit.profile <= fit.least + reach + 1e-5 * fit.total]
+    return float(inside.min()), float(inside.max())
+
+
+def _line_residual(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> float:
+    dx, dy = x - x.mean(), y - y.mean()
+    return float((dy - dx * (dx @ dy) / (dx @ dx)).square().sum())

@@ -1,0 +1,109 @@
+"""One look at a snapshot: losses of held-out tokens, what its heads do, what they read."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.circuits.composition.composition import composition
+from pathsum.errors import InputError
+from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
+from pathsum.heads.kinds.induction_stripe import measure as induction_stripe
+from pathsum.heads.kinds.kind import Measure
+from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
+from pathsum.heads.kinds.previous_token import measure as previous_token
+from pathsum.heads.layer_view import LayerView, layer_views
+from pathsum.heads.repeat_loss import copy_losses
+from pathsum.model import Model
+from pathsum.paths import Estimate
+from pathsum.shapes import Tokens
+from pathsum.text.probes import RepeatedTokens
+from pathsum.training.monitor import token_losses
+
+# The in-context-learning score is a mean over so many tokens at each of its two places.
+WINDOW = 16
+TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Places:
+    """Between which tokens the in-context-learning score is taken."""
+
+    early: int
+    late: int
+    window: int
+
+    @classmethod
+    def of(cls, length: int) -> "Places":
+        """The 2022 paper's 50 and 500, or the same ratio in a shorter text.
+
+        >>> Places.of(256)
+        Places(early=25, late=255, window=16)
+        """
+        if length < 4:
+            raise InputError(
+                f"sequences of {length} tokens are too short to compare late with early; at least "
+                "4 tokens would be right"
+            )
+        late = min(LATE, length - 1)
+        early = max(1, min(EARLY, late // 10))
+        return cls(early, late, min(WINDOW, early))
+
+    def __str__(self) -> str:
+        over = "" if self.window == 1 else f", each a mean over the {self.window} tokens up to it"
+        return f"loss at token {self.late} minus loss at token {self.early}{over}"
+
+
+@dataclass(frozen=True, eq=False)
+class SnapshotMetrics:
+    """What is seen at one snapshot; `k_excess` and `k_z` are K-composition, row writes."""
+
+    losses: Float[Tensor, "sequence next"]
+    in_context: Estimate
+    repeat_drop: float
+    repeat_drop_stderr: float
+    previous_token: Float[Tensor, "draw head"]
+    prefix_matching: Float[Tensor, "draw head"]
+    induction: Float[Tensor, "draw head"]
+    k_excess: Float[Tensor, "writer reader"]
+    k_z: Float[Tensor, "writer reader"]
+
+
+def measure_snapshot(
+    model: Model, tokens: Tokens, probe: RepeatedTokens, places: Places
+) -> SnapshotMetrics:
+    """Look at a model with the scores of `heads` and the composition of `circuits`."""
+    losses = held_out_losses(model, tokens)
+    trace = model.trace(probe.tokens)
+    first, second = copy_losses(trace, probe)
+    views = list(layer_views(trace, probe))
+    none = torch.full((len(model.heads), len(model.heads)), torch.nan)
+    composed = composition(model).k if model.config.n_layers > 1 else None
+    return SnapshotMetrics(
+        losses=losses,
+        in_context=late_minus_early(
+            losses, early=places.early, late=places.late, window=places.window
+        ),
+        repeat_drop=first.value - second.value,
+        repeat_drop_stderr=math.hypot(first.stderr, second.stderr),
+        previous_token=_every_head(previous_token, views, probe),
+        prefix_matching=_every_head(prefix_matching, views, probe),
+        induction=_every_head(induction_stripe, views, probe),
+        k_excess=none if composed is None else composed.excess.cpu(),
+        k_z=none if composed is None else composed.z.cpu(),
+    )
+
+
+def held_out_losses(model: Model, tokens: Tokens) -> Float[Tensor, "sequence next"]:
+    """The loss of every token after the first."""
+    parts = tokens.to(model.weights.device).split(TOGETHER)
+    return torch.cat([token_losses(model(part), part) for part in parts]).cpu()
+
+
+def _every_head(
+    measure: Measure, views: list[LayerView], probe: RepeatedTokens
+) -> Float[Tensor, "draw head"]:
+    none = torch.zeros(len(probe.tokens), 0)
+    return torch.cat([none, *(measure(view).cpu().to(none) for view in views)], 1)

@@ -1,0 +1,318 @@
+"""Every question on small models of every variant: answered, or refused in words."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
+
+from pathsum.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.parameters import AboutModel
+from pathsum.explorer.probe_sequences import sequences
+from pathsum.explorer.questions import QUESTIONS, find_question
+from pathsum.explorer.wire import decode
+from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
+from pathsum.sources.named import bundled_names
+
+_EXPLORERS: dict[str, Explorer] = {}
+
+
+def explorer_of(variant: str) -> Explorer:
+    if variant not in _EXPLORERS:
+        _EXPLORERS[variant] = Explorer([ALL[variant]()])
+    return _EXPLORERS[variant]
+
+
+def asked(name: str, explorer: Explorer) -> list[dict[str, Any]]:
+    """Parameters that show a question on any model."""
+    heads = explorer.workbench.served[0].model.heads
+    last, first = heads[-1].label, heads[0].label
+    text = {"ids": "1,2,3,1,2,3,1"}
+    return {
+        "run": [text, {"example": 0}],
+        "attention": [{**text, "weighting": w} for w in ("attention", "information", "effect")]
+        + [{**text, "head": last}],
+        "scores": [{**text, "head": last}],
+        "why": [
+            {**text, "position": 4},
+            {**text, "position": 6, "versus": "raw"},
+            {**text, "position": 2, "token": 5, "versus": "id:3"},
+        ],
+        "head": [{"head": last}],
+        "token": [{"head": last, "token": 3}],
+        "trigrams": [{"head": first}],
+        "ablation": [{"head": last}],
+        "edge": [{"writer": first, "reader": last, "kind": kind} for kind in "qkv"],
+        "compare": [{"other": explorer.name}],
+    }.get(name, [{}])
+
+
+NEEDS_TWO_LAYERS = {"edge"}
+NEEDS_A_RUN = {"training"}
+
+
+@pytest.fixture(autouse=True)
+def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The tour measures on the model at hand only: the bundled ones would take their time."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN])
+def test_every_question_has_an_answer(name: str, variant: str) -> None:
+    explorer = explorer_of(variant)
+    if name in NEEDS_TWO_LAYERS and explorer.workbench.served[0].model.config.n_layers < 2:
+        pytest.skip("one layer has no edges")
+    for parameters in asked(name, explorer):
+        told = decode(explorer.ask(name, parameters))
+        check_types(told, find_question(name).answer, name)
+
+
+def check_types(told: Any, hint: Any, where: str) -> None:
+    """What an answer's declared types promise the browser: a plain float is never null."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        assert isinstance(told, dict), where
+        hints = typing.get_type_hints(hint)
+        for field in dataclasses.fields(hint):
+            check_types(told[field.name], hints[field.name], f"{where}.{field.name}")
+    elif hint is torch.Tensor:
+        assert isinstance(told, np.ndarray), where
+    elif get_origin(hint) is tuple:
+        for item in told:
+            check_types(item, get_args(hint)[0], where)
+    elif get_origin(hint) is types.UnionType:
+        if told is not None:
+            check_types(told, next(a for a in get_args(hint) if a is not type(None)), where)
+    elif hint is float:
+        assert isinstance(told, int | float), where
+    elif hint in (str, int, bool):
+        assert isinstance(told, hint), where
+
+
+def test_a_model_without_heads_answers_what_it_can() -> None:
+    explorer = explorer_of(NO_HEADS)
+    for name in ("model", "vocabulary", "run", "composition", "terms", "paper"):
+        for parameters in asked_without_heads(name):
+            check_types(decode(explorer.ask(name, parameters)), find_question(name).answer, name)
+    patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
+    assert patterns["dense"].shape == (0, 3, 3) and patterns["heads"] == []
+    why = decode(explorer.ask("why", {"ids": "1,2,3", "position": 1}))
+    assert [order["order"] for order in why["by_order"]] == [0]
+    for name in ("atlas", "compare"):
+        with pytest.raises(HeadError, match="has no layers, so it has no heads"):
+            explorer.ask(name, {"other": explorer.name} if name == "compare" else {})
+    with pytest.raises(HeadError):
+        explorer.ask("head", {"head": "L0H0"})
+
+
+def asked_without_heads(name: str) -> list[dict[str, Any]]:
+    return [{"ids": "1,2,3"}] if name == "run" else [{}]
+
+
+def test_a_soft_capped_model_says_why_it_is_not_exact() -> None:
+    explorer = explorer_of(CAPPED)
+    info = decode(explorer.ask("model"))
+    assert info["exact"] is False and "soft cap" in info["why_not_exact"]
+    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] is None
+    assert decode(explorer.ask("attention", {"ids": "1,2,3"}))["dense"].shape == (4, 3, 3)
+    for name, parameters in (
+        ("attention", {"ids": "1,2,3", "weighting": "effect"}),
+        ("why", {"ids": "1,2,3", "position": 1}),
+        ("scores", {"ids": "1,2,3", "head": "L1H0"}),
+    ):
+        with pytest.raises(NotExactError, match="soft cap"):
+            explorer.ask(name, parameters)
+    holds = {claim["id"]: claim["holds"] for claim in decode(explorer.ask("paper"))["claims"]}
+    assert holds["paths"] == "not measurable here"
+
+
+def test_an_exact_model_has_no_remainder() -> None:
+    explorer = explorer_of("two layers")
+    assert decode(explorer.ask("model"))["why_not_exact"] == ""
+    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] < 1e-5
+
+
+def test_run_tells_the_fate_of_each_token() -> None:
+    explorer = explorer_of("two layers")
+    model = explorer.workbench.served[0].model
+    ids = [1, 2, 3, 1]
+    run = decode(explorer.ask("run", {"ids": "1,2,3,1"}))
+    log_probs = model(torch.tensor(ids)).log_softmax(-1)
+    assert run["ids"] == ids and run["given"] == 4 and not run["truncated"]
+    assert run["next_rank"][-1] == 0 and np.isnan(run["loss"][-1])
+    for place in range(3):
+        expected = float(log_probs[place, ids[place + 1]])
+        assert run["loss"][place] == pytest.approx(-expected, abs=1e-5)
+        better = int((log_probs[place] > expected).sum())
+        assert run["next_rank"][place] == better + 1
+    assert run["top_ids"][0, 0] == int(log_probs[0].argmax())
+
+
+def test_a_text_longer_than_the_context_is_cut_visibly() -> None:
+    explorer = explorer_of("two layers")
+    run = decode(explorer.ask("run", {"ids": ",".join("1" * 100)}))
+    assert run["truncated"] and run["given"] == 100 and len(run["ids"]) == 24 == run["n_ctx"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({}, InputError, "exactly one way.*says 0"),
+        ({"ids": "1", "example": 0}, InputError, "exactly one way.*says 2"),
+        ({"ids": ""}, TokenError, "the text is empty"),
+        ({"ids": "1,x"}, InputError, "'x' is no token id"),
+        ({"ids": "1,-2"}, InputError, "'-2' is no token id"),
+        ({"ids": "9999999999999999999"}, InputError, "is no token id"),
+        ({"ids": "1,40"}, TokenError, "token id 40 is out of range"),
+        ({"example": 99}, InputError, "no example 99"),
+        ({"text": "a"}, TokenError, "has no tokenizer"),
+        ({"example": 0, "step": 5}, InputError, "has no snapshots"),
+        ({"example": 0, "model": "other"}, InputError, "no model 'other' is open here"),
+    ],
+)
+def test_texts_that_cannot_be_run(
+    parameters: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        explorer_of("two layers").ask("run", parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"position": 7}, "no position 7: the text has 7 tokens"),
+        ({"position": -1}, "no position -1"),
+        ({"position": 1, "token": 40}, "token id 40 is out of range"),
+        ({"position": 1, "versus": "most"}, "'mean', 'raw', or a token as in 'id:123'"),
+        ({"position": 1, "versus": "id:40"}, "token id 40 is out of range"),
+    ],
+)
+def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        explorer_of("two layers").ask("why", {"ids": "1,2,3,1,2,3,1", **parameters})
+
+
+def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathsum.explorer.answers import attention
+
+    monkeypatch.setattr(attention, "MOST_DENSE_TOKENS", 8)
+    explorer = Explorer([ALL["two layers"]()])
+    text = {"ids": ",".join(str(n % 7) for n in range(20))}
+    for weighting in ("attention", "effect"):
+        dense = [
+            decode(explorer.ask("attention", {**text, "weighting": weighting, "head": head}))
+            for head in ("L0H0", "L1H1")
+        ]
+        sparse = decode(explorer.ask("attention", {**text, "weighting": weighting}))
+        assert sparse["dense"] is None and sparse["columns"].dtype == np.uint16
+        for place, whole in zip((0, 3), dense, strict=True):
+            rows = np.zeros((20, 20), np.float16)
+            np.put_along_axis(
+                rows, sparse["columns"][place].astype(int), sparse["values"][place], 1
+            )
+            matrix = whole["dense"][0]
+            assert np.all((rows == matrix) | (rows == 0))
+            share = np.abs(rows).sum(1) / np.maximum(np.abs(matrix).sum(1), 1e-9)
+            assert share.min() >= sparse["kept"] - 1e-2
+
+
+def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pathsum.explorer.token_rows.MOST_TOKENS", 10)
+    page = decode(Explorer([ALL["two layers"]()]).ask("head", {"head": "L0H0"}))
+    assert {row["token"] for row in page["ov_rows"]} <= set(range(10))
+    assert "rows are chosen among the 10 first tokens" in page["note"]
+    page = decode(Explorer([ALL["hostile tokens"]()]).ask("head", {"head": "L0H0"}))
+    assert {row["token"] for row in page["ov_rows"]} <= set(range(30, 40))  # as they are counted
+    assert "10 most common" in page["note"]
+
+
+def test_ablations_are_those_of_the_library() -> None:
+    explorer = explorer_of("two layers")
+    model, asked = explorer.workbench.served[0].model, AboutModel()
+    found = decode(explorer.ask("ablation", {"head": "L1H1"}))
+    costs = {(row["on"], row["intervention"]): row["cost"] for row in found["rows"]}
+    shares = {(row["on"], row["description"]): row["recovered"] for row in found["descriptions"]}
+    ways = {
+        "writes nothing": {},
+        "writes nothing, later patterns kept": {"after": After.PATTERNS_PRESERVED},
+        "writes its mean": {"knockout": Knockout.MEAN},
+        "attends to the first token": {"knockout": Knockout.FIRST},
+    }
+    for on in sequences(explorer.workbench, asked):
+        where = {"from_position": on.first}
+        for what, how in ways.items():
+            cost = ablate(model, "L1H1", on.tokens, **where, **how).cost.value
+            assert costs[on.name, what] == pytest.approx(cost, abs=1e-5), what
+        for described in ({"pattern": "previous"}, {"ov": CopyingPart()}):
+            other = replace(model, "L1H1", on.tokens, **where, **described)
+            share = None if other.share is None else pytest.approx(other.share.value, rel=1e-3)
+            assert shares[on.name, other.description] == share
+    assert len(costs) == 8 and len(shares) == 12
+
+
+def test_the_same_question_is_computed_once() -> None:
+    explorer = Explorer([ALL["two layers"]()])
+    assert explorer.ask("run", {"ids": "1,2"}) is explorer.ask("run", {"ids": "1,2"})
+
+
+def test_models_have_names_of_their_own() -> None:
+    explorer = Explorer([ALL["two layers"](), ALL["one layer"]()])
+    info = decode(explorer.ask("model"))
+    assert len(set(info["models"])) == 2 + len(bundled_names())
+    other = decode(explorer.ask("model", {"model": info["models"][1]}))
+    assert other["n_layers"] == 1 and other["models"] == info["models"]
+
+
+def test_the_bundled_models_can_be_asked_about_beside_any_other() -> None:
+    explorer = explorer_of("hand-built induction")
+    info = decode(explorer.ask("model", {"model": "zero-layer"}))
+    assert info["n_layers"] == 0 and info["models"][0] == explorer.name
+    assert set(bundled_names()) < set(info["models"])
+    alone = Explorer([ALL["one layer"]()], beside=())
+    assert decode(alone.ask("model"))["models"] == [alone.name]
+
+
+def test_tokens_without_text_are_listed() -> None:
+    told = decode(explorer_of("two layers").ask("vocabulary"))
+    assert told["undecodable"] == list(range(40)) and set(told["tokens"]) == {""}
+    told = decode(Explorer(["two-layer"]).ask("vocabulary"))
+    model = Explorer(["two-layer"]).workbench.served[0].model
+    assert len(told["tokens"]) == model.config.d_vocab and model.tokenizer is not None
+    common = model.tokenizer.encode(" the")[-1]
+    assert told["tokens"][common] == model.tokenizer.text(common)
+    assert 0 < len(told["undecodable"]) < len(told["tokens"]) // 4
+
+
+def test_the_tour_holds_on_the_hand_built_model() -> None:
+    claims = claims_of(explorer_of("hand-built induction"))
+    for name in ("paths", "basis", "two-k", "two-previous", "two-induction", "two-mechanism"):
+        assert claims[name]["holds"] == "holds", claims[name]
+    assert claims["two-mechanism"]["view"] == "#/circuit?edge=L0H0-L1H0-k"
+    assert claims["zero-current"]["holds"] == "not measurable here"
+    assert "no layers, and this one has 2" in claims["zero-current"]["note"]
+
+
+@pytest.mark.slow
+def test_the_tour_of_the_bundled_model_holds() -> None:
+    explorer = Explorer(["two-layer"])
+    claims = claims_of(explorer)
+    assert {claim["model"] for claim in claims.values()} <= set(
+        decode(explorer.ask("model"))["models"]
+    )
+    assert 15 <= len(claims) <= 24
+    assert claims["zero-bigram"]["model"] == "zero-layer"
+    assert claims["zero-bigram"]["view"].startswith("#/text?m=zero-layer")
+    assert claims["one-copying"]["papers"] == "10 of 12 heads"
+    assert [claim for claim in claims.values() if claim["holds"] != "holds"] == []
+
+
+def claims_of(explorer: Explorer) -> dict[str, dict[str, Any]]:
+    return {claim["id"]: claim for claim in decode(explorer.ask("paper"))["claims"]}

@@ -1,0 +1,34 @@
+"""The browser's types are those of the records."""
+
+from pathlib import Path
+
+import pytest
+
+from pathsum.explorer.questions import QUESTIONS
+from pathsum.explorer.typescript import typescript
+
+GENERATED = Path(__file__).parents[2] / "web" / "src" / "generated" / "answers.ts"
+
+
+def test_the_generated_file_is_what_the_records_say() -> None:
+    if not GENERATED.parents[2].is_dir():
+        pytest.skip("the sources of the front end are not here")
+    assert GENERATED.read_text(encoding="utf-8") == typescript(), "stale: run `make types`"
+
+
+def test_it_names_every_question_and_every_answer() -> None:
+    text = typescript()
+    for question in QUESTIONS:
+        assert f"  {question.name}: {{ params: {question.asked.__name__};" in text
+        assert f"export interface {question.answer.__name__} {{" in text
+    assert text == typescript()
+
+
+def test_what_fields_become() -> None:
+    text = typescript()
+    assert "  remainder: number | null;\n" in text
+    assert "  counts: Matrix | null;\n" in text
+    assert "  kind: 'q' | 'k' | 'v';\n" in text
+    assert "  via: number[][];\n" in text
+    assert "  weighting?: 'attention' | 'information' | 'effect';\n" in text
+    assert "  low: (number | null)[];\n" in text

@@ -1,0 +1,140 @@
+"""What the pages are made of, as properties, on every variant of a model, in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.identities.configs import models_with_tokens
+from torch import Tensor
+
+from pathsum.explorer.answers.scores import ScoresOf, scores
+from pathsum.explorer.answers.why import WhyOf, why
+from pathsum.explorer.open_models import serve
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import Model
+from pathsum.model.symmetries import scrambled
+from pathsum.paths import (
+    direct_attribution,
+    effects_by_layer,
+    logit_effects,
+    moved_by_layer,
+    routes,
+)
+from pathsum.paths.explain.routes import source_values
+
+SMALL = {"max_layers": 3, "max_heads": 3}
+
+
+def said(tokens: Tensor) -> str:
+    return ",".join(map(str, tokens[0].tolist()))
+
+
+@given(models_with_tokens(min_layers=1, **SMALL), st.integers(0, 99))
+@settings(max_examples=25)
+def test_the_dot_products_of_score_parts_add_up_to_the_scores(
+    drawn: tuple[Model, Tensor], chosen: int
+) -> None:
+    model, tokens = drawn
+    head = model.heads[chosen % len(model.heads)].label
+    found = scores(Workbench([serve(model)]), ScoresOf(ids=said(tokens), head=head))
+    terms = torch.einsum("qik,pjk->qpij", found.query, found.key)
+    total = terms.sum((0, 1)).tril()
+    expected = model.trace(tokens[:1]).scores(head).total()[0]
+    torch.testing.assert_close(total, expected, rtol=1e-8, atol=1e-9)
+    assert found.remainder < 1e-8
+    assert len(found.query_parts) == len(found.query) == len(set(found.query_parts))
+
+
+@given(models_with_tokens(min_layers=1, **SMALL), st.integers(0, 2**16))
+@settings(max_examples=25)
+def test_effects_of_a_layer_are_those_of_its_heads(drawn: tuple[Model, Tensor], seed: int) -> None:
+    model, tokens = drawn
+    trace = model.trace(tokens)
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(model.config.d_vocab, tokens.shape, generator=generator)
+    direct = direct_attribution(trace, targets)
+    for layer, effects in enumerate(effects_by_layer(trace, targets)):
+        for head in range(model.config.n_heads):
+            label = f"L{layer}H{head}"
+            one = logit_effects(trace, label, targets).total
+            torch.testing.assert_close(effects[:, head], one, rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(
+                effects[:, head].sum(-1), direct[label], rtol=1e-8, atol=1e-9
+            )
+
+
+@given(models_with_tokens(min_layers=1, **SMALL))
+@settings(max_examples=30)
+def test_what_is_moved_is_the_norm_of_what_is_written(drawn: tuple[Model, Tensor]) -> None:
+    model, tokens = drawn
+    trace = model.trace(tokens)
+    for layer, moved in enumerate(moved_by_layer(trace)):
+        raw = model.weights.layers[layer]
+        for head in range(model.config.n_heads):
+            value = trace.read(layer) @ raw.W_V[head // model.config.heads_per_kv]
+            if raw.b_V is not None:
+                value = value + raw.b_V[head // model.config.heads_per_kv]
+            size = (value @ raw.W_O[head]).norm(dim=-1)
+            expected = trace.patterns[layer][:, head] * size[:, None]
+            torch.testing.assert_close(moved[:, head], expected, rtol=1e-7, atol=1e-8)
+
+
+@given(models_with_tokens(min_layers=1, norms=("none",), **SMALL), st.integers(0, 99))
+@settings(max_examples=20)
+def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], seed: int) -> None:
+    model, tokens = drawn
+    here = moved_by_layer(model.trace(tokens))
+    there = moved_by_layer(scrambled(model, seed).trace(tokens))
+    for one, other in zip(here, there, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+@given(models_with_tokens(**SMALL), st.integers(0, 99), st.sampled_from(["mean", "raw", "id:1"]))
+@settings(max_examples=25)
+def test_why_adds_up(drawn: tuple[Model, Tensor], chosen: int, versus: str) -> None:
+    model, tokens = drawn
+    position = chosen % tokens.shape[1]
+    asked = WhyOf(ids=said(tokens), position=position, token=0, versus=versus)
+    found = why(Workbench([serve(model)]), asked)
+    logits = model(tokens[0])[position]
+    own = {"mean": logits.mean(), "raw": 0.0, "id:1": logits[1]}[versus]
+    assert found.total == pytest.approx(float(logits[0] - own), rel=1e-7, abs=1e-8)
+    for parts in (found.by_order, found.by_last, found.by_source):
+        assert sum(part.value for part in parts) == pytest.approx(found.total, rel=1e-7, abs=1e-8)
+    listed = sum(path.value for path in found.paths)
+    assert listed + found.rest == pytest.approx(found.total, rel=1e-7, abs=1e-8)
+    counted = sum(int(order.paths) for order in found.by_order)
+    assert len(found.paths) == counted or counted > 600
+    for path in found.paths:
+        for start, way in zip(path.from_positions, path.via, strict=True):
+            assert way[0] == start and way[-1] == position and len(way) == path.order + 1
+            assert list(way) == sorted(way)
+
+
+@given(models_with_tokens(max_layers=2, max_heads=2), st.integers(0, 99))
+@settings(max_examples=30)
+def test_sources_of_a_path_add_up_to_it(drawn: tuple[Model, Tensor], chosen: int) -> None:
+    model, tokens = drawn
+    paths = model.trace(tokens[:1]).paths()
+    why_here = paths.toward(chosen % tokens.shape[1], 0, "mean")
+    for ranked in why_here.top(k=paths.count):
+        if ranked.path.source.kind == "unembed_bias":
+            assert routes(paths, why_here.target, ranked.path).positions == ()
+            continue
+        values = source_values(paths, why_here.target, ranked.path)
+        assert float(values.sum()) == pytest.approx(ranked.value, rel=1e-7, abs=1e-9)
+
+
+def test_the_strongest_way_is_the_one_with_the_largest_product() -> None:
+    from pathsum.model import Config, random_model
+
+    config = Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
+    trace = random_model(config, seed=2, dtype=torch.float64).trace([1, 2, 3, 4, 5])
+    paths = trace.paths()
+    target = paths.toward(4, 0).target
+    for path in paths.order(2):
+        low, high = (trace.pattern(head)[0] for head in path.heads)
+        found = routes(paths, target, path)
+        for start, way in zip(found.positions, found.ways, strict=True):
+            products = high[4] * low[:, start]
+            assert way == (start, int(products.argmax()), 4)

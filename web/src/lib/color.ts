@@ -1,0 +1,154 @@
+/**
+ * Colors, each with one meaning. Attention: one hue on paper. Signed effects: blue raises, orange lowers,
+ * 0 is paper. Q, K, V: three hues and three line styles. All hold for color-blind readers.
+ */
+export type Mode = "light" | "dark";
+export type Rgb = readonly [number, number, number];
+
+interface Palette {
+  paper: Rgb;
+  ink: Rgb;
+  faint: Rgb;
+  sequential: readonly Rgb[];
+  positive: readonly Rgb[];
+  negative: readonly Rgb[];
+}
+
+const PALETTES: Record<Mode, Palette> = {
+  light: {
+    paper: [255, 255, 255],
+    ink: [28, 28, 30],
+    faint: [140, 140, 146],
+    sequential: [
+      [255, 255, 255],
+      [224, 214, 240],
+      [173, 148, 214],
+      [116, 80, 175],
+      [63, 24, 125],
+    ],
+    positive: [
+      [255, 255, 255],
+      [201, 223, 243],
+      [116, 173, 222],
+      [35, 111, 182],
+      [8, 60, 120],
+    ],
+    negative: [
+      [255, 255, 255],
+      [253, 221, 190],
+      [245, 166, 92],
+      [212, 96, 14],
+      [138, 52, 0],
+    ],
+  },
+  dark: {
+    paper: [24, 25, 28],
+    ink: [234, 234, 238],
+    faint: [140, 141, 150],
+    sequential: [
+      [24, 25, 28],
+      [56, 44, 84],
+      [99, 74, 156],
+      [157, 130, 217],
+      [222, 208, 255],
+    ],
+    positive: [
+      [24, 25, 28],
+      [23, 50, 78],
+      [33, 92, 147],
+      [84, 156, 219],
+      [186, 221, 255],
+    ],
+    negative: [
+      [24, 25, 28],
+      [74, 42, 14],
+      [140, 75, 16],
+      [224, 134, 50],
+      [255, 211, 166],
+    ],
+  },
+};
+
+export const palette = (mode: Mode): Palette => PALETTES[mode];
+
+function ramp(stops: readonly Rgb[], share: number): Rgb {
+  const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  const a = stops[low] as Rgb;
+  const b = stops[low + 1] as Rgb;
+  const t = at - low;
+  return [a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1]), a[2] + t * (b[2] - a[2])];
+}
+
+/** Attention-like values from 0 to 1. */
+export const sequential = (share: number, mode: Mode): Rgb => ramp(PALETTES[mode].sequential, share);
+
+/** Signed values from −1 to 1; 0 is the paper's own color. */
+export function diverging(share: number, mode: Mode): Rgb {
+  const stops = share >= 0 ? PALETTES[mode].positive : PALETTES[mode].negative;
+  return ramp(stops, Math.abs(share));
+}
+
+export const css = ([r, g, b]: Rgb, alpha = 1): string =>
+  alpha === 1
+    ? `rgb(${Math.round(r)} ${Math.round(g)} ${Math.round(b)})`
+    : `rgb(${Math.round(r)} ${Math.round(g)} ${Math.round(b)} / ${alpha})`;
+
+/** Dark or light letters, whichever reads better on this ground. */
+export function inkOn(ground: Rgb): string {
+  // Pure black and white: one of them has a contrast of 4.5 and more with every color there is.
+  return contrast(ground, [0, 0, 0]) >= contrast(ground, [255, 255, 255]) ? "#000000" : "#ffffff";
+}
+
+function luminance(color: Rgb): number {
+  const linear = color.map((c) => {
+    const s = c / 255;
+    return s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+/** The contrast of two colors as WCAG defines it, from 1 to 21. */
+export function contrast(a: Rgb, b: Rgb): number {
+  const [x, y] = [luminance(a), luminance(b)];
+  return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+}
+
+export type Scale = "sequential" | "diverging";
+
+/** 256 colors of a scale as 32-bit little-endian RGBA, for writing pixels. Diverging: −1 is entry 0. */
+export function table(scale: Scale, mode: Mode): Uint32Array {
+  const cached = tables.get(`${scale}-${mode}`);
+  if (cached) return cached;
+  const out = new Uint32Array(256);
+  for (let i = 0; i < 256; i++) {
+    const share = scale === "sequential" ? i / 255 : (i - 127.5) / 127.5;
+    // The middle entry must be paper itself, or an empty matrix would be tinted.
+    const exact = scale === "diverging" && Math.abs(share) < 0.005 ? 0 : share;
+    const [r, g, b] = scale === "sequential" ? sequential(exact, mode) : diverging(exact, mode);
+    out[i] = (255 << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r);
+  }
+  tables.set(`${scale}-${mode}`, out);
+  return out;
+}
+const tables = new Map<string, Uint32Array>();
+
+/** The color a value has on a scale whose largest size is `extent`. */
+export function colorOf(value: number, extent: number, scale: Scale, mode: Mode): Rgb {
+  const share = extent > 0 && Number.isFinite(value) ? value / extent : 0;
+  return scale === "sequential" ? sequential(share, mode) : diverging(share, mode);
+}
+
+export interface LineStyle {
+  light: string;
+  dark: string;
+  dash: string;
+  name: string;
+}
+
+/** How Q-, K- and V-composition are drawn wherever they appear. */
+export const KINDS: Record<"q" | "k" | "v", LineStyle> = {
+  q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "none", name: "query" },
+  k: { light: "#b3246b", dark: "#ff8fc0", dash: "6 3", name: "key" },
+  v: { light: "#6f6a00", dark: "#d6cf4a", dash: "1.5 3", name: "value" },
+};
