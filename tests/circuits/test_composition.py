@@ -202,7 +202,7 @@ def test_centering_is_on_where_the_model_removes_the_mean() -> None:
     model = ps.random_model(shape(norm="layer"), gains=True)
     off = ps.composition(model, center="off")
     assert (off.centered, off.dimension) == (False, 24)
-    assert any("not centered although LayerNorm" in note for note in off.notes)
+    assert any("not centered but LayerNorm" in note for note in off.notes)
     # Reads do not see the mean in any case; only a writer's own norm shrinks.
     above = ~off.k.score.isnan()
     assert bool((ps.composition(model).k.score[above] >= off.k.score[above] - 1e-6).all())
