@@ -68,17 +68,26 @@ def test_dimensions_that_nobody_touches_are_free() -> None:
         assert use.both + use.written + use.read == 20
 
 
-def test_a_head_that_deletes_is_told_from_chance() -> None:
+def planted_deletion(own_position: bool) -> ps.Model:
+    """Random heads, but OV of L1H2 is minus a projection; it attends to its own place or evenly."""
     config = shape(n_heads=6, d_model=30)
     model = ps.random_model(config, dtype=torch.float64)
     raw = model.weights.layers[1]
-    W_O = raw.W_O.clone()
+    W_Q, W_K, W_O = raw.W_Q.clone(), raw.W_K.clone(), raw.W_O.clone()
     W_O[2] = -torch.linalg.pinv(raw.W_V[2])
-    flat = {**dict(model.weights.items()), "layers.1.W_O": W_O}
+    assert raw.W_pos is not None
+    places = torch.nn.functional.normalize(raw.W_pos[:, :5], dim=-1) * own_position
+    W_Q[2] = W_K[2] = torch.linalg.pinv(raw.W_pos) @ (20 * places)
+    changed = {"layers.1.W_Q": W_Q, "layers.1.W_K": W_K, "layers.1.W_O": W_O}
+    flat = {**dict(model.weights.items()), **changed}
     stacked = {n: flat[n] for n in ("W_E", "W_U", "W_pos")}
     for bare in ("W_Q", "W_K", "W_V", "W_O"):
         stacked[bare] = torch.stack([flat[f"layers.{layer}.{bare}"] for layer in range(2)])
-    found = ps.bandwidth(ps.from_tensors(config, stacked))
+    return ps.from_tensors(config, stacked)
+
+
+def test_a_head_that_deletes_stands_out_from_chance() -> None:
+    found = ps.bandwidth(planted_deletion(own_position=True))
     deleting = [head.head for head in found.deleting if head.deletes]
     assert deleting == ["L1H2"]
     worst = next(head for head in found.deleting if head.head == "L1H2")
@@ -87,6 +96,33 @@ def test_a_head_that_deletes_is_told_from_chance() -> None:
     assert worst.z == pytest.approx(-((5 * 30) ** 0.5))
     overlap = next(head for head in found.heads if head.head == "L1H2")
     assert overlap.overlap == pytest.approx(1.0) and overlap.closest == pytest.approx(0, abs=1e-4)
+
+
+def test_a_negative_head_that_attends_elsewhere_does_not_delete() -> None:
+    found = ps.bandwidth(planted_deletion(own_position=False))
+    even = next(head for head in found.deleting if head.head == "L1H2")
+    assert even.p < 1e-9 and even.own_position < 0.3
+    assert [head.head for head in found.deleting if head.deletes] == []
+    # Every head of this model with a negative OV attends to places before its own.
+    bundled = ps.bandwidth(ps.load("two-layer")).deleting
+    assert sum(head.p < 0.01 / len(bundled) for head in bundled) > 10
+    assert max(head.own_position for head in bundled) < 0.5
+    assert not any(head.deletes for head in bundled)
+
+
+def test_where_weights_do_not_fix_the_attention_deletion_is_unknown() -> None:
+    planted = planted_deletion(own_position=True)
+    flat = dict(planted.weights.items())
+    stacked = {n: flat[n] for n in ("W_E", "W_U", "W_pos")}
+    for bare in ("W_Q", "W_K", "W_V", "W_O"):
+        stacked[bare] = torch.stack([flat[f"layers.{layer}.{bare}"] for layer in range(2)])
+    found = ps.bandwidth(
+        ps.from_tensors(planted.config.replace(positions="residual"), stacked)
+    ).deleting
+    assert all(head.own_position != head.own_position for head in found)
+    # A head whose OV is not negative does not delete, whatever it attends to.
+    assert [head.head for head in found if head.deletes is not False] == ["L1H2"]
+    assert next(head for head in found if head.head == "L1H2").deletes is None
 
 
 def test_deletion_z_of_random_heads_is_standard() -> None:

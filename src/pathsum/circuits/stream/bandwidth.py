@@ -88,7 +88,7 @@ class Bandwidth(Record, kind="bandwidth"):
             "q k v w: effective dimensions read by queries, keys, values, and written.\n"
             "v·w: overlap of what OV reads with what it writes; null: that overlap by chance.\n"
             "neg: share of OV's eigenvalues left of zero; z: of tr OV against chance. A head\n"
-            "deletes (del) where z is far below 0 and it attends to its own place.\n"
+            "deletes (del) if p of that z < 0.01 / heads and here ≥ 0.5.\n"
             "self: a token's score with itself, in standard deviations over tokens; here:\n"
             "attention to the own place if positions alone decided.",
         )

@@ -6,6 +6,7 @@ between read and write: then tr OV has mean 0 and variance ‖OV‖²/d, and the
 directions has mean 0 and variance 1/d.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from pathsum.model.reads import fold_read, layer_reads
 
 # Positions that the attention of position terms alone is averaged over.
 PLACES = 64
+# Mean attention from which a head attends to its own position: as much as to all others together.
+ATTENDS_TO_ITSELF = 0.5
 NEURONS_LISTED = 20
 
 
@@ -33,7 +36,8 @@ class HeadDeletion:
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
     `own_position`  mean attention to the own position if position terms alone decided, over the
                     first 64 places; NaN where weights alone do not tell
-    `deletes`       p < 0.01 after dividing by the number of heads
+    `deletes`       p < 0.01 after dividing by the number of heads, and own_position ≥ 0.5; None
+                    where p is that small and own_position is not known from weights
     """
 
     head: str
@@ -42,7 +46,7 @@ class HeadDeletion:
     p: float
     own_token: float
     own_position: float
-    deletes: bool
+    deletes: bool | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         values, size = ov.eigenvalues(), ov.norm()
         z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
         p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))
+        own_position = float(places[head.id.layer][head.id.head])
         total = values.abs().sum()
         left = -values.real.clamp(max=0).sum()
         found.append(
@@ -96,11 +101,18 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
                 z=z,
                 p=p,
                 own_token=_own_token(head.W_Q.double(), head.W_K.double(), spread, second),
-                own_position=float(places[head.id.layer][head.id.head]),
-                deletes=p < 0.01 / n,
+                own_position=own_position,
+                deletes=_deletes(p < 0.01 / n, own_position),
             )
         )
     return tuple(found)
+
+
+def _deletes(negative: bool, own_position: float) -> bool | None:
+    """Both conditions: OV is negative, and the head attends to its own position."""
+    if negative and math.isnan(own_position):
+        return None
+    return negative and own_position >= ATTENDS_TO_ITSELF
 
 
 def _own_token(
