@@ -89,8 +89,8 @@ def test_p_counts_the_draws_at_or_above() -> None:
 
 def test_no_p_is_written_as_zero() -> None:
     assert format_p(0.0) == "p < 0.001" and format_p(0.02) == "p 0.02"
-    assert format_p(1 / 401, drawn=400) == "p < 0.0025"
-    assert format_p(2 / 401, drawn=400) == "p 0.005"
+    assert format_p(1 / 401, draws=400) == "p < 0.0025"
+    assert format_p(2 / 401, draws=400) == "p 0.005"
     assert format_p(float("nan")) == "p –"
     assert ProbabilityColumn().write(0.0) == "< 1e-12"
     assert ProbabilityColumn().write(2e-5) == "2.0e-05"

@@ -6,6 +6,8 @@
 """
 
 from pathsum.result.encode import jsonable
+from pathsum.result.estimate import Estimate
+from pathsum.result.options import parse_choice, parse_option
 from pathsum.result.progress import Progress, silent
 from pathsum.result.record import Record, records
 from pathsum.result.schema import schema, schemas
@@ -13,10 +15,13 @@ from pathsum.result.table import Column, Table, prose_column, text_column
 
 __all__ = [
     "Column",
+    "Estimate",
     "Progress",
     "Record",
     "Table",
     "jsonable",
+    "parse_choice",
+    "parse_option",
     "prose_column",
     "records",
     "schema",

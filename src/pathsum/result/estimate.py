@@ -1,15 +1,18 @@
-"""A number measured on sequences, with how far it could be off.
+"""The uncertainty type: a number with its standard error, its interval, and what chance gives.
 
-Positions of one sequence are not independent, sequences are; so a sequence is the unit that
-intervals are made of. Every mean here is a ratio of sums, Σaᵢ/Σbᵢ over sequences i: a loss is
-summed nats over counted predictions, a share is one summed cost over another.
+`Estimate` is what every measured number is, whether it was averaged over sequences, compared with
+random draws, both or neither. Averages are over sequences, because positions of one sequence are
+not independent and sequences are: every mean is a ratio of sums Σaᵢ/Σbᵢ over sequences i (a loss is
+summed nats over counted predictions, a share is one summed cost over another).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from jaxtyping import Float
 from torch import Tensor
+
+from pathsum.result.p_value import format_p
 
 # The two-sided 95 % quantile of the normal distribution.
 _Z = 1.959963984540054
@@ -17,35 +20,98 @@ _Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its standard error and 95 % interval; NaN (null in JSON) for one sequence."""
+    """A value with what is known about its error and about chance.
+
+    Everything except `value` is None (null in JSON) where it is not known, never NaN.
+
+    >>> print(Estimate(0.5, stderr=0.1, low=0.3, high=0.7))
+    0.5 [0.3, 0.7]
+    >>> print(Estimate(0.5, null=0.02, p=1 / 401, draws=400))
+    0.5 (chance 0.02, p < 0.0025)
+    """
 
     value: float
-    stderr: float
-    low: float
-    high: float
+    stderr: float | None = None
+    """Standard error of the value; None where there is one sample only, or nothing was sampled."""
+    low: float | None = None
+    """Lower end of the 95 % interval."""
+    high: float | None = None
+    """Upper end of the 95 % interval."""
+    null: float | None = None
+    """Mean of the value under chance."""
+    p: float | None = None
+    """Probability, under chance, of a value at least this large."""
+    draws: int | None = None
+    """How many random draws `p` was counted over; None where it comes from a closed form."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "value" and isinstance(value, float) and math.isnan(value):
+                raise AssertionError(f"{field.name} of an Estimate is NaN; use None for not known")
+
+    @classmethod
+    def around(cls, value: float, stderr: float | None, samples: int | None = None) -> "Estimate":
+        """A mean with its 95 % interval: Student's t over `samples`, normal where that is None.
+
+        A standard error that is None or NaN (one sample) gives no interval.
+
+        >>> print(Estimate.around(2.0, 0.5), "/", Estimate.around(2.0, None))
+        2 [1.02, 2.98] / 2
+        """
+        if stderr is None or math.isnan(stderr):
+            return cls(value)
+        half = (_Z if samples is None else student(samples - 1)) * stderr
+        return cls(value, stderr, value - half, value + half)
 
     def __float__(self) -> float:
         return self.value
 
     def __str__(self) -> str:
-        if math.isnan(self.stderr):
-            return f"{self.value:.4g}"
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return self.format(".4g")
+
+    def format(self, spec: str) -> str:
+        """The value, its interval and chance where they are known, each number by `spec`.
+
+        >>> Estimate(0.51234, null=0.021, p=0.2).format(".2f")
+        '0.51 (chance 0.02, p 0.2)'
+        """
+        text = _written(self.value, spec)
+        if self.low is not None and self.high is not None:
+            text += f" [{_written(self.low, spec)}, {_written(self.high, spec)}]"
+        chance = [] if self.null is None else [f"chance {_written(self.null, spec)}"]
+        if self.p is not None:
+            chance.append(self.p_text)
+        return f"{text} ({', '.join(chance)})" if chance else text
+
+    @property
+    def stderr_or_nan(self) -> float:
+        """The standard error for an array, where NaN stands for not known."""
+        return math.nan if self.stderr is None else self.stderr
+
+    @property
+    def p_text(self) -> str:
+        """p as text, as a bound where it is smaller than the draws can show: 'p < 0.0025'."""
+        return format_p(self.p, self.draws)
 
     @property
     def clear_of_zero(self) -> bool:
-        """Whether the interval leaves zero out. One sequence has no interval, and says nothing."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval excludes zero; False where there is no interval."""
+        return (self.low is not None and self.low > 0) or (self.high is not None and self.high < 0)
+
+    def below(self, other: "Estimate") -> bool:
+        """Whether the whole interval lies below the other's; False where one has no interval."""
+        return self.high is not None and other.low is not None and self.high < other.low
 
 
 def ratio(
     numerators: Float[Tensor, " sequence"], denominators: Float[Tensor, " sequence"]
 ) -> Estimate:
-    """Σ numerators / Σ denominators, with an interval over sequences.
+    """Σ numerators / Σ denominators, with a 95 % interval over sequences.
 
-    The residuals aᵢ − r bᵢ give the standard error, √(n/(n−1) Σ residual²) / |Σ bᵢ|, which for
-    equal denominators is the usual one of a mean; the interval takes Student's t with n − 1 degrees
-    of freedom. It is an approximation where denominators vary much or sequences are few.
+    The residuals aᵢ − r bᵢ give the standard error √(n/(n−1) Σ residual²) / |Σ bᵢ|, which for equal
+    denominators is that of a mean; the interval uses Student's t with n − 1 degrees of freedom. It
+    is an approximation where denominators vary a lot or sequences are few.
 
     >>> import torch
     >>> print(ratio(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)))
@@ -55,12 +121,10 @@ def ratio(
     count = len(a)
     value = float(a.sum() / b.sum())
     if count < 2:
-        return Estimate(value, math.nan, math.nan, math.nan)
+        return Estimate(value)
     residual = a - value * b
-    spread = math.sqrt(count / (count - 1) * float(residual.square().sum()))
-    stderr = spread / abs(float(b.sum()))
-    reach = student(count - 1) * stderr
-    return Estimate(value, stderr, value - reach, value + reach)
+    deviation = math.sqrt(count / (count - 1) * float(residual.square().sum()))
+    return Estimate.around(value, deviation / abs(float(b.sum())), count)
 
 
 def student(degrees: int) -> float:
@@ -83,3 +147,9 @@ def student(degrees: int) -> float:
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
         + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
     )
+
+
+def _written(value: float, spec: str) -> str:
+    """A number by its format; what rounds to zero has no sign."""
+    text = format(value, spec)
+    return text.lstrip("-") if not text.strip("-0.%") else text

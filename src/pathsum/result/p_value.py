@@ -1,37 +1,37 @@
-"""How probabilities under chance are written: never as 0, which no null can show.
+"""How p-values are written: never as 0, because no null can show that.
 
-A p that is counted over n random draws cannot be known below 1/n, and one from a fitted law is not
-to be trusted far out in its tail. So what is smaller than can be known is written as a bound.
+A p counted over n random draws cannot be known below 1/n, and one from a fitted distribution is not
+reliable far out in its tail. A p below what can be known is written as a bound.
 """
 
+import math
 from dataclasses import dataclass
 
-from pathsum.result import Column
-from pathsum.result.table import MISSING, Cell
+from pathsum.result.table import MISSING, Cell, Column
 
-# A law that was fitted by its first moments says no more about its tail than this, in a sentence
-# and in a table, where the order of magnitude still ranks.
+# Floors for a p from a distribution fitted by its first moments: in a sentence, and in a table,
+# where the order of magnitude still ranks.
 LEAST_IN_WORDS = 1e-3
 LEAST_IN_TABLES = 1e-12
 
 
-def format_p(p: float, drawn: int = 0) -> str:
-    """p in words: of `drawn` random heads, or, where there were none, of a law.
+def format_p(p: float | None, draws: int | None = None) -> str:
+    """p as text; `draws` is how many random draws it was counted over, None for a closed form.
 
-    >>> format_p(0.034), format_p(1 / 201, drawn=200), format_p(0.0)
-    ('p 0.034', 'p < 0.005', 'p < 0.001')
+    >>> format_p(0.034), format_p(1 / 201, draws=200), format_p(0.0), format_p(None)
+    ('p 0.034', 'p < 0.005', 'p < 0.001', 'p –')
     """
-    if p != p:
+    if p is None or math.isnan(p):
         return f"p {MISSING}"
-    bound = _least_counted(drawn) if drawn else LEAST_IN_WORDS
-    if p < bound:
-        return f"p < {bound:.2g}"
+    floor = _counted_floor(draws) if draws else LEAST_IN_WORDS
+    if p < floor:
+        return f"p < {floor:.2g}"
     return f"p {p:.2g}"
 
 
 @dataclass(frozen=True)
 class ProbabilityColumn(Column):
-    """A column of p; what is below `least` is written as that bound, and kept in full in a file."""
+    """A column of p; a p below `least` is printed as that bound and kept in full in files."""
 
     name: str = "p"
     format: str = ".1e"
@@ -44,11 +44,11 @@ class ProbabilityColumn(Column):
         return super().write(cell)
 
 
-def counted_p(drawn: int) -> ProbabilityColumn:
-    """A column of p that were counted over so many random draws."""
-    return ProbabilityColumn(format=".2g", least=_least_counted(drawn))
+def counted_p(draws: int) -> ProbabilityColumn:
+    """A column of p counted over this many random draws."""
+    return ProbabilityColumn(format=".2g", least=_counted_floor(draws))
 
 
-def _least_counted(drawn: int) -> float:
-    """Above (1 + 0) / (1 + drawn), what is counted where no draw comes near."""
-    return 1 / drawn
+def _counted_floor(draws: int) -> float:
+    """Just above (1 + 0) / (1 + draws), the count where no draw reaches the value."""
+    return 1 / draws

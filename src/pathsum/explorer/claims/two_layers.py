@@ -46,7 +46,7 @@ def _previous_token(subject: Subject) -> Measured:
     return Measured(
         f"{best.head}: {score.value:.3f} of its attention (chance {score.null:.3f})",
         score.value >= PREVIOUS,
-        _around(score.value, score.stderr),
+        Estimate.around(score.value, score.stderr),
         view=subject.link("text", e=subject.probe_example(), h=str(best.head)),
     )
 
@@ -58,7 +58,7 @@ def _induction_heads(subject: Subject) -> Measured:
         f"{best.head}: {stripe.value:.2f} on the token after the earlier copy "
         f"(chance {stripe.null:.2f})",
         True,
-        _around(stripe.value, stripe.stderr),
+        Estimate.around(stripe.value, stripe.stderr),
         view=_on_probe(subject, best),
         note=f"induction heads found: {len(_found(subject).heads)}",
     )
@@ -102,7 +102,7 @@ def _random_tokens(subject: Subject) -> Measured:
     return Measured(
         f"{found.first_copy.value:.2f} nats a token the first time, "
         f"{found.second_copy.value:.2f} the second",
-        drop > 0 and found.second_copy.high < found.first_copy.low,
+        drop > 0 and found.second_copy.below(found.first_copy),
         found.second_copy,
         view=subject.link("text", e=subject.probe_example()),
         note="interval of the second time; nothing but the first copy can help there",
@@ -166,10 +166,6 @@ def _on_probe(subject: Subject, head: InductionHead) -> str:
     example = subject.probe_example()
     length = len(subject.bench.examples(subject.asked)[example].ids)
     return subject.link("text", e=example, h=str(head.head), t=max(0, length - 5))
-
-
-def _around(value: float, stderr: float) -> Estimate:
-    return Estimate(value, stderr, value - 1.96 * stderr, value + 1.96 * stderr)
 
 
 TWO = (

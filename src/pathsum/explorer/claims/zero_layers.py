@@ -47,7 +47,7 @@ def _bigram(subject: Subject) -> Measured:
     return Measured(
         f"loss {value:+.3f} ± {within:.3f} nats from the smoothed bigram table's{here}",
         abs(value) < CLOSE and (drift is None or drift < CLOSE),
-        Estimate(value, within / 1.96, value - within, value + within),
+        Estimate.around(value, within / 1.96),
         view=subject.link("text", e=0),
         note="the loss is from the model's card: on held-out text, when the model was made; the "
         "text itself does not come with the model",

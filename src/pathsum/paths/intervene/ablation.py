@@ -256,5 +256,5 @@ def _check_partners(batches: list[Tokens]) -> None:
         )
 
 
-def _row(name: str, estimate: Estimate) -> tuple[str, float, float, float]:
+def _row(name: str, estimate: Estimate) -> tuple[str, float, float | None, float | None]:
     return name, estimate.value, estimate.low, estimate.high

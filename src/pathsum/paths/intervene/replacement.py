@@ -9,7 +9,6 @@ tested by running the model with the description instead of the head:
 its absence.
 """
 
-import math
 from dataclasses import dataclass
 
 from pathsum.errors import InputError
@@ -273,7 +272,7 @@ def recovered_share(
             f"no share: without {head} the loss is {cost.value:+.2g} nats from the model's, so "
             "there is no cost that a description could recover"
         )
-    if not math.isnan(cost.stderr) and not cost.clear_of_zero:
+    if cost.stderr is not None and not cost.clear_of_zero:
         return None, (
             f"no share: the cost of {head}'s absence, {cost}, is not clearly above zero on "
             "these sequences; more of them, or text on which the head matters, would help"
@@ -281,5 +280,5 @@ def recovered_share(
     return ratio(ablated.total - replaced.total, ablated.total - plain.total), ""
 
 
-def _numbers(estimate: Estimate) -> tuple[float, float, float]:
+def _numbers(estimate: Estimate) -> tuple[float, float | None, float | None]:
     return estimate.value, estimate.low, estimate.high

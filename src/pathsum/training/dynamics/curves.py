@@ -86,8 +86,8 @@ def all_curves(
 
 def _loss_curves(looks: Sequence[SnapshotMetrics], places: Places) -> list[Curve]:
     means = [ratio(look.losses.double().mean(1), torch.ones(len(look.losses))) for look in looks]
-    loss = [(mean.value, mean.stderr) for mean in means]
-    context = [(look.in_context.value, look.in_context.stderr) for look in looks]
+    loss = [(mean.value, mean.stderr_or_nan) for mean in means]
+    context = [(look.in_context.value, look.in_context.stderr_or_nan) for look in looks]
     drop = [(look.repeat_drop, look.repeat_drop_stderr) for look in looks]
     told = "loss on random tokens the first time minus the second"
     return [

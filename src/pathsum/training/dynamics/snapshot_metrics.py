@@ -87,7 +87,7 @@ def measure_snapshot(
             losses, early=places.early, late=places.late, window=places.window
         ),
         repeat_drop=first.value - second.value,
-        repeat_drop_stderr=math.hypot(first.stderr, second.stderr),
+        repeat_drop_stderr=math.hypot(first.stderr_or_nan, second.stderr_or_nan),
         previous_token=_every_head(previous_token, views, probe),
         prefix_matching=_every_head(prefix_matching, views, probe),
         induction=_every_head(induction_stripe, views, probe),
