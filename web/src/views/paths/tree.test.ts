@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { PathValue, Why } from "../../generated/answers";
-import { rowsOf } from "./tree";
+import { csvRows, rowsOf } from "./tree";
 
 const path = (heads: string[], value: number): PathValue => ({
   heads,
@@ -16,7 +16,7 @@ const path = (heads: string[], value: number): PathValue => ({
 
 const why = {
   total: 6.5,
-  remainder: 0.25,
+  remainder: 0.003,
   by_order: [
     { order: 0, value: 1, paths: "1" },
     { order: 1, value: 5, paths: "3" },
@@ -44,5 +44,14 @@ describe("the tree of a prediction", () => {
     const two = of(2, "two heads", "left out");
     expect(two.map((row) => row.label)).toEqual(["L1H1 ← L0H0 ← embed", "L1H1 ← L0H1 ← embed"]);
     expect(two.map((row) => row.start)).toEqual([6, 6.75]);
+  });
+
+  it("never shows the remainder, a relative error, as logits", () => {
+    const leftOut = rowsOf(why, new Set()).find((row) => row.kind === "left out");
+    expect(leftOut?.value).toBeCloseTo(0.25);
+    const saved = csvRows(why);
+    expect(saved.flat()).not.toContain(why.remainder);
+    expect(saved.at(-2)).toEqual(["", "(left out)", 0.25]);
+    expect(saved.at(-1)).toEqual(["", "(logit)", 6.5]);
   });
 });

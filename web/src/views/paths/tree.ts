@@ -49,9 +49,25 @@ export function rowsOf(why: Why, open: ReadonlySet<string>): Row[] {
     if (open.has(key)) rows.push(...headRows(listed, order.value, start, key, open));
     start += order.value;
   }
-  rows.push(plain("left out", "left out", why.remainder, start));
+  rows.push(plain("left out", "left out", leftOut(why), start));
   rows.push(plain("total", "logit", why.total, 0));
   return rows;
+}
+
+/**
+ * What the orders leave out of the total, in logits. (`remainder` compares the total with the model's own logit, as
+ * a relative error without a sign; it belongs in the status line.)
+ */
+const leftOut = (why: Why): number => why.total - why.by_order.reduce((total, order) => total + order.value, 0);
+
+/** The rows of the CSV file: order, path, logit. */
+export function csvRows(why: Why): (string | number)[][] {
+  return [
+    ...why.by_order.map((order) => [order.order, "(all of this order)", order.value]),
+    ...why.paths.map((path) => [path.order, path.text, path.value]),
+    ["", "(left out)", leftOut(why)],
+    ["", "(logit)", why.total],
+  ];
 }
 
 function plain(kind: Row["kind"], label: string, value: number, start: number): Row {
