@@ -108,6 +108,14 @@ def test_every_variant_has_an_atlas(positions: str) -> None:
     assert len(ps.atlas(model, draws=2)) == 6
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    half = ps.construct.induction(n_ctx=40).to(dtype)
+    found = ps.atlas(half, draws=2)
+    assert found["L0H0"].kind == "previous token" and found["L1H0"].kind == "induction"
+    assert found.to_dict() == ps.atlas(half.to(torch.float32), draws=2).to_dict()
+
+
 def test_models_that_have_none() -> None:
     with pytest.raises(InputError, match="no layers"):
         ps.atlas(ps.random_model(CONFIG.replace(n_layers=0)))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -5,9 +6,11 @@ import torch
 
 import pathsum as ps
 from pathsum.cli.main import main
-from pathsum.errors import InputError
+from pathsum.errors import HeadError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.heads.induction_record import Induction
+from pathsum.model import Weights
+from pathsum.model.store import MemoryStore
 from pathsum.result import schema
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
@@ -46,6 +49,38 @@ def test_random_models_have_none() -> None:
     found = ps.induction(ps.random_model(CONFIG), draws=4)
     assert found.heads == ()
     assert "no head's stripe reaches 0.3" in found.why_none
+
+
+@pytest.mark.parametrize("matrix", ["W_O", "W_V"])
+def test_a_head_that_writes_nothing_is_not_an_induction_head(matrix: str) -> None:
+    """It attends like one, but with a zero OV it moves no token."""
+    built = ps.construct.induction(n_ctx=40)
+    tensors = {name: tensor.clone() for name, tensor in built.weights.items()}
+    tensors[f"layers.1.{matrix}"][0] = 0.0
+    silent = dataclasses.replace(built, weights=Weights(built.config, MemoryStore(tensors)))
+    found = ps.induction(silent, draws=3)
+    assert found.heads == () and found.best_stripe > 0.9
+    why = f"L1H0 attends like one (stripe 1.00) but writes nothing: its {matrix} is zero"
+    assert why in found.why_none and why in found.to_table().note
+    assert found.rejected == {"L1H0": why.removeprefix("L1H0 ")}
+    with pytest.raises(HeadError, match=f"L1H0 is not an induction head of .*its {matrix} is zero"):
+        _ = found["L1H0"]
+    with pytest.raises(HeadError, match=r"L0H0 is not an induction head of .*has a stripe of 0\.0"):
+        _ = found["L0H0"]
+    assert ps.atlas(silent, draws=3)["L1H0"].kind != "induction"
+
+
+def test_a_head_is_found_by_its_name() -> None:
+    found = ps.induction(ps.construct.induction(n_ctx=40), draws=3)
+    assert found["L1H0"] is found[1, 0] is found.heads[0]
+    with pytest.raises(HeadError, match="L7H0"):
+        _ = found["L7H0"]
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    half = ps.construct.induction(n_ctx=40).to(torch.float16)
+    wide = half.to(torch.float32)
+    assert ps.induction(half, draws=3).to_dict() == ps.induction(wide, draws=3).to_dict()
 
 
 def test_the_record_has_a_schema() -> None:

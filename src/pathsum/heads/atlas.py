@@ -28,7 +28,7 @@ from pathsum.heads.kinds.word_piece import (
     WORD_PIECE_BY_WEIGHTS,
     word_piece_scores,
 )
-from pathsum.heads.layer_view import RandomFrames, layer_views, random_heads
+from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_views, random_heads
 from pathsum.heads.probe import DRAWS, repeats_probe
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import ALPHA, MIXED, UNKNOWN, HeadEvidence, Verdict, judge
@@ -181,6 +181,7 @@ def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress
     edges and putting ideal patterns in place.
     """
     require_heads(model)
+    model = in_full_precision(model)
     frames = RandomFrames(model, DRAWN, seed)
     scores = _data_scores(model, draws, seed, frames, progress)
     for more in (word_piece_scores(model, frames, seed), weight_scores(model, frames, seed)):

@@ -13,7 +13,12 @@ from pathsum.heads.induction_record import Induction, InductionHead, Mechanism
 from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE, measure
 from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
 from pathsum.heads.kinds.previous_token import measure as previous_token
-from pathsum.heads.layer_view import RandomFrames, layer_views, random_heads
+from pathsum.heads.layer_view import (
+    RandomFrames,
+    in_full_precision,
+    layer_views,
+    random_heads,
+)
 from pathsum.heads.partners import PartnerEdge, candidates, cut_edges
 from pathsum.heads.probe import repeats_probe
 from pathsum.heads.repeat_loss import copy_losses, second_copy, two_copies
@@ -47,12 +52,20 @@ def induction(
     >>> by_q.heads[0].mechanism
     'Q-composition'
     """
+    model = in_full_precision(model)
     probe = repeats_probe(model, draws, seed)
     trace = model.trace(probe.tokens)
     scores, previous = first_look(trace, probe, seed)
     threshold = INDUCTION_STRIPE.info.threshold
-    found = [head for head, (stripe, _) in scores.items() if stripe.passes(threshold, ALPHA)]
-    best = max((stripe.value for stripe, _ in scores.values()), default=0.0)
+    stripes = {head: stripe for head, (stripe, _) in scores.items()}
+    candidates = [head for head, stripe in stripes.items() if stripe.passes(threshold, ALPHA)]
+    rejected = {
+        head: f"attends like one (stripe {stripes[head].value:.2f}) but writes nothing: {why}"
+        for head in candidates
+        if (why := _why_silent(model, head))
+    }
+    found = [head for head in candidates if head not in rejected]
+    best = max((stripe.value for stripe in stripes.values()), default=0.0)
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
         composed = composition(model)
@@ -64,10 +77,12 @@ def induction(
     return Induction(
         model=model.name,
         heads=tuple(heads),
-        why_none="" if heads else _why_none(model, best, threshold),
+        why_none="" if heads else _why_none(model, best, threshold, rejected),
+        rejected={str(head): why for head, why in rejected.items()},
         first_copy=first,
         second_copy=second,
         best_stripe=best,
+        stripes={str(head): stripe.value for head, stripe in stripes.items()},
         note=f"{draws} draws of {probe.length} random tokens, {probe.repeats} times",
     )
 
@@ -199,7 +214,16 @@ def _evidence(
     return tuple(told)
 
 
-def _why_none(model: Model, best: float, threshold: float) -> str:
+def _why_silent(model: Model, name: HeadId) -> str:
+    """Why a head moves nothing from source to destination; empty if it moves something."""
+    head = model.head(name)
+    for matrix, weight in (("W_O", head.W_O), ("W_V", head.W_V)):
+        if not bool(weight.any()):
+            return f"its {matrix} is zero"
+    return "" if bool((head.W_V @ head.W_O).any()) else "its OV = W_V W_O is zero"
+
+
+def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:
     layers = model.config.n_layers
     if layers == 0:
         return "No induction: this model has no layers, so no position knows of another."
@@ -209,6 +233,8 @@ def _why_none(model: Model, best: float, threshold: float) -> str:
             "never with what stood before it; to find what followed, a head must read another "
             f"head below it. The best stripe is {best:.3f}."
         )
+    if rejected:
+        return "No induction: " + "; ".join(f"{head} {why}" for head, why in rejected.items()) + "."
     return (
         f"No induction: no head's stripe reaches {threshold} with p ≤ {ALPHA} "
         f"(the best is {best:.3f})."

@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pathsum.errors import HeadError
+from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
 from pathsum.heads.partners import PartnerEdge
 from pathsum.heads.score import Score
-from pathsum.model import HeadId
+from pathsum.heads.verdicts import ALPHA
+from pathsum.model import HeadId, HeadName
+from pathsum.names import parse_head
 from pathsum.paths import Estimate
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.p_value import ProbabilityColumn
@@ -73,15 +77,38 @@ class InductionHead(Record, kind="induction-head"):
 
 @dataclass(frozen=True, eq=False)
 class Induction(Record, kind="induction"):
-    """What `induction` found: heads, or why there are none; loss on the first and second copy."""
+    """The induction heads of a model, or why it has none; `found["L1H4"]` is one of them.
+
+    `rejected` says, per head, why one that attends like an induction head is not one; `stripes` is
+    every head's induction stripe. `first_copy` and `second_copy` are the losses on repeated random
+    tokens.
+    """
 
     model: str
     heads: tuple[InductionHead, ...]
     why_none: str
+    rejected: dict[str, str]
+    stripes: dict[str, float]
     first_copy: Estimate
     second_copy: Estimate
     best_stripe: float
     note: str
+
+    def __getitem__(self, name: HeadName) -> InductionHead:
+        head = parse_head(name)
+        for found in self.heads:
+            if found.head == head:
+                return found
+        label = str(head)
+        if label not in self.stripes:
+            raise HeadError(
+                f"{self.model} has no head {label}; its heads are {_span(self.stripes)}"
+            )
+        why = self.rejected.get(label) or (
+            f"has a stripe of {self.stripes[label]:.2f}, and an induction head needs at least "
+            f"{INDUCTION_STRIPE.info.threshold} with p ≤ {ALPHA}"
+        )
+        raise HeadError(f"{label} is not an induction head of {self.model}: it {why}")
 
     def to_table(self) -> Table:
         """One row a head."""
@@ -112,6 +139,12 @@ class Induction(Record, kind="induction"):
             "λ: eigenvalue positivity of OV, and of QK through the partner; cost: nats on the "
             "second copy without the head; recovered: of that, by the ideal pattern"
         )
-        notes = (self.why_none, read if self.heads else "", losses, self.note)
+        rejected = [f"{head} {why}" for head, why in self.rejected.items()] if self.heads else []
+        notes = (self.why_none, *rejected, read if self.heads else "", losses, self.note)
         note = "\n".join(filter(None, notes))
         return Table(columns, rows, title=f"induction in {self.model}", note=note)
+
+
+def _span(heads: dict[str, float]) -> str:
+    labels = list(heads)
+    return f"{labels[0]} to {labels[-1]}" if labels else "none: it has no layers"

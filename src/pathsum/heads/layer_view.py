@@ -61,6 +61,15 @@ def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
         )
 
 
+def in_full_precision(model: Model) -> Model:
+    """The model itself, or in float32 if it is in half precision.
+
+    Eigenvalues have no half-precision kernel, and small scores would drown in rounding.
+    """
+    half = model.weights.W_E.dtype in (torch.float16, torch.bfloat16)
+    return model.to(torch.float32) if half else model
+
+
 def centered_unembedding(model: Model) -> Float[Tensor, "d vocab"]:
     """W_U as the logits read it, the vocabulary's mean removed."""
     W_U = folded_unembedding(model.weights)[0]
