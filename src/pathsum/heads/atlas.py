@@ -52,13 +52,17 @@ INFOS: tuple[ScoreInfo, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class HeadEntry(Record, kind="atlas-head"):
-    """One head: its scores by name, its kind, all kinds that it is, evidence for and against."""
+    """One head: its scores by name, its kind, all kinds that it is, and the evidence.
+
+    `against` is the part of the evidence that speaks against a kind.
+    """
 
     head: HeadId
     kind: str
     kinds: tuple[str, ...]
     scores: dict[str, Score]
     evidence: tuple[str, ...]
+    against: tuple[str, ...]
 
     def value(self, score: str) -> float | None:
         """A score's value; None where this head has no such score."""
@@ -200,7 +204,10 @@ def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress
             said = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
             verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, said))
     entries = tuple(
-        HeadEntry(head, verdicts[head].kind, verdicts[head].kinds, named, verdicts[head].evidence)
+        HeadEntry(
+            *(head, verdicts[head].kind, verdicts[head].kinds, named),
+            *(verdicts[head].evidence, verdicts[head].against),
+        )
         for head, named in scores.items()
     )
     absent = {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}

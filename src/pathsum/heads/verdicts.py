@@ -130,11 +130,15 @@ CLAIMS: tuple[Claim, ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a head is called, all kinds that it is, and the evidence for and against."""
+    """What a head is called, all kinds that it is, and the evidence for and against.
+
+    `against` repeats what speaks against a kind that data suggest; `evidence` holds it too.
+    """
 
     kind: str
     kinds: tuple[str, ...]
     evidence: tuple[str, ...]
+    against: tuple[str, ...]
 
 
 def judge(known: HeadEvidence, infos: Mapping[str, ScoreInfo]) -> Verdict:
@@ -142,6 +146,7 @@ def judge(known: HeadEvidence, infos: Mapping[str, ScoreInfo]) -> Verdict:
     kinds: list[str] = []
     doubtful: list[str] = []
     evidence: list[str] = []
+    against: list[str] = []
     for claim in CLAIMS:
         score = known.scores.get(claim.score)
         if score is None:
@@ -153,8 +158,9 @@ def judge(known: HeadEvidence, infos: Mapping[str, ScoreInfo]) -> Verdict:
         (kinds if finding.holds else doubtful).append(claim.kind)
         word = "agree" if finding.holds else "do not agree"
         evidence.append(f"{claim.kind}: {score}; weights {word}: {finding.because}")
+        against += [] if finding.holds else evidence[-1:]
     resting = known.scores["first_token"]
     if resting.passes(infos["first_token"].threshold, ALPHA):
         evidence.append(f"rests on the first token: {resting}")
     kind = kinds[0] if kinds else MIXED if doubtful else UNKNOWN
-    return Verdict(kind, tuple(kinds), tuple(evidence))
+    return Verdict(kind, tuple(kinds), tuple(evidence), tuple(against))

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import Token, find_token, token_of
+from pathsum.circuits.tokens.token import Token, find_token, token_frequencies, token_of
 from pathsum.circuits.tokens.token_basis import embeddings_of, require_heads, unembed_through
 from pathsum.circuits.trigrams.evidence import Ids, gather_evidence
+from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
 from pathsum.model import Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
@@ -28,6 +29,16 @@ WIDTH = 8
 """Destinations and outs of a source looked at, each at least half as strong as the best."""
 CLEAR = 0.5
 """Nats by which the direct path must speak for a corner of a rectangle, or against it."""
+
+
+FREQUENCY_POWER = 0.1
+
+
+def source_weights(model: Model) -> Float[Tensor, " vocab"]:
+    """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
+    if model.token_counts is None:
+        return torch.ones(model.config.d_vocab, dtype=torch.float64)
+    return token_frequencies(model) ** FREQUENCY_POWER
 
 
 class Triple(NamedTuple):
@@ -64,7 +75,7 @@ class Bug(Record, kind="bug"):
     """A cross term and the two correct triples that force it.
 
     `told_by` says who knows which corners are right: held-out text, a given list, or the model's
-    direct path.
+    direct path. `score` and `pattern` are those of a `SkipTrigram`.
     """
 
     head: str
@@ -73,6 +84,8 @@ class Bug(Record, kind="bug"):
     out: Token
     attention: float
     effect: float
+    score: float
+    pattern: Pattern
     because: tuple[Cause, Cause]
     told_by: Literal["text", "list", "direct path"]
 
@@ -252,6 +265,7 @@ def _crossings(
     """Wrong corners that have a right one in their row and a right one in their column."""
     forced = wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
     source = token_of(model, rectangle.source)
+    common = float(source_weights(model)[rectangle.source])
 
     def token(ids: Tensor, at: int) -> Token:
         return token_of(model, int(ids[at]))
@@ -262,14 +276,17 @@ def _crossings(
         other_out = int(right[row].nonzero()[0])
         other_destination = int(right[:, column].nonzero()[0])
         here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
+        attention, effect = float(rectangle.attention[row]), float(rectangle.effect[column])
         found.append(
             Bug(
                 head=rectangle.head,
                 source=source,
                 destination=here,
                 out=out,
-                attention=float(rectangle.attention[row]),
-                effect=float(rectangle.effect[column]),
+                attention=attention,
+                effect=effect,
+                score=attention * effect * common,
+                pattern=pattern_of(model.tokenizer, source.id, here.id, out.id),
                 because=(
                     Cause(source, here, token(rectangle.outs, other_out)),
                     Cause(source, token(rectangle.destinations, other_destination), out),

@@ -32,7 +32,6 @@ from pathsum.circuits.tokens.token import (
     hidden_note,
     joined,
     resolve_k,
-    token_frequencies,
     token_of,
 )
 from pathsum.circuits.tokens.token_basis import (
@@ -41,14 +40,12 @@ from pathsum.circuits.tokens.token_basis import (
     require_heads,
 )
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
-from pathsum.circuits.trigrams.bugs import Bug, Triple, find_bugs
+from pathsum.circuits.trigrams.bugs import Bug, Triple, find_bugs, source_weights
 from pathsum.circuits.trigrams.evidence import Evidence, gather_evidence
 from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-
-FREQUENCY_POWER = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +228,7 @@ def _strongest(
     qk = token_qk(model, head.id, offset=offset)
     # For each source the destination that attends most: the row maxima of the transpose.
     best = extremes.argmax_rows(Factored(qk.B.mT[ids], qk.A[ids].mT))
-    p = token_frequencies(model) if model.token_counts is not None else torch.ones(len(shown))
-    common = p.to(best.values)[ids] ** FREQUENCY_POWER
+    common = source_weights(model).to(best.values)[ids]
     weight = best.values.clamp(min=0) * common
     ov = token_ov(model, head.id)
     top = extremes.topk(Factored(ov.A[ids] * weight[:, None], ov.B[:, ids]), k)
