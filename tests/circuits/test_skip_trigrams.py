@@ -13,6 +13,7 @@ from pathsum.circuits.tokens.token import token_of
 from pathsum.circuits.trigrams.bug_cost import removed
 from pathsum.circuits.trigrams.bugs import Bug, Cause
 from pathsum.circuits.trigrams.evidence import gather_evidence
+from pathsum.circuits.trigrams.trigram_patterns import Pattern
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.model.reads import folded_unembedding
@@ -165,7 +166,7 @@ def test_what_is_removed_sums_to_what_the_head_put_there(norm: str):
             for out in range(7):
                 tokens = [token_of(model, t) for t in (source, destination, out)]
                 because = (Cause(*tokens), Cause(*tokens))
-                bug = Bug("L0H1", *tokens, 0.0, 0.0, because, "list")
+                bug = Bug("L0H1", *tokens, 0.0, 0.0, 0.0, Pattern.OTHER, because, "list")
                 total[..., out] += removed(trace, bug)
     assert torch.allclose(total, own)
 
