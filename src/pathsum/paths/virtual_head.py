@@ -16,7 +16,7 @@ from pathsum.errors import InputError, PathError
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.paths.path_sum import PathSum, expand_logits
-from pathsum.result import Column, Record, Table, text_column
+from pathsum.result import Column, Record, Table, text_column, token_column
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import HeadPattern, Logits
 
@@ -40,7 +40,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
     def to_table(self) -> Table:
         """One pair a row."""
         rows = tuple((pair.source.text, pair.out.text, pair.effect) for pair in self.pairs)
-        columns = (text_column("attending to"), text_column("raises"), Column("by", "+.3f"))
+        columns = (token_column("attending to"), token_column("raises"), Column("by", "+.3f"))
         return Table(columns, rows, title=f"{self.head}: what it does to tokens")
 
 

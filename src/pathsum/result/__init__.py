@@ -11,7 +11,7 @@ from pathsum.result.options import parse_choice, parse_option
 from pathsum.result.progress import Progress, silent
 from pathsum.result.record import Record, records
 from pathsum.result.schema import schema, schemas
-from pathsum.result.table import Column, Table, prose_column, text_column
+from pathsum.result.table import Column, Table, prose_column, text_column, token_column
 
 __all__ = [
     "Column",
@@ -28,4 +28,5 @@ __all__ = [
     "schemas",
     "silent",
     "text_column",
+    "token_column",
 ]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rich.console import Console, RenderableType
 
 from pathsum.result.encode import jsonable
-from pathsum.result.table import Cell, Column, Table, text_column
+from pathsum.result.table import Cell, Table, prose_column, text_column
 
 _RECORDS: dict[str, type["Record"]] = {}
 
@@ -58,14 +58,14 @@ class Record:
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def to_table(self) -> Table:
-        """The record as a table; by default its plain fields, one a row."""
+        """The record as a table; by default its plain fields, one per row."""
         rows: list[tuple[Cell, ...]] = []
         for name in _public_fields(self):
             value = getattr(self, name)
             if value is None or isinstance(value, bool | int | float | str):
                 rows.append((name.replace("_", " "), value))
         return Table(
-            columns=(text_column(""), Column("value", align="left")),
+            columns=(text_column(""), prose_column("value")),
             rows=tuple(rows),
             title=self.record_kind.replace("-", " "),
         )

@@ -1,14 +1,22 @@
-"""A plain table: named columns, rows of values, and views of it for terminal, page and file."""
+"""A plain table: named columns, rows of values, and views of it for terminal, page and file.
+
+In a terminal that is too narrow, sentences wrap and tokens are shortened with an ellipsis; if that
+is not enough, whole columns are left out, the last first, and a note names them. A number or a
+label that is shown is never cut.
+"""
 
 import csv
 import html
 import io
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rich import box
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -19,13 +27,18 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, how its numbers are written, and what they are measured in."""
+    """A column: its name, how its numbers are written, and what they are measured in.
+
+    `fit` is what happens to its cells where the terminal is narrow: "whole" cells (numbers and
+    labels) are shown in full or not at all, "shorten" ends them with an ellipsis, "wrap" breaks
+    them between words.
+    """
 
     name: str
     format: str = ".3f"
     unit: str = ""
     align: Literal["left", "right"] = "right"
-    wrap: Literal["never", "words"] = "never"
+    fit: Literal["whole", "shorten", "wrap"] = "whole"
 
     @property
     def heading(self) -> str:
@@ -52,20 +65,25 @@ class Column:
 
 
 def text_column(name: str) -> Column:
-    """A column of names or tokens: aligned to the left, never broken."""
+    """A column of labels, such as heads, paths and kinds: left-aligned, never cut."""
     return Column(name, align="left")
 
 
+def token_column(name: str) -> Column:
+    """A column of tokens or pieces of text: left-aligned, shortened with an ellipsis if need be."""
+    return Column(name, align="left", fit="shorten")
+
+
 def prose_column(name: str) -> Column:
-    """A column of sentences, broken between words where the terminal is narrow."""
-    return Column(name, align="left", wrap="words")
+    """A column of sentences: left-aligned, wrapped between words."""
+    return Column(name, align="left", fit="wrap")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that a record makes of itself.
+    """The table view of a record.
 
-    `note` stands below the table and says what a reader must know to read the numbers right.
+    `note` is printed below the table: what a reader needs to know to interpret the numbers.
     """
 
     columns: tuple[Column, ...]
@@ -79,7 +97,7 @@ class Table:
                 raise AssertionError(f"{len(self.columns)} columns and a row of {len(row)} cells")
 
     def to_dicts(self) -> list[dict[str, Cell]]:
-        """One dictionary a row, keyed by column name."""
+        """One dictionary per row, keyed by column name."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
@@ -110,23 +128,131 @@ class Table:
             f"<tbody>{body}</tbody></table>{note}</div>"
         )
 
-    def __rich__(self) -> Group:
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        for column in self.columns:
-            never = column.wrap == "never"
-            table.add_column(
-                Text(column.stacked_heading),
-                justify=column.align,
-                no_wrap=never,
-                overflow="fold",
-            )
-        for row in self.rows:
-            # Text, not str: a token may contain what rich would read as markup.
-            cells = zip(self.columns, row, strict=True)
-            table.add_row(*(Text(column.write(cell)) for column, cell in cells))
-        above = [Text(self.title, style="bold"), Text()] if self.title else []
-        below = [Text(), Text(self.note, style="italic")] if self.note else []
-        return Group(*above, table, *below)
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        layout = fit_columns(self, options.max_width)
+        if self.title:
+            yield Text(self.title, style="bold")
+            yield Text()
+        yield _rich_table(self, layout)
+        notes = [note for note in (self.note, layout.note) if note]
+        if notes:
+            yield Text()
+            yield from (Text(note, style="italic") for note in notes)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a table are shown (the first ones), how wide, and which are left out."""
+
+    widths: tuple[int, ...]
+    left_out: tuple[str, ...]
+    needed: int
+
+    @property
+    def note(self) -> str:
+        """A sentence that names the columns left out and says how to see them."""
+        if not self.left_out:
+            return ""
+        names = ", ".join(self.left_out)
+        columns = "column" if len(self.left_out) == 1 else "columns"
+        return (
+            f"{columns} left out for lack of width: {names} "
+            f"(use --json, or a terminal at least {self.needed} wide)"
+        )
+
+
+def fit_columns(table: Table, width: int) -> Layout:
+    """Choose the columns that fit into `width` and their widths."""
+    written = [
+        [column.write(row[place]) for row in table.rows]
+        for place, column in enumerate(table.columns)
+    ]
+    natural = [
+        max(_heading_width(column), *(_widest(cell.split("\n")) for cell in cells), 1)
+        for column, cells in zip(table.columns, written, strict=True)
+    ]
+    least = [
+        min(wide, max(_heading_width(column), _least_width(column, cells)))
+        for wide, column, cells in zip(natural, table.columns, written, strict=True)
+    ]
+    shown = len(natural)
+    while shown > 1 and _total_width(least[:shown]) > width:
+        shown -= 1
+    # Text gives way first; labels break only where that is not enough.
+    fits = [column.fit for column in table.columns]
+    firm = [w if fit == "whole" else l for w, l, fit in zip(natural, least, fits, strict=True)]
+    floor = firm if _total_width(firm[:shown]) <= width else least
+    widths = _shrink(natural[:shown], floor[:shown], width)
+    left_out = tuple(column.heading or "(no name)" for column in table.columns[shown:])
+    return Layout(tuple(widths), left_out, _total_width(least))
+
+
+# What a column is shrunk to before another one is left out. Labels are that long only if they are
+# paths or edges, and these break between their parts.
+_LEAST_WIDTHS = {"shorten": 8, "wrap": 18, "whole": 24}
+_LABEL_PARTS = re.compile(r"(?<=[→·⊗,] )|(?<=[→·])(?! )|(?<= )(?=[(\[])")
+
+
+def _least_width(column: Column, cells: list[str]) -> int:
+    least = _LEAST_WIDTHS[column.fit]
+    if column.fit != "whole":
+        return least
+    return max([least, *(_widest(_LABEL_PARTS.split(cell)) for cell in cells)])
+
+
+def _shrink(natural: list[int], least: list[int], width: int) -> list[int]:
+    """Natural widths, the widest reduced first until all fit or none may shrink further."""
+    widths = list(natural)
+    while _total_width(widths) > width:
+        shrinkable = [place for place, wide in enumerate(widths) if wide > least[place]]
+        if not shrinkable:
+            break
+        widths[max(shrinkable, key=lambda place: widths[place])] -= 1
+    return widths
+
+
+def _total_width(widths: list[int]) -> int:
+    """With a space of padding after each column and one between columns."""
+    return sum(widths) + 2 * len(widths) - 1
+
+
+def _widest(lines: list[str]) -> int:
+    return max(map(cell_len, lines), default=0)
+
+
+def _heading_width(column: Column) -> int:
+    return _widest(column.stacked_heading.split("\n"))
+
+
+def _rich_table(table: Table, layout: Layout) -> RichTable:
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column, width in zip(table.columns, layout.widths, strict=False):
+        rich.add_column(
+            Text(column.stacked_heading),
+            justify=column.align,
+            no_wrap=column.fit == "shorten",
+            overflow="ellipsis" if column.fit == "shorten" else "fold",
+            width=width,
+        )
+    for row in table.rows:
+        cells = zip(table.columns, row, layout.widths, strict=False)
+        rich.add_row(*(_rich_cell(column, cell, width) for column, cell, width in cells))
+    return rich
+
+
+def _rich_cell(column: Column, cell: Cell, width: int) -> Text:
+    """Text, not str: a token may contain what rich would read as markup."""
+    text = column.write(cell)
+    if column.fit != "whole" or cell_len(text) <= width:
+        return Text(text)
+    lines = [""]
+    for part in _LABEL_PARTS.split(text):
+        if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return Text("\n".join(line.rstrip() for line in lines))
 
 
 # Not every page that shows a table gives its cells room.

@@ -14,7 +14,7 @@ import torch
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model import Model
 from pathsum.model.storage import write_together
-from pathsum.result import Progress, Record, Table, silent, text_column
+from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus, Tokenizer
 from pathsum.text.cache import locked
@@ -87,7 +87,7 @@ class TrainingRun(Record, kind="training-run"):
             )
         )
         rows.append(("folder", self.folder))
-        return Table((text_column("trained"), text_column(self.name)), tuple(rows))
+        return Table((text_column("trained"), prose_column(self.name)), tuple(rows))
 
 
 def train(

@@ -30,7 +30,7 @@ from pathsum.model import Model
 from pathsum.model.head import token_basis_note
 from pathsum.model.reads import fold_bias
 from pathsum.model.sequences import Text, split
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
 BLOCK_BYTES = 32 << 20
 """Logits that are held at a time."""
@@ -59,7 +59,7 @@ class Continuations(Record, kind="continuations"):
         """The likeliest next tokens."""
         rows = tuple((each.token.text, each.value) for each in self.likely)
         title = f"after {self.token} (entropy {self.entropy:.2f} nats)"
-        columns = (text_column("next"), Column("probability", ".4f"))
+        columns = (token_column("next"), Column("probability", ".4f"))
         return Table(columns, rows, title=title, note=self.note)
 
 
@@ -83,8 +83,8 @@ class Bigram(Record, kind="bigram"):
             return self.fit.to_table()
         rows = tuple((r.token.text, r.next.text, r.probability, r.entropy) for r in self.certain)
         columns = (
-            text_column("token"),
-            text_column("next"),
+            token_column("token"),
+            token_column("next"),
             Column("probability"),
             Column("entropy", unit="nats"),
         )

@@ -28,7 +28,7 @@ from pathsum.circuits.tokens.token_basis import (
     unembed_through,
 )
 from pathsum.model import HeadName, Model, Path
-from pathsum.result import Column, Record, Table, text_column
+from pathsum.result import Column, Record, Table, token_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class Effect(Record, kind="ov-effect"):
         pairs = zip(self.raises, self.lowers, strict=True)
         rows = tuple((up.token.text, up.value, down.token.text, down.value) for up, down in pairs)
         columns = (
-            text_column("raises"),
+            token_column("raises"),
             Column("by", "+.3f"),
-            text_column("lowers"),
+            token_column("lowers"),
             Column("by ", "+.3f"),
         )
         title = f"{self.head}: attending to {self.source} (its own logit {self.own:+.3f})"

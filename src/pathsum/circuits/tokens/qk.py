@@ -30,7 +30,7 @@ from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model, Path
 from pathsum.model.reads import fold_bias, fold_read
 from pathsum.model.rotary import rotate
-from pathsum.result import Column, Record, Table, text_column
+from pathsum.result import Column, Record, Table, token_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,9 @@ class Attention(Record, kind="qk-attention"):
         pairs = zip(self.attends_to, self.attended_by, strict=True)
         rows = tuple((to.token.text, to.value, by.token.text, by.value) for to, by in pairs)
         columns = (
-            text_column("attends to"),
+            token_column("attends to"),
             Column("score", "+.3f"),
-            text_column("attended by"),
+            token_column("attended by"),
             Column("score ", "+.3f"),
         )
         title = f"{self.head}: {self.token} as destination, and as source"

@@ -23,7 +23,7 @@ from pathsum.circuits.tokens.token_basis import embeddings_of, require_heads, un
 from pathsum.circuits.trigrams.evidence import Ids, gather_evidence
 from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
 from pathsum.model import Model
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8
 """Destinations and outs of a source looked at, each at least half as strong as the best."""
@@ -103,11 +103,11 @@ class Bugs(Record, kind="bugs"):
         """One row a bug, with the triples that force it."""
         columns = (
             text_column("head"),
-            text_column("bug"),
+            token_column("bug"),
             Column("QK", ".1f"),
             Column("OV", ".1f"),
-            text_column("forced by"),
-            text_column("and"),
+            token_column("forced by"),
+            token_column("and"),
         )
         rows = tuple(
             (bug.head, str(bug), bug.attention, bug.effect, *map(str, bug.because))

@@ -45,7 +45,7 @@ from pathsum.circuits.trigrams.evidence import Evidence, gather_evidence
 from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.sequences import Text, split
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +92,9 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
     def to_table(self) -> Table:
         """One row a triple."""
         seen = any(triple.evidence is not None for triple in self.triples)
-        columns = [text_column(name) for name in ("head", "source", "dest", "out")]
+        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
         columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
-        columns += [text_column("pattern"), text_column("bug")]
+        columns += [text_column("pattern"), token_column("bug")]
         columns += [Column("n"), Column("lift", ".1f")] if seen else []
         rows = tuple(_row(triple, seen) for triple in self.triples)
         told = "score = QK (attention) · OV (effect) · p(source)^0.1"

@@ -9,7 +9,7 @@ from pathsum.paths.explain.search import TopPaths
 from pathsum.paths.explain.target import PositionName, TokenName, Versus
 from pathsum.paths.explain.toward import Toward
 from pathsum.paths.path_sum import expand_logits
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 SHOWN = 10
 
@@ -57,7 +57,7 @@ class PathsAnswer(Record, kind="paths"):
         columns = (
             text_column("source"),
             Column("position"),
-            text_column("token"),
+            token_column("token"),
             Column("logit", "+.3f"),
         )
         return Table(columns, tuple(rows), title="by source and token")

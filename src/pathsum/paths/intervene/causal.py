@@ -21,7 +21,7 @@ from pathsum.paths.intervene.edited import EditedTrace
 from pathsum.paths.intervene.edits import Edge, HeadRead, LogitsRead, Message, MlpRead, Side, Writer
 from pathsum.paths.intervene.interventions import edited_logits, run_edited
 from pathsum.paths.intervene.patching import check_runs, parse_patch, patch, written_by
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.result.table import Cell
 
@@ -175,7 +175,7 @@ class PatchEffect(Record, kind="patch-effect"):
         columns = (
             text_column(""),
             Column("value", ".4f"),
-            text_column("predicts"),
+            token_column("predicts"),
             Column("probability"),
         )
         note = (

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.result import Record, Table, text_column
+from pathsum.result import Record, Table, prose_column, text_column
 from pathsum.result.estimate import student
 
 FEWEST = 6
@@ -64,7 +64,7 @@ class PhaseChange(Record, kind="phase-change"):
             ("level", f"{self.before:.3f} before, {self.after:.3f} after"),
             ("fit", f"explains {self.explained:.1%}; {self.evidence:.0f} in BIC over a line"),
         )
-        return Table((text_column("change of"), text_column(self.curve)), rows, note=self.about)
+        return Table((text_column("change of"), prose_column(self.curve)), rows, note=self.about)
 
 
 @dataclass(frozen=True)
