@@ -64,3 +64,12 @@ def distance(found: Tensor, expected: Tensor) -> float:
     if not gaps.numel():
         return 0.0
     return float(torch.maximum(gaps.amin(-1).amax(), gaps.amin(-2).amax()))
+
+
+def rounding(f: Factored) -> Tensor:
+    """How far two computed values of each entry of `A @ B` may differ: k eps Σ|terms|.
+
+    Summing r products in any order, fused or not, is off by at most r/2 eps Σ|terms|.
+    """
+    size = f.A.abs() @ f.B.abs()
+    return (f.rank_bound + 1) * torch.finfo(f.dtype).eps * size

@@ -5,7 +5,7 @@ import torch
 from tests.algebra.factors import gaussian, integers
 
 from pathsum.algebra import Factored, argmax_rows, extremes, row_ranks, topk
-from pathsum.algebra.blocks import block_shape, length_bounds
+from pathsum.algebra.extremes import block_shape, length_bounds
 from pathsum.errors import InputError
 
 
@@ -111,21 +111,31 @@ def test_factors_that_are_not_finite_are_refused(bad: float, side: str) -> None:
         lambda: argmax_rows(f),
         lambda: row_ranks(f, torch.zeros(4, dtype=torch.long)),
     ):
-        with pytest.raises(InputError, match="hold NaN or infinite numbers: .*cannot be ordered"):
+        with pytest.raises(InputError, match="contain NaN or infinity, so .* cannot be ordered"):
             call()
 
 
-def test_products_that_are_no_numbers_are_refused() -> None:
-    # Finite in float32, and their product is infinity minus infinity.
-    f = Factored(torch.tensor([[1e30, 1e30]]), torch.tensor([[1.0, 1e30], [1.0, -1e30]]))
+# Finite in float32; their product is inf − inf, which is NaN, or with fused multiply-add inf.
+CANCELING = ([[1e30, 1e30]], [[1.0, 1e30], [1.0, -1e30]])
+TO_INFINITY = ([[1e30, 1.0]], [[1.0, 1e30], [1.0, 1.0]])
+TO_MINUS_INFINITY = ([[1e30, 1.0]], [[1.0, -1e30], [1.0, 1.0]])
+
+
+@pytest.mark.parametrize("values", [CANCELING, TO_INFINITY, TO_MINUS_INFINITY])
+def test_products_that_overflow_are_rejected(values: tuple[list[list[float]], ...]) -> None:
+    f = Factored(*map(torch.tensor, values))
     for call in (
         lambda: topk(f, 1),
+        lambda: topk(f, 1, largest=False),
         lambda: argmax_rows(f),
         lambda: row_ranks(f, torch.zeros(1, dtype=torch.long)),
     ):
-        with pytest.raises(InputError, match="not a number: finite factors overflowed"):
+        with pytest.raises(InputError, match=r"overflow torch.float32: .* or use float64"):
             call()
-    assert f.to(torch.float64).topk(1).columns.item() == 0
+    double = f.to(torch.float64)
+    assert double.topk(1).columns.item() == int(double.dense().argmax())
+    # Larger by far than any entry of a model, and still allowed.
+    assert Factored(f.A[:, :1] * 1e4, f.B[:1, :1]).topk(1).values.item() == pytest.approx(1e34)
 
 
 def test_ranks_need_a_column_for_each_row() -> None:

@@ -80,7 +80,7 @@ def test_refuses_operations_that_do_not_fit() -> None:
         f + f.T
     with pytest.raises(InputError, match=r"batch dimensions \[2\] and \[3\] do not fit"):
         f * torch.ones(3, dtype=torch.float64)
-    with pytest.raises(InputError, match="a trace was asked of a 4 × 5 matrix"):
+    with pytest.raises(InputError, match="a trace was requested of a 4 × 5 matrix"):
         f.trace()
     with pytest.raises(InputError, match="addresses 2 batch dimensions and there are 1"):
         f[0, 1]

@@ -161,11 +161,13 @@ def test_what_no_rotation_moves_is_no_surprise() -> None:
 
 def test_traces_that_do_not_fit_are_refused() -> None:
     one, two = torch.tensor(1.0), torch.ones(2)
-    with pytest.raises(InputError, match=r"shapes \[\], \[2\] and \[\]: each holds one number"):
+    with pytest.raises(
+        InputError, match=r"shapes \[\], \[2\] and \[\]: each holds one number per matrix"
+    ):
         GramTraces(one, two, one, 8)
-    with pytest.raises(InputError, match="rotations of 2 dimensions .*3 are needed"):
+    with pytest.raises(InputError, match="rotations of 2 dimensions .*at least 3 are needed"):
         GramTraces(one, one, one, 2)
     with pytest.raises(InputError, match="P acts in 8 dimensions and G in 7: .*center both"):
         rotation_null(GramTraces(one, one, one, 8), GramTraces(one, one, one, 7))
-    with pytest.raises(InputError, match="a Gram matrix was asked of a 3 × 4 matrix"):
+    with pytest.raises(InputError, match="a Gram matrix was requested of a 3 × 4 matrix"):
         GramTraces.of_symmetric(Factored(gaussian(0, 3, 2), gaussian(1, 2, 4)))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.algebra.factors import gaussian
+from tests.algebra.factors import distance, gaussian
 
 from pathsum.algebra import (
     Factored,
@@ -13,7 +13,8 @@ from pathsum.algebra import (
     singular_values,
     svd,
 )
-from pathsum.algebra.spectrum import balanced, eigenvalues_of_many
+from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra.spectrum import balanced
 from pathsum.errors import InputError
 
 
@@ -38,9 +39,9 @@ def test_eigenvalues_come_in_a_defined_order() -> None:
 
 def test_eigenvalues_of_a_rectangle_are_refused() -> None:
     f = Factored(gaussian(0, 3, 2), gaussian(1, 2, 4))
-    with pytest.raises(InputError, match="an eigenvalue was asked of a 3 × 4 matrix.* use svd"):
+    with pytest.raises(InputError, match="an eigenvalue was requested of a 3 × 4 matrix.* use svd"):
         f.eigenvalues()
-    with pytest.raises(InputError, match="an eigenvector was asked of a 3 × 4 matrix"):
+    with pytest.raises(InputError, match="an eigenvector was requested of a 3 × 4 matrix"):
         eigenvectors(f)
 
 
@@ -59,15 +60,15 @@ def test_eigenvectors_have_a_defined_phase() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_what_is_not_finite_is_refused(function, bad: float) -> None:
     f = Factored(torch.tensor([[1.0, bad], [0.0, 1.0]]), torch.ones(2, 2))
-    with pytest.raises(InputError, match="holds NaN or infinite numbers.* has no spectrum"):
+    with pytest.raises(InputError, match="contains NaN or infinity.* no spectrum"):
         function(f)
 
 
 @pytest.mark.parametrize("function", [norm, eigenvalues, singular_values, svd, eigenvectors])
 @pytest.mark.parametrize("size", [2, 5])
-def test_a_product_that_overflows_is_refused(function, size: int) -> None:
+def test_a_product_that_overflows_is_rejected(function, size: int) -> None:
     f = Factored(torch.full((size, 3), 1e30), torch.full((3, size), 1e30))
-    with pytest.raises(InputError, match="overflows torch.float32: .*use float64"):
+    with pytest.raises(InputError, match="overflows torch.float32, .*use float64"):
         function(f)
     function(f.to(torch.float64))
 
@@ -88,7 +89,9 @@ def test_differences_that_cancel_keep_their_digits() -> None:
     small = Factored(gaussian(2, 40, 1), gaussian(3, 1, 30)) * 1e-9
     # By Gram matrices, Σ (AᵀA) ∘ (B Bᵀ), this would be right to no digit at all.
     assert abs((f + small - f).norm() / small.norm() - 1) < 1e-5
-    assert (f - f).norm() < 1e-13 * f.norm()
+    # 2 r terms of each entry cancel: what is left is rounding of their size.
+    eps = torch.finfo(torch.float64).eps
+    assert (f - f).norm() < 2 * f.rank_bound * eps * f.A.norm() * f.B.norm()
 
 
 def test_scales_that_would_overflow() -> None:
@@ -126,12 +129,17 @@ def test_positivity_of_signs() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (5, 3, 3), (4, 9, 3, 3), (0, 3, 3), (40, 1, 1)])
-def test_eigenvalues_of_many_are_those_of_each(shape: tuple[int, ...]) -> None:
+def test_eigenvalues_of_a_batch_are_those_of_each_matrix(shape: tuple[int, ...]) -> None:
     matrices = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        found = eigenvalues_of_many(matrices)
+        found = eigvals(matrices)
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found, torch.linalg.eigvals(matrices))
+    expected = torch.linalg.eigvals(matrices)
+    assert found.shape == expected.shape
+    # Backward stable: exact for a matrix that is off by rounding, which moves an eigenvalue by that
+    # times its condition number, some tens in these small matrices.
+    size = float(matrices.norm(dim=(-2, -1)).max()) if matrices.numel() else 0.0
+    assert distance(found, expected) <= 1000 * torch.finfo(torch.float64).eps * size

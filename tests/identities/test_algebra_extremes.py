@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.algebra.factors import gaussian, integers, powers, seeds
+from tests.algebra.factors import gaussian, integers, powers, rounding, seeds
 
 from pathsum.algebra import Factored, argmax_rows, row_ranks, topk
 
@@ -64,11 +64,15 @@ def test_rows_agree_with_dense(f: Factored, size: int, seed: int) -> None:
 def test_real_numbers_of_all_scales(m: int, r: int, n: int, seed: int, size: int) -> None:
     f = Factored(gaussian(seed, m, r) * powers(seed, m, 1), gaussian(seed + 1, r, n))
     k = min(7, m * n)
-    dense = f.dense()
+    dense, allowed = f.dense(), rounding(f)
+    # Entries that rounding alone can tell apart may come in either order.
+    order = dense.flatten().argsort()
+    gaps, noise = dense.flatten()[order].diff(), allowed.flatten()[order]
+    assume(bool((gaps > noise[1:] + noise[:-1]).all()))
     for largest in (True, False):
         found = topk(f, k, largest=largest, block_bytes=size)
         values, rows, columns = sorted_entries(dense, k, largest)
-        torch.testing.assert_close(found.values, values, rtol=1e-13, atol=0)
+        assert bool(((found.values - values).abs() <= allowed[rows, columns]).all())
         assert torch.equal(found.rows, rows)
         assert torch.equal(found.columns, columns)
     best = argmax_rows(f, block_bytes=size)

@@ -1,16 +1,20 @@
-"""Linear algebra that knows nothing of transformers.
+"""Linear algebra that knows nothing of transformers. In reading order:
 
-`Factored` is a matrix of low rank kept as a product (`factored`). Around it: norms, eigenvalues and
-singular values (`spectrum`), the largest entries by streaming (`extremes`, over `blocks`), means
-taken out (`centering`), angles between subspaces (`subspaces`), and what a random rotation would
-give (`nulls`, whose tail is in `gamma`).
+factored        Factored: a matrix of low rank, kept as the product A @ B
+centering       rows or columns without their mean
+decompositions  eig, eigh, svd, qr of dense matrices, with finite input checked in one place
+spectrum        norm, eigenvalues and singular values of a Factored, from r × r products
+subspaces       rank, bases, principal angles, overlap
+extremes        the largest entries of a Factored, by streaming
+nulls           what a random rotation gives for ‖X Y‖², with z and p
+assignment      the one-to-one pairing with the largest sum
 """
 
+from pathsum.algebra.assignment import best_assignment
 from pathsum.algebra.centering import center_columns, center_rows
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
-from pathsum.algebra.factored import Factored
+from pathsum.algebra.factored import SVD, Eigen, Factored, RowMaxima, TopEntries
 from pathsum.algebra.nulls import GramTraces, RotationNull, rotation_null
-from pathsum.algebra.records import SVD, Eigen, RowMaxima, TopEntries
 from pathsum.algebra.spectrum import (
     eigenvalues,
     eigenvectors,
@@ -30,6 +34,7 @@ __all__ = [
     "RowMaxima",
     "TopEntries",
     "argmax_rows",
+    "best_assignment",
     "center_columns",
     "center_rows",
     "eigenvalues",

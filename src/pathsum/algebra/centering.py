@@ -1,4 +1,6 @@
-"""Taking means out of a factored matrix, which keeps its rank: one factor is centered.
+"""Removing means: from the rows or columns of a factored matrix, and from plain rows.
+
+Centering a factored matrix keeps its rank, because one factor is centered.
 
 With C = I − 11ᵀ/n the projection off the ones-vector, `M C` has rows of mean zero and `C M` columns
 of mean zero.
@@ -6,13 +8,16 @@ of mean zero.
 
 from __future__ import annotations
 
+from jaxtyping import Float
+from torch import Tensor
+
 from pathsum.algebra.factored import Factored
 
 
 def center_rows(f: Factored) -> Factored:
     """`A B C`: the mean of every row is taken from its entries.
 
-    Right where a constant along a row changes nothing, as in a softmax over it.
+    For rows that a softmax is taken over: a constant along a row changes nothing there.
 
     >>> import torch
     >>> center_rows(Factored(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0, 4.0]]))).dense()
@@ -31,3 +36,8 @@ def center_columns(f: Factored) -> Factored:
             [ 1.,  4.]])
     """
     return Factored(f.A - f.A.mean(-2, keepdim=True), f.B)
+
+
+def remove_mean(rows: Float[Tensor, "*batch d"], centered: bool) -> Float[Tensor, "*batch d"]:
+    """Rows without their component along the ones-vector if `centered`, else the rows themselves."""
+    return rows - rows.mean(-1, keepdim=True) if centered else rows

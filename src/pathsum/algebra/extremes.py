@@ -1,41 +1,36 @@
-"""The largest entries of a factored matrix, exactly, without the matrix.
+"""The largest entries of a factored matrix, exactly, without forming the matrix.
 
-Blocks of `A @ B` go through one buffer, one GEMM each, and only the largest entry of each row of a
-block is looked at before the rest is worth reading. Rows of A and columns of B are taken by
-descending length, and a block whose vectors are too short to matter is never computed.
+Blocks of `A @ B` go through one buffer, one GEMM each, and a block is read in full only where the
+largest entry of a row can still matter. Rows of A and columns of B are visited by descending length:
+since |a · b| ≤ ‖a‖ ‖b‖, the longest of each bound a block and all blocks after it, and a block that
+cannot reach the answer is never computed.
 
 Exact means: what a stable sort of the dense product would give, with entries computed in the dtype
 of the factors (half precision is read as float32). Equal entries come in order of row, then column.
 Entries that differ by rounding alone may swap places, as they may between two dense products that
-are blocked differently.
+are blocked differently. Factors whose product could overflow are rejected (`_check_finite`).
 
-Memory: one copy of the factors, one block, and a few tensors for the entries of a block that are in
-the race. Those are few, unless ties are so many that most of a block is in it; then they are about
-ten times as large as the block.
+Memory: one copy of the factors, one block, and a few tensors for the candidate entries of a block.
+Those are few, unless most of a block ties; then they take about ten times the block.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from pathsum.algebra.blocks import (
-    BLOCK_BYTES,
-    Strip,
-    block_shape,
-    length_bounds,
-    matrices,
-    not_a_number,
-    stacked,
-    strips,
-)
-from pathsum.algebra.factored import Factored
-from pathsum.algebra.records import RowMaxima, TopEntries
+from pathsum.algebra.factored import Factored, RowMaxima, TopEntries
+from pathsum.algebra.spectrum import widened
 from pathsum.errors import InputError
+
+BLOCK_BYTES = 4 * 2**20
+"""The size of one block of the product: large enough for a GEMM, small enough for a cache."""
 
 
 def topk(
@@ -58,14 +53,14 @@ def topk(
     m, n = f.shape[-2:]
     if not 1 <= k <= m * n:
         raise InputError(
-            f"the top {k} entries of a {m} × {n} matrix were asked for: "
-            f"k must be between 1 and {m * n}, the number of entries."
+            f"the top {k} entries of a {m} × {n} matrix were requested: "
+            f"k must be between 1 and {m * n}, the number of entries"
         )
     # The smallest entries of A B are the largest of (−A) B, and signs do not touch rounding.
     sign = 1.0 if largest else -1.0
-    found = [_topk(Factored(g.A * sign, g.B), k, block_bytes) for g in matrices(f)]
-    values = stacked([best.values for best in found], f, k)
-    keys = stacked([best.keys for best in found], f, k).long()
+    found = [_topk(Factored(g.A * sign, g.B), k, block_bytes) for g in _matrices(f)]
+    values = _stacked([best.values for best in found], f, k)
+    keys = _stacked([best.keys for best in found], f, k).long()
     # Adding zero turns −0.0, which the sign may have made, into 0.0.
     return TopEntries(values * sign + 0.0, keys // n, keys % n)
 
@@ -81,11 +76,11 @@ def argmax_rows(f: Factored, *, block_bytes: int = BLOCK_BYTES) -> RowMaxima:
     A row leaves the computation once no column that is left is long enough to beat its best. For
     columns use `f.T`, for smallest entries `-f`. Not for a few rows: `f.row(i).max()` is direct.
     """
-    found = [_argmax_rows(g, block_bytes) for g in matrices(f)]
+    found = [_argmax_rows(g, block_bytes) for g in _matrices(f)]
     m = f.shape[-2]
     return RowMaxima(
-        stacked([best.values for best in found], f, m),
-        stacked([best.columns for best in found], f, m).long(),
+        _stacked([best.values for best in found], f, m),
+        _stacked([best.columns for best in found], f, m).long(),
     )
 
 
@@ -107,15 +102,15 @@ def row_ranks(
     if columns.shape != (m,):
         raise InputError(
             f"columns has shape {list(columns.shape)} and the matrix has {m} rows: "
-            f"one column for each row is needed, shape [{m}]."
+            f"one column for each row is needed, shape [{m}]"
         )
     if int(columns.min()) < 0 or int(columns.max()) >= n:
         raise InputError(
             f"columns go from {int(columns.min())} to {int(columns.max())} "
-            f"and the matrix has {n} columns: each must be between 0 and {n - 1}."
+            f"and the matrix has {n} columns: each must be between 0 and {n - 1}"
         )
-    found = [_row_ranks(g, columns, block_bytes) for g in matrices(f)]
-    return stacked(found, f, m).long()
+    found = [_row_ranks(g, columns, block_bytes) for g in _matrices(f)]
+    return _stacked(found, f, m).long()
 
 
 class _Best:
@@ -124,10 +119,10 @@ class _Best:
     `floor` is the value of the k-th best and `floor_key` its key: what an entry has to beat.
     """
 
-    def __init__(self, k: int, like: Tensor) -> None:
+    def __init__(self, k: int, factor: Tensor) -> None:
         self.k = k
-        self.values = like.new_empty(0)
-        self.keys = like.new_empty(0, dtype=torch.long)
+        self.values = factor.new_empty(0)
+        self.keys = factor.new_empty(0, dtype=torch.long)
         self.floor = -math.inf
         self.floor_key = -1
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -154,7 +149,7 @@ def _topk(f: Factored, k: int, block_bytes: int) -> _Best:
     high, wide = block_shape(f, block_bytes)
     rows = [
         (strip, strip.ids * f.shape[-1], f.A[strip.ids])
-        for strip in strips(length_bounds(f.A), high)
+        for strip in _strips(length_bounds(f.A), high)
     ]
     pairs = list(itertools.product(rows, _column_strips(f, wide)))
     reach = [row[0].length * column[0].length for row, column in pairs]
@@ -171,19 +166,6 @@ def _topk(f: Factored, k: int, block_bytes: int) -> _Best:
     return best
 
 
-def _column_strips(f: Factored, wide: int) -> list[tuple[Strip, Float[Tensor, "r _"]]]:
-    """The columns of B by descending length, a strip at a time."""
-    return [(strip, f.B[:, strip.ids]) for strip in strips(length_bounds(f.B.mT), wide)]
-
-
-def _product(
-    left: Float[Tensor, "high r"], right: Float[Tensor, "r wide"], buffer: Float[Tensor, "size"]
-) -> Float[Tensor, "high wide"]:
-    high, wide = left.shape[0], right.shape[1]
-    block = buffer[: high * wide].view(high, wide)
-    return torch.mm(left, right, out=block)
-
-
 def _offer_block(
     best: _Best,
     block: Float[Tensor, "high wide"],
@@ -192,12 +174,10 @@ def _offer_block(
 ) -> None:
     """Offer what can still enter: one pass over the block, more only over rows that have some."""
     peaks = block.amax(1)
-    hit = (peaks < best.floor).logical_not_().nonzero().squeeze(1)  # a NaN is a hit as well
+    hit = (peaks >= best.floor).nonzero().squeeze(1)
     if not len(hit):
         return
     peaks = peaks[hit]
-    if bool(peaks.isnan().any()):
-        raise not_a_number()
     floor = best.floor
     if floor > -math.inf:
         # A row that only ties with the floor needs a smaller key.
@@ -232,13 +212,6 @@ def _argmax_rows(f: Factored, block_bytes: int) -> RowMaxima:
     return best
 
 
-def _reachable(
-    lengths: Float[Tensor, "high"], strip: Strip, values: Float[Tensor, "high"]
-) -> Int[Tensor, "some"]:
-    """The rows that have an entry in the strip which may be as large as their value."""
-    return (lengths * strip.length >= values).nonzero().squeeze(1)
-
-
 def _improve(
     best: RowMaxima,
     alive: Int[Tensor, "alive"],
@@ -247,10 +220,8 @@ def _improve(
 ) -> None:
     """Update `best` in place, at the rows `alive`, by the columns of a block."""
     peaks = block.amax(1)
-    hit = (peaks < best.values[alive]).logical_not_().nonzero().squeeze(1)  # a NaN is a hit as well
+    hit = (peaks >= best.values[alive]).nonzero().squeeze(1)
     peaks, rows = peaks[hit], alive[hit]
-    if bool(peaks.isnan().any()):
-        raise not_a_number()
     # max gives the first of equal entries, as argmax does, ten times faster.
     columns = ids[block[hit].max(1).indices]
     better = (peaks > best.values[rows]) | (columns < best.columns[rows])
@@ -274,7 +245,111 @@ def _row_ranks(f: Factored, columns: Int[Tensor, "m"], block_bytes: int) -> Int[
             own = torch.searchsorted(strip.ids, columns[rows]).clamp_(max=len(strip.ids) - 1)
             here = (strip.ids[own] == columns[rows]).nonzero().squeeze(1)
             block[here, own[here]] = -math.inf
-            if bool(block.amax(1).isnan().any()):
-                raise not_a_number()
             ranks[rows] += block.gt_(values[rows, None]).sum(1).long()
     return ranks
+
+
+# --- blocks: their size, their bounds, their order
+
+
+def block_shape(f: Factored, block_bytes: int) -> tuple[int, int]:
+    """Nearly square blocks of at most `block_bytes`; a short side leaves its share to the other."""
+    m, n = f.shape[-2:]
+    entries = max(1, block_bytes // f.A.itemsize)
+    high = min(m, max(math.isqrt(entries), entries // n))
+    return high, min(n, max(1, entries // high))
+
+
+def length_bounds(vectors: Float[Tensor, "count r"]) -> Float[Tensor, "count"]:
+    """Upper bounds of the lengths of the rows, in float64, above zero, tight up to rounding.
+
+    A computed length is short by at most r/2 + 2 roundings and by the squares that underflowed; a
+    computed a · b exceeds ‖a‖ ‖b‖ by at most r roundings. More than both is added here, so that the
+    product of two bounds holds for the entry that a GEMM delivers, not only for the true one. A
+    length whose square overflows is infinite and rules nothing out.
+    """
+    lengths = torch.linalg.vector_norm(vectors, dim=1)
+    r = vectors.shape[1]
+    limits = torch.finfo(vectors.dtype)
+    slack = 1.0 + 2.0 * (r + 4) * limits.eps
+    return lengths.double() * slack + 2.0 * math.sqrt(r * limits.tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class _Strip:
+    """Rows (or columns) that go through a GEMM together, none longer than `length`."""
+
+    ids: Int[Tensor, "count"]
+    length: float
+
+
+def _strips(lengths: Float[Tensor, "count"], size: int) -> list[_Strip]:
+    """The indices by descending length, `size` at a time.
+
+    Inside a strip they ascend, so the first of equal entries is the one with the smallest index.
+    """
+    order = lengths.argsort(descending=True, stable=True)
+    return [_Strip(ids.sort().values, float(lengths[ids[0]])) for ids in order.split(size)]
+
+
+def _column_strips(f: Factored, wide: int) -> list[tuple[_Strip, Float[Tensor, "r _"]]]:
+    """The columns of B by descending length, a strip at a time."""
+    return [(strip, f.B[:, strip.ids]) for strip in _strips(length_bounds(f.B.mT), wide)]
+
+
+def _product(
+    left: Float[Tensor, "high r"], right: Float[Tensor, "r wide"], buffer: Float[Tensor, "size"]
+) -> Float[Tensor, "high wide"]:
+    high, wide = left.shape[0], right.shape[1]
+    block = buffer[: high * wide].view(high, wide)
+    return torch.mm(left, right, out=block)
+
+
+def _reachable(
+    lengths: Float[Tensor, "high"], strip: _Strip, values: Float[Tensor, "high"]
+) -> Int[Tensor, "some"]:
+    """The rows that have an entry in the strip which may be as large as their value."""
+    return (lengths * strip.length >= values).nonzero().squeeze(1)
+
+
+# --- batches
+
+
+def _matrices(f: Factored) -> Iterator[Factored]:
+    """The matrices of a batch in row-major order: detached, at least float32, and checked."""
+    for index in itertools.product(*(range(size) for size in f.batch_shape)):
+        one = f[index]
+        one = widened(Factored(one.A.detach(), one.B.detach()))
+        _check_finite(one)
+        yield one
+
+
+def _check_finite(f: Factored) -> None:
+    """Raise InputError unless every entry of the product is finite in every order of summation.
+
+    An entry and its partial sums are at most Σₖ maxᵢ|A[i, k]| · maxⱼ|B[k, j]|. If that exceeds the
+    largest number of the dtype, whether an entry becomes infinite, NaN or neither depends on how a
+    kernel sums (with or without fused multiply-add), so such factors are rejected.
+    """
+    a, b = f.A.abs().amax(0).double(), f.B.abs().amax(1).double()
+    if not bool(a.isfinite().all() & b.isfinite().all()):
+        raise InputError(
+            "the factors contain NaN or infinity, so entries of the product cannot be ordered; "
+            "check where the factors come from"
+        )
+    # Divided first: in float64 the product itself could overflow.
+    largest = torch.finfo(f.dtype).max
+    if float((a / largest * b).sum()) >= 1.0:
+        raise InputError(
+            f"entries of the product overflow {f.dtype}: the factors reach {float(a.max()):.3g} "
+            f"and {float(b.max()):.3g}; scale them down or use float64"
+        )
+
+
+def _stacked(
+    parts: Sequence[Shaped[Tensor, "size"]], f: Factored, size: int
+) -> Shaped[Tensor, "*batch size"]:
+    """What was found for each of `_matrices(f)`, in the shape of the batch."""
+    if not parts:
+        return torch.empty((*f.batch_shape, size), device=f.device)
+    return torch.stack(list(parts)).reshape(*f.batch_shape, size)

@@ -2,8 +2,8 @@
 
 A product `A @ B` with A [m, r] and B [r, n] needs (m + n) r numbers where the matrix needs m n.
 With m = n = 50,257 and r = 64 that is 6.4 million against 2.5 billion: the factors fit anywhere,
-the matrix almost nowhere. The type is small on purpose. It knows how to add, multiply and look at
-single rows; spectra, extremes and nulls are functions in the files beside this one.
+the matrix almost nowhere. The type is small on purpose: it can add, multiply and return single rows;
+spectra, extremes and nulls are functions in other files of this room.
 """
 
 from __future__ import annotations
@@ -16,11 +16,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathsum.algebra.records import SVD, RowMaxima, TopEntries
 from pathsum.errors import InputError
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
 Scale: TypeAlias = int | float | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SVD:
+    """The thin singular value decomposition `U diag(S) Vh`.
+
+    With q = min(r, m, n): `U` is [*batch, m, q], `S` [*batch, q] in descending order, `Vh`
+    [*batch, q, n]. The entry of largest magnitude in each column of `U` is positive, which fixes
+    the sign.
+    """
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Eigen:
+    """Eigenvalues and right eigenvectors: `M @ vectors = vectors * values`.
+
+    `values` is [*batch, q], complex, in the order of `eigenvalues`; `vectors` is [*batch, n, q],
+    complex, each column of length 1 with its entry of largest magnitude real and positive.
+    """
+
+    values: Tensor
+    vectors: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TopEntries:
+    """The k most extreme entries of a matrix, best first: three tensors of shape [*batch, k]."""
+
+    values: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RowMaxima:
+    """The largest entry of every row and where it is: two tensors of shape [*batch, m]."""
+
+    values: Tensor
+    columns: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +158,7 @@ class Factored:
         if self.shape[-2:] != other.shape[-2:]:
             raise InputError(
                 f"cannot add {self} and {other}: a sum needs matrices of one shape, "
-                f"and these are {_times(self)} and {_times(other)}."
+                f"and these are {_times(self)} and {_times(other)}"
             )
         batch = _common_batch(self.shape[:-2], other.shape[:-2])
         return Factored(
@@ -166,28 +208,29 @@ class Factored:
             self.A.to(dtype=dtype, device=device), self.B.to(dtype=dtype, device=device)
         )
 
-    # --- looking at parts
+    # --- parts
 
     def row(self, i: int) -> Tensor:
         """Row i, [*batch, n]."""
-        at = _place(i, self.shape[-2], "row")
-        return (self.A[..., at : at + 1, :] @ self.B).squeeze(-2)
+        _check_range(i, i, self.shape[-2], "row")
+        return (self.A[..., i, None, :] @ self.B).squeeze(-2)
 
     def column(self, j: int) -> Tensor:
         """Column j, [*batch, m]."""
-        at = _place(j, self.shape[-1], "column")
-        return (self.A @ self.B[..., at : at + 1]).squeeze(-1)
+        _check_range(j, j, self.shape[-1], "column")
+        return (self.A @ self.B[..., j, None]).squeeze(-1)
 
     def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The entries at (rows[i], columns[i]), [*batch, *index].
 
         The two index tensors broadcast, as in `matrix[rows, columns]`. Needs memory for r numbers
-        on each side of every entry asked for: not for large parts of the matrix.
+        on each side of every requested entry: not for large parts of the matrix.
         """
         rows, columns = torch.broadcast_tensors(rows, columns)
         m, n = self.shape[-2:]
-        _check_range(rows, m, "row")
-        _check_range(columns, n, "column")
+        for index, size, what in ((rows, m, "row"), (columns, n, "column")):
+            if index.numel():
+                _check_range(int(index.min()), int(index.max()), size, what)
         left = self.A[..., rows.reshape(-1), :]
         right = self.B[..., :, columns.reshape(-1)].mT
         return (left * right).sum(-1).reshape(*self.batch_shape, *rows.shape)
@@ -203,14 +246,10 @@ class Factored:
         return self.diagonal().sum(-1)
 
     def dense(self) -> Tensor:
-        """The matrix itself, [*batch, m, n].
-
-        Asks for m n numbers a batch element: 10 GB for one 50,257 × 50,257 matrix in float32. Meant
-        for small matrices and for tests.
-        """
+        """The matrix itself, [*batch, m, n]: 10 GB for 50,257 × 50,257 in float32."""
         return self.A @ self.B
 
-    # --- functions beside this file, as methods
+    # --- functions of other files, as methods
 
     def norm(self) -> Tensor:
         """The Frobenius norm, [*batch]: see `spectrum.norm`."""
@@ -247,8 +286,8 @@ class Factored:
         m, n = self.shape[-2:]
         if m != n:
             raise InputError(
-                f"{what} was asked of a {m} × {n} matrix: only a square matrix has one; "
-                "multiply it into a square one, or use svd()."
+                f"{what} was requested of a {m} × {n} matrix, but only square matrices have one; "
+                "multiply it into a square one, or use svd()"
             )
 
 
@@ -267,7 +306,7 @@ def _common_batch(left: torch.Size, right: torch.Size) -> torch.Size:
     except ValueError:
         raise InputError(
             f"batch dimensions {list(left)} and {list(right)} do not fit together: "
-            "from the right, sizes must be equal or 1."
+            "from the right, sizes must be equal or 1"
         ) from None
 
 
@@ -275,32 +314,32 @@ def _check_factors(A: object, B: object) -> None:
     if not isinstance(A, Tensor) or not isinstance(B, Tensor):
         raise InputError(
             f"factors are {type(A).__name__} and {type(B).__name__}: both must be torch tensors; "
-            "convert with torch.as_tensor."
+            "convert with torch.as_tensor"
         )
     if A.ndim < 2 or B.ndim < 2:
         raise InputError(
             f"a factor has shape {list(A.shape if A.ndim < 2 else B.shape)}: factors are matrices, "
-            "A [*batch, m, r] and B [*batch, r, n]."
+            "A [*batch, m, r] and B [*batch, r, n]"
         )
     if A.shape[-1] != B.shape[-2]:
         raise InputError(
             f"factors {list(A.shape)} and {list(B.shape)} do not multiply: the last dimension of A "
             f"is {A.shape[-1]} and the one before the last of B is {B.shape[-2]}; "
-            "both are the inner dimension r."
+            "both are the inner dimension r"
         )
     if 0 in A.shape[-2:] or 0 in B.shape[-2:]:
         raise InputError(
-            f"factors {list(A.shape)} and {list(B.shape)} are empty: m, r and n must be at least 1."
+            f"factors {list(A.shape)} and {list(B.shape)} are empty: m, r and n must be at least 1"
         )
     if not (A.is_floating_point() and B.is_floating_point()) or A.dtype != B.dtype:
         raise InputError(
             f"factors are {A.dtype} and {B.dtype}: both must have one real floating-point dtype; "
-            "convert them with .to(torch.float32) or .to(torch.float64)."
+            "convert them with .to(torch.float32) or .to(torch.float64)"
         )
     if A.device != B.device:
         raise InputError(
             f"factors are on {A.device} and {B.device}: both must be on one device; "
-            "move one with .to(device)."
+            "move one with .to(device)"
         )
     _common_batch(A.shape[:-2], B.shape[:-2])
 
@@ -309,31 +348,25 @@ def _check_inner(f: Factored, other: Tensor, needed: int, found: int | None) -> 
     if found is None:
         raise InputError(
             f"{f} cannot be multiplied with a vector by @: the result would not be a matrix; "
-            "write (x @ f.A) @ f.B or f.A @ (f.B @ x)."
+            "write (x @ f.A) @ f.B or f.A @ (f.B @ x)"
         )
     if needed != found:
         raise InputError(
             f"{f} and {list(other.shape)} do not multiply: the dimensions that meet are "
-            f"{needed} and {found}, and must be equal."
+            f"{needed} and {found}, and must be equal"
         )
     if f.dtype != other.dtype or f.device != other.device:
         raise InputError(
             f"{f} and a {other.dtype} tensor on {other.device} do not multiply: "
-            "both must have one dtype and one device; convert one with .to()."
+            "both must have one dtype and one device; convert one with .to()"
         )
     _common_batch(f.batch_shape, other.shape[:-2])
 
 
-def _place(i: int, size: int, what: str) -> int:
-    if not -size <= i < size:
-        raise InputError(f"{what} {i} does not exist: the matrix has {size} {what}s.")
-    return i % size
-
-
-def _check_range(index: Tensor, size: int, what: str) -> None:
-    if index.numel() and not (-size <= int(index.min()) and int(index.max()) < size):
-        worst = int(index.max()) if int(index.max()) >= size else int(index.min())
-        raise InputError(f"{what} {worst} does not exist: the matrix has {size} {what}s.")
+def _check_range(low: int, high: int, size: int, what: str) -> None:
+    if low < -size or high >= size:
+        worst = high if high >= size else low
+        raise InputError(f"{what} {worst} does not exist: the matrix has {size} {what}s")
 
 
 def _batch_index(
@@ -345,7 +378,7 @@ def _batch_index(
     if used > len(batch):
         raise InputError(
             f"index {index} addresses {used} batch dimensions and there are {len(batch)}: "
-            "indexing picks matrices; for their entries use row, column or entries."
+            "indexing picks matrices; for their entries use row, column or entries"
         )
     spelled: list[BatchIndex] = []
     for part in parts:

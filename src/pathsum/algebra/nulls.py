@@ -1,4 +1,4 @@
-"""What chance gives: `tr(P Q G Qᵀ)` under a uniformly random rotation Q, in closed form.
+"""The rotation null: the distribution of `tr(P Q G Qᵀ)` over random rotations Q, in closed form.
 
 Two matrices X and Y that meet in R^d have ‖X Y‖² = tr(P G) with P = XᵀX and G = Y Yᵀ. How large is
 that by accident? Rotate one against the other at random. Let P₀ = P − (tr P / d) I and G₀ likewise;
@@ -16,6 +16,8 @@ many Y cost next to nothing:
     reads = GramTraces.of_rows(Y)                # Y: Factored, [m, d, b]
     null = rotation_null(writes[:, None], reads[None, :])
     null.p(norms_squared)                        # [n, m]
+
+For matrices of trace 1 (normalized scores) `UnitMoments` and `unit_null` do the same from two traces.
 
 The distribution is skewed, the more so the fewer directions P and G have. A shifted gamma with the
 same three moments follows its tail; a normal does not, and neither does a gamma that starts at zero
@@ -39,13 +41,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.centering import center_columns, center_rows
+from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex, Factored
-from pathsum.algebra.gamma import log_upper_gamma
 from pathsum.algebra.spectrum import balanced
 from pathsum.errors import InputError
 
 LEAST_SKEWNESS = 0.01
-"""A gamma tail needs some skewness; less than this cannot be told from none."""
+"""A gamma tail needs some skewness; smaller values are raised to this."""
+
+_FAR_TAIL = 1e-100
+"""Below this the tail is computed by its continued fraction: the library function underflows."""
+
+_FRACTION_TERMS = 400
+"""More than the fraction needs at `_FAR_TAIL`, for shapes up to 10⁶."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +72,12 @@ class GramTraces:
         if not self.trace.shape == self.trace_square.shape == self.trace_cube.shape:
             raise InputError(
                 f"traces have shapes {list(self.trace.shape)}, {list(self.trace_square.shape)} and "
-                f"{list(self.trace_cube.shape)}: each holds one number for each matrix."
+                f"{list(self.trace_cube.shape)}: each holds one number per matrix"
             )
         if self.dimension < 3:
             raise InputError(
-                f"random rotations of {self.dimension} dimensions were asked for: that is too few "
-                "to compare with; 3 are needed (4 before centering)."
+                f"a null over rotations of {self.dimension} dimensions does not exist: at least 3 "
+                "are needed (4 before centering)"
             )
         for name in ("trace", "trace_square", "trace_cube"):
             object.__setattr__(self, name, getattr(self, name).double())
@@ -96,7 +104,7 @@ class GramTraces:
 
     @classmethod
     def of_symmetric(cls, P: Factored) -> GramTraces:
-        """Of P itself, for a positive semidefinite P that is no single matrix's Gram matrix.
+        """Of P itself, for a positive semidefinite P that is not the Gram matrix of one matrix.
 
         An average of Gram matrices, for instance: `W S Wᵀ` is `Factored(W @ S, W.mT)`.
         """
@@ -117,19 +125,19 @@ class GramTraces:
         )
 
     @property
-    def spread(self) -> Float[Tensor, "*batch"]:
+    def variance(self) -> Float[Tensor, "*batch"]:
         """tr P₀² = tr P² − (tr P)²/d: how far the eigenvalues are from all being equal.
 
         Zero, exactly, where it is not above rounding: for P = 0 and for multiples of the identity,
         which no rotation moves.
         """
-        spread = self.trace_square - self.trace.square() / self.dimension
+        variance = self.trace_square - self.trace.square() / self.dimension
         # Factors may come in float32: what is left of a cancellation below that is noise.
         noise = torch.finfo(torch.float32).eps * self.trace_square
-        return torch.where(spread > noise, spread, torch.zeros_like(spread))
+        return torch.where(variance > noise, variance, torch.zeros_like(variance))
 
     @property
-    def tilt(self) -> Float[Tensor, "*batch"]:
+    def third_moment(self) -> Float[Tensor, "*batch"]:
         """tr P₀³ = tr P³ − 3 tr P tr P²/d + 2 (tr P)³/d², positive if few eigenvalues are large."""
         mean = self.trace / self.dimension
         return self.trace_cube - 3 * mean * self.trace_square + 2 * mean.square() * self.trace
@@ -187,22 +195,67 @@ def rotation_null(P: GramTraces, G: GramTraces) -> RotationNull:
     (tensor(0.2500, dtype=torch.float64), tensor(0.0625, dtype=torch.float64))
 
     For a score ‖X Y‖² / (‖X‖² ‖Y‖²) divide `mean` by tr P tr G: it is 1/d. That scaling changes
-    neither z nor p, which are asked of the unnormalized value.
+    neither z nor p, which take the unnormalized value.
 
     The null asks whether directions meet more than at random. It knows nothing of directions that
     a whole family shares: center them away first, or draw a null that keeps them.
     """
     if P.dimension != G.dimension:
         raise InputError(
-            f"P acts in {P.dimension} dimensions and G in {G.dimension}: they must meet in one "
-            "space; center both or neither."
+            f"P acts in {P.dimension} dimensions and G in {G.dimension}: both must act in the same "
+            "space; center both or neither"
         )
     d = P.dimension
-    variance = 2.0 / ((d - 1) * (d + 2)) * P.spread * G.spread
-    third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * P.tilt * G.tilt
+    variance = 2.0 / ((d - 1) * (d + 2)) * P.variance * G.variance
+    third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * P.third_moment * G.third_moment
     moves = variance > 0
     skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
     return RotationNull(P.trace * G.trace / d, variance, skewness)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitMoments:
+    """tr P² and tr P³ of positive semidefinite matrices P of trace 1."""
+
+    square: Tensor
+    cube: Tensor
+
+    @classmethod
+    def of_shares(cls, shares: Float[Tensor, "*batch q"]) -> UnitMoments:
+        """Of eigenvalues that add up to 1."""
+        return cls(shares.square().sum(-1), shares.pow(3).sum(-1))
+
+    @classmethod
+    def of_factor(cls, factor: Float[Tensor, "r d"]) -> UnitMoments:
+        """Of FᵀF for a factor of norm 1."""
+        return cls.of_shares(svdvals(factor).square())
+
+    @classmethod
+    def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
+        """Of projections onto subspaces, divided by their dimension."""
+        return cls(1 / rank, 1 / rank.square())
+
+    def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> UnitMoments:
+        return UnitMoments(self.square[index], self.cube[index])
+
+
+def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
+    """The null of `tr(P Q G Qᵀ)` for P and G of trace 1 in d dimensions: its mean is 1/d.
+
+    Below three dimensions the variance is set to 0, so z is NaN and p is 1.
+    """
+    if d < 3:
+        zero = torch.zeros_like(P.square * G.square)
+        return RotationNull(zero + 1 / max(d, 1), zero, zero)
+    traces = [GramTraces(torch.ones_like(m.square), m.square, m.cube, d) for m in (P, G)]
+    return rotation_null(*traces)
+
+
+def unit_null_from(
+    sd: Float[Tensor, "*batch"], skewness: Float[Tensor, "*batch"], d: int
+) -> RotationNull:
+    """`unit_null` rebuilt from its standard deviation and skewness."""
+    return RotationNull(torch.full_like(sd, 1 / max(d, 1)), sd.square(), skewness)
 
 
 def _gram_traces(f: Factored) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,3 +273,44 @@ def _power_traces(K: Float[Tensor, "*batch r r"]) -> tuple[Tensor, Tensor, Tenso
         square.diagonal(dim1=-2, dim2=-1).sum(-1),
         (square * K.mT).sum((-2, -1)),
     )
+
+
+def log_upper_gamma(
+    shape: Float[Tensor, "*batch"], at: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """log Q(a, x), the log of the chance that a gamma variable of shape a and scale 1 exceeds x.
+
+    >>> log_upper_gamma(torch.tensor([1.0]), torch.tensor([5000.0]))  # Q(1, x) = exp(−x)
+    tensor([-5000.], dtype=torch.float64)
+
+    In float64. From the incomplete gamma function where that is a number worth taking a logarithm
+    of, beyond it from `Q(a, x) = x^a e^−x / Γ(a) · 1/(x + 1 − a − 1(1 − a)/(x + 3 − a − …))`.
+    """
+    shape, at = shape.double(), at.double()
+    near = torch.special.gammaincc(shape, at)
+    log_tail = near.log()
+    far = near < _FAR_TAIL
+    if bool(far.any()):
+        log_tail[far] = _log_tail_fraction(shape[far], at[far])
+    return log_tail
+
+
+def _log_tail_fraction(a: Float[Tensor, "some"], x: Float[Tensor, "some"]) -> Float[Tensor, "some"]:
+    """The continued fraction by Lentz's method.
+
+    Far in the tail x is well above a and it converges in a few steps.
+    """
+    b = x + 1.0 - a
+    c = torch.full_like(x, torch.inf)
+    d = 1.0 / b
+    fraction = d.clone()
+    for i in range(1, _FRACTION_TERMS):
+        numerator = -i * (i - a)
+        b = b + 2.0
+        d = 1.0 / (numerator * d + b)
+        c = b + numerator / c
+        step = c * d
+        fraction = fraction * step
+        if bool(((step - 1.0).abs() < 1e-15).all()):
+            break
+    return a * x.log() - x - torch.lgamma(a) + fraction.log()

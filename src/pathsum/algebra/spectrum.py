@@ -11,22 +11,18 @@ smaller than the largest is noise, here as in a dense decomposition.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.algebra.factored import Factored
-from pathsum.algebra.records import SVD, Eigen
+from pathsum.algebra import decompositions
+from pathsum.algebra.factored import SVD, Eigen, Factored
 from pathsum.errors import InputError
-
-# Fewer matrices than these are done before the threads have begun.
-MANY = 8
 
 
 def widened(f: Factored) -> Factored:
-    """`f` itself, or in float32 if it is in half precision, where no decomposition is sound."""
+    """`f` itself; half precision, which has no decompositions, is converted to float32."""
     return f.to(torch.float32) if torch.finfo(f.dtype).bits < 32 else f
 
 
@@ -48,8 +44,8 @@ def balanced(f: Factored) -> Factored:
     b = f.B.abs().amax(-1)
     if not bool(a.isfinite().all() & b.isfinite().all()):
         raise InputError(
-            f"{f} holds NaN or infinite numbers: it has no spectrum and no norm; "
-            "check where the factors come from."
+            f"{f} contains NaN or infinity, so it has no norm and no spectrum; "
+            "check where the factors come from"
         )
     shift = torch.div(b.frexp().exponent - a.frexp().exponent, 2, rounding_mode="floor")
     # 2ˢ and 2⁻ˢ have to be normal numbers themselves.
@@ -76,9 +72,9 @@ def norm(f: Factored) -> Float[Tensor, "*batch"]:
     if f.rank_bound >= min(m, n):
         core = _finite(f.dense())
     elif m <= n:
-        core = _finite(_triangle(f.A) @ f.B)
+        core = _finite(decompositions.triangle(f.A) @ f.B)
     else:
-        core = _finite(f.A @ _triangle(f.B.mT).mT)
+        core = _finite(f.A @ decompositions.triangle(f.B.mT).mT)
     # The largest entry goes out first: squares of 1e200 overflow where their root does not.
     scale = core.abs().amax((-2, -1))
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -100,24 +96,8 @@ def eigenvalues(f: Factored) -> Complex[Tensor, "*batch q"]:
     negative diagonal entry.
     """
     f.require_square("an eigenvalue")
-    values = eigenvalues_of_many(_core(balanced(f)))
+    values = decompositions.eigvals(_core(balanced(f)))
     return values.gather(-1, _order(values))
-
-
-def eigenvalues_of_many(matrices: Float[Tensor, "*batch r r"]) -> Complex[Tensor, "*batch r"]:
-    """`torch.linalg.eigvals`, on all cores: it takes the matrices of a batch one after another.
-
-    The order of the eigenvalues of a matrix is LAPACK's; each matrix is a computation of its own,
-    so the values do not depend on how many cores there are.
-    """
-    cores = torch.get_num_threads()
-    count = math.prod(matrices.shape[:-2])
-    if cores == 1 or count < MANY or matrices.device.type != "cpu":
-        return torch.linalg.eigvals(matrices)
-    flat = matrices.flatten(0, -3)
-    with ThreadPoolExecutor(cores) as pool:
-        parts = list(pool.map(torch.linalg.eigvals, flat.tensor_split(cores)))
-    return torch.cat(parts).unflatten(0, matrices.shape[:-2])
 
 
 def eigenvectors(f: Factored) -> Eigen:
@@ -129,7 +109,7 @@ def eigenvectors(f: Factored) -> Eigen:
     """
     f.require_square("an eigenvector")
     f = balanced(f)
-    values, small = torch.linalg.eig(_core(f))
+    values, small = decompositions.eig(_core(f))
     order = _order(values)
     values = values.gather(-1, order)
     small = small.gather(-1, order[..., None, :].expand(small.shape))
@@ -151,11 +131,11 @@ def svd(f: Factored) -> SVD:
     """
     f = balanced(f)
     if f.rank_bound >= min(f.shape[-2:]):
-        left, values, right = torch.linalg.svd(_finite(f.dense()), full_matrices=False)
+        left, values, right = decompositions.thin_svd(_finite(f.dense()))
     else:
-        q_a, r_a = torch.linalg.qr(f.A)
-        q_b, r_b = torch.linalg.qr(f.B.mT)
-        left, values, right = torch.linalg.svd(_finite(r_a @ r_b.mT))
+        q_a, r_a = decompositions.qr(f.A)
+        q_b, r_b = decompositions.qr(f.B.mT)
+        left, values, right = decompositions.thin_svd(_finite(r_a @ r_b.mT))
         left, right = q_a @ left, right @ q_b.mT
     peak = left.gather(-2, left.abs().argmax(-2, keepdim=True))
     sign = torch.where(peak < 0, -1.0, 1.0).to(left.dtype)
@@ -166,8 +146,10 @@ def singular_values(f: Factored) -> Float[Tensor, "*batch q"]:
     """The singular values alone, descending, [*batch, min(r, m, n)]."""
     f = balanced(f)
     if f.rank_bound >= min(f.shape[-2:]):
-        return torch.linalg.svdvals(_finite(f.dense()))
-    return torch.linalg.svdvals(_finite(_triangle(f.A) @ _triangle(f.B.mT).mT))
+        return decompositions.svdvals(_finite(f.dense()))
+    return decompositions.svdvals(
+        _finite(decompositions.triangle(f.A) @ decompositions.triangle(f.B.mT).mT)
+    )
 
 
 def positivity(values: Complex[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
@@ -190,17 +172,13 @@ def _core(f: Factored) -> Float[Tensor, "*batch q q"]:
 
 
 def _finite(core: Float[Tensor, "*batch p q"]) -> Float[Tensor, "*batch p q"]:
-    """What a decomposition is about to read: an infinity in it may crash LAPACK."""
+    """The product itself; raises InputError if it overflowed."""
     if not bool(core.isfinite().all()):
         raise InputError(
-            f"the product overflows {core.dtype}: it has no spectrum there; "
-            "scale the factors down or use float64."
+            f"the product overflows {core.dtype}, so it has no spectrum in it; "
+            "scale the factors down or use float64"
         )
     return core
-
-
-def _triangle(tall: Float[Tensor, "*batch m r"]) -> Float[Tensor, "*batch r r"]:
-    return torch.linalg.qr(tall, mode="r").R
 
 
 def _order(values: Complex[Tensor, "*batch q"]) -> Tensor:
@@ -217,6 +195,6 @@ def _unit_columns(vectors: Complex[Tensor, "*batch n q"]) -> Complex[Tensor, "*b
     peak = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
     size = peak.abs()
     safe = torch.where(size > 0, size, torch.ones_like(size))
-    turned = vectors / safe * torch.where(size > 0, peak.conj() / safe, torch.ones_like(peak))
-    length = torch.linalg.vector_norm(turned, dim=-2, keepdim=True)
-    return turned / torch.where(length > 0, length, torch.ones_like(length))
+    rotated = vectors / safe * torch.where(size > 0, peak.conj() / safe, torch.ones_like(peak))
+    length = torch.linalg.vector_norm(rotated, dim=-2, keepdim=True)
+    return rotated / torch.where(length > 0, length, torch.ones_like(length))

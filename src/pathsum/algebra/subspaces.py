@@ -1,4 +1,4 @@
-"""Angles between subspaces, given by vectors that span them."""
+"""Subspaces given by vectors that span them: rank, bases, and the angles between two of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.decompositions import qr, svdvals, thin_svd
 from pathsum.errors import InputError
 
 
@@ -14,19 +15,19 @@ def orthonormal(vectors: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d
     d, p = vectors.shape[-2:]
     if p > d:
         raise InputError(
-            f"{p} vectors in {d} dimensions were given as a basis: they cannot be independent; "
-            "pass the singular vectors that belong to nonzero singular values."
+            f"{p} vectors in {d} dimensions cannot be linearly independent; "
+            "pass the singular vectors that belong to nonzero singular values"
         )
     if torch.finfo(vectors.dtype).bits < 32:
         vectors = vectors.to(torch.float32)
-    # Lengths do not matter to a span, and without them a tiny column is not lost beside a huge one.
+    # Lengths do not matter to a span, and without them a tiny column is not lost next to a huge one.
     lengths = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
     if not bool((lengths > 0).all() & lengths.isfinite().all()):
         raise InputError(
-            "a spanning vector is zero or not finite: it has no direction; "
-            "leave it out, or pass singular vectors."
+            "a spanning vector is zero or not finite, so it has no direction; "
+            "leave it out, or pass singular vectors"
         )
-    return torch.linalg.qr(vectors / lengths).Q
+    return qr(vectors / lengths)[0]
 
 
 def principal_angles(
@@ -47,8 +48,8 @@ def principal_angles(
     if x.shape[-1] < y.shape[-1]:
         x, y = y, x
     shared = x.mT @ y
-    cosines = torch.linalg.svdvals(shared).clamp(max=1.0)
-    sines = torch.linalg.svdvals(y - x @ shared).clamp(max=1.0).flip(-1)
+    cosines = svdvals(shared).clamp(max=1.0)
+    sines = svdvals(y - x @ shared).clamp(max=1.0).flip(-1)
     return torch.where(cosines**2 < 0.5, cosines.acos(), sines.asin())
 
 
@@ -63,3 +64,15 @@ def overlap(
     tensor(1.)
     """
     return (orthonormal(left).mT @ orthonormal(right)).square().sum((-2, -1))
+
+
+def numerical_rank(singular_values: Float[Tensor, " q"], dtype: torch.dtype) -> int:
+    """How many singular values are above the rounding of a matrix stored in `dtype`."""
+    noise = singular_values.max() * max(len(singular_values), 10) * torch.finfo(dtype).eps
+    return int((singular_values > noise).sum())
+
+
+def row_basis(matrix: Float[Tensor, "r d"], dtype: torch.dtype) -> Float[Tensor, "q d"]:
+    """An orthonormal basis of the row space, as rows; `dtype` sets what counts as rounding."""
+    _, values, Vh = thin_svd(matrix)
+    return Vh[: numerical_rank(values, dtype)] if bool(values.max() > 0) else Vh[:0]

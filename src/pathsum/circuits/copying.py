@@ -18,6 +18,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import extremes, spectrum
+from pathsum.algebra.decompositions import eigvals, svdvals
 from pathsum.circuits.tokens.ov import read_and_write, token_ov
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
@@ -238,7 +239,7 @@ def null_spectra(
     seed: int = 0,
 ) -> Complex[Tensor, "draws k"]:
     """The eigenvalues that `null_ratios` are made of. Their common scale has no meaning."""
-    S = torch.linalg.svdvals(product.double().cpu())
+    S = svdvals(product.double().cpu())
     generator = torch.Generator().manual_seed(seed)
 
     def gaussian(*shape: int) -> Tensor:
@@ -251,7 +252,7 @@ def null_spectra(
         M = gaussian(n, d_head, len(S)).mul_(S) @ gaussian(n, len(S), d_head)
         for _ in range(order - 1):
             M = M @ (gaussian(n, d_head, len(S)) @ gaussian(n, len(S), d_head)) / len(S)
-        found.append(spectrum.eigenvalues_of_many(M))
+        found.append(eigvals(M))
     return torch.cat(found)
 
 
@@ -272,7 +273,7 @@ def eigenvalues_above_noise(
     core: Float[Tensor, "*head k k"], size: Float[Tensor, "*head"]
 ) -> Complex[Tensor, "*head k"]:
     """Eigenvalues in double precision; what is rounding beside factors of this size is 0."""
-    values = spectrum.eigenvalues_of_many(core.double())
+    values = eigvals(core.double())
     noise = 16 * torch.finfo(core.dtype).eps * size.double()
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
 

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.spectrum import eigenvalues_of_many, positivity
+from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
@@ -110,8 +111,8 @@ def _matching(heads: Sequence[Head], gram: _TokenGram, frames: RandomFrames) -> 
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
     like = torch.arange(frames.count) % len(heads)
     return _scored(
-        positivity(eigenvalues_of_many(W_K.mT @ gram.whole @ W_Q)),
-        positivity(eigenvalues_of_many(root(W_K)[like].mT @ gram.framed @ root(W_Q)[like])),
+        positivity(eigvals(W_K.mT @ gram.whole @ W_Q)),
+        positivity(eigvals(root(W_K)[like].mT @ gram.framed @ root(W_Q)[like])),
     )
 
 
@@ -121,8 +122,8 @@ def _deleting(heads: Sequence[Head], frames: RandomFrames) -> list[Score]:
     W_O = torch.stack([head.W_O for head in heads])
     like = torch.arange(frames.count) % len(heads)
     return _scored(
-        -positivity(eigenvalues_of_many(W_O @ W_V)),
-        -positivity(eigenvalues_of_many(W_O[like] @ turned(W_V, like, frames.value))),
+        -positivity(eigvals(W_O @ W_V)),
+        -positivity(eigvals(W_O[like] @ turned(W_V, like, frames.value))),
     )
 
 

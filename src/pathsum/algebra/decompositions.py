@@ -1,0 +1,119 @@
+"""Dense decompositions of LAPACK, with their input checked.
+
+LAPACK may crash on NaN and infinity, or return without an error. Every decomposition in pathsum
+goes through this file: each function raises InputError if its input is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+
+_THREADED_FROM = 8
+"""Batches smaller than this are done before threads have started."""
+
+
+def require_finite(matrix: Tensor, what: str = "a matrix to decompose") -> Tensor:
+    """`matrix` itself; raises InputError if it contains NaN or infinity."""
+    if not bool(matrix.isfinite().all()):
+        kind = "NaN" if bool(matrix.isnan().any()) else "infinite values"
+        raise InputError(
+            f"{what} of shape {list(matrix.shape)} contains {kind}: the numbers it was made from "
+            f"overflowed {matrix.dtype} or were not finite; check the weights, or use float64"
+        )
+    return matrix
+
+
+def eigh(
+    symmetric: Float[Tensor, "*batch n n"],
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n n"]]:
+    """Eigenvalues (ascending) and orthonormal eigenvectors (columns) of symmetric matrices."""
+    values, vectors = torch.linalg.eigh(require_finite(symmetric))
+    return values, vectors
+
+
+def eigvalsh(symmetric: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
+    """Eigenvalues of symmetric matrices, ascending."""
+    return torch.linalg.eigvalsh(require_finite(symmetric))
+
+
+def psd_root(symmetric: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """R with `Rᵀ R = M` for positive semidefinite M; negative eigenvalues, rounding, become 0."""
+    values, vectors = eigh(symmetric)
+    return values.clamp(min=0).sqrt()[..., :, None] * vectors.mT
+
+
+def eig(
+    square: Float[Tensor, "*batch n n"],
+) -> tuple[Complex[Tensor, "*batch n"], Complex[Tensor, "*batch n n"]]:
+    """Eigenvalues and right eigenvectors (columns) of square matrices, in LAPACK's order."""
+    values, vectors = torch.linalg.eig(require_finite(square))
+    return values, vectors
+
+
+def eigvals(square: Float[Tensor, "*batch n n"]) -> Complex[Tensor, "*batch n"]:
+    """Eigenvalues of square matrices, in LAPACK's order.
+
+    A batch is spread over all cores, which `torch.linalg.eigvals` does not do.
+    """
+    require_finite(square)
+    cores = torch.get_num_threads()
+    count = math.prod(square.shape[:-2])
+    if cores == 1 or count < _THREADED_FROM or square.device.type != "cpu":
+        return torch.linalg.eigvals(square)
+    flat = square.flatten(0, -3)
+    with ThreadPoolExecutor(cores) as pool:
+        parts = list(pool.map(torch.linalg.eigvals, flat.tensor_split(cores)))
+    return torch.cat(parts).unflatten(0, square.shape[:-2])
+
+
+def thin_svd(
+    matrix: Float[Tensor, "*batch m n"],
+) -> tuple[Float[Tensor, "*batch m q"], Float[Tensor, "*batch q"], Float[Tensor, "*batch q n"]]:
+    """U, S (descending) and Vh with `M = U diag(S) Vh`, q = min(m, n)."""
+    left, values, right = torch.linalg.svd(require_finite(matrix), full_matrices=False)
+    return left, values, right
+
+
+def svdvals(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch q"]:
+    """Singular values, descending."""
+    return torch.linalg.svdvals(require_finite(matrix))
+
+
+def qr(
+    matrix: Float[Tensor, "*batch m n"],
+) -> tuple[Float[Tensor, "*batch m q"], Float[Tensor, "*batch q n"]]:
+    """Q with orthonormal columns and upper triangular R, `M = Q R`, q = min(m, n)."""
+    Q, R = torch.linalg.qr(require_finite(matrix))
+    return Q, R
+
+
+def triangle(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch q n"]:
+    """R alone of the QR decomposition: `Rᵀ R = Mᵀ M` without squaring the condition number."""
+    return torch.linalg.qr(require_finite(matrix), mode="r").R
+
+
+def pinv(matrix: Tensor) -> Tensor:
+    """The pseudo-inverse, real or complex."""
+    return torch.linalg.pinv(require_finite(matrix))
+
+
+def gram_of_rows(rows: Float[Tensor, "r d"], at_a_time: int = 8192) -> Float[Tensor, "d d"]:
+    """FᵀF in float64, some rows at a time."""
+    d = rows.shape[1]
+    total = torch.zeros(d, d, dtype=torch.float64, device=rows.device)
+    for start in range(0, len(rows), at_a_time):
+        part = rows[start : start + at_a_time]
+        total += (part.mT @ part).double()
+    return total
+
+
+def compact(rows: Float[Tensor, "r d"]) -> Float[Tensor, "q d"]:
+    """A matrix with the same FᵀF and at most d rows, in float64."""
+    return rows.double() if len(rows) <= rows.shape[1] else psd_root(gram_of_rows(rows))
