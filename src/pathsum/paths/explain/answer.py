@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 
 from pathsum.model import Trace
+from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.search import TopPaths
 from pathsum.paths.explain.target import PositionName, TokenName, Versus
 from pathsum.paths.explain.toward import Toward
@@ -19,13 +20,17 @@ class PathsAnswer(Record, kind="paths"):
     """Which paths made a prediction: the totals, and the strongest single paths.
 
     `probability` is what the model gives the token there, `rank` its place among all (1 = best).
+    `counts` has the number of paths of each order; `routes` says, for the first paths of `top`,
+    from which positions their value came.
     """
 
     model: str
     probability: float
     rank: int
+    counts: tuple[int, ...]
     toward: Toward
     top: TopPaths
+    routes: tuple[Routes, ...]
 
     def to_table(self) -> Table:
         """The split by order."""
@@ -77,15 +82,21 @@ def answer(
     k: int = SHOWN,
     budget: int = 50_000,
     progress: Progress = silent,
+    *,
+    n_routes: int = 0,
 ) -> PathsAnswer:
-    """Explain one prediction of the first sequence of a run."""
-    toward = expand_logits(trace).toward(position, token, versus)
+    """Explain one prediction of the first sequence of a run, with routes of the first paths."""
+    paths = expand_logits(trace)
+    toward = paths.toward(position, token, versus)
+    top = toward.top(k, budget, progress)
     logits = trace.logits[0, toward.target_positions[0]]
     own = logits[toward.target_tokens[0]]
     return PathsAnswer(
         model=trace.model.name,
         probability=float(logits.softmax(-1)[toward.target_tokens[0]]),
         rank=int((logits > own).sum()) + 1,
+        counts=tuple(paths.counts),
         toward=toward,
-        top=toward.top(k, budget, progress),
+        top=top,
+        routes=tuple(routes(paths, toward.target, one.path) for one in top.paths[:n_routes]),
     )
