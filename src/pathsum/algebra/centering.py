@@ -39,5 +39,5 @@ def center_columns(f: Factored) -> Factored:
 
 
 def remove_mean(rows: Float[Tensor, "*batch d"], centered: bool) -> Float[Tensor, "*batch d"]:
-    """Rows without their component along the ones-vector if `centered`, else the rows themselves."""
+    """Rows without their component along the ones-vector if `centered`, else unchanged."""
     return rows - rows.mean(-1, keepdim=True) if centered else rows

@@ -1,9 +1,9 @@
 """The largest entries of a factored matrix, exactly, without forming the matrix.
 
 Blocks of `A @ B` go through one buffer, one GEMM each, and a block is read in full only where the
-largest entry of a row can still matter. Rows of A and columns of B are visited by descending length:
-since |a · b| ≤ ‖a‖ ‖b‖, the longest of each bound a block and all blocks after it, and a block that
-cannot reach the answer is never computed.
+largest entry of a row can still matter. Rows of A and columns of B are visited by descending
+length: since |a · b| ≤ ‖a‖ ‖b‖, the longest of each bound a block and all blocks after it, and a
+block that cannot reach the answer is never computed.
 
 Exact means: what a stable sort of the dense product would give, with entries computed in the dtype
 of the factors (half precision is read as float32). Equal entries come in order of row, then column.

@@ -17,7 +17,7 @@ many Y cost next to nothing:
     null = rotation_null(writes[:, None], reads[None, :])
     null.p(norms_squared)                        # [n, m]
 
-For matrices of trace 1 (normalized scores) `UnitMoments` and `unit_null` do the same from two traces.
+For matrices of trace 1 (normalized scores) use `UnitMoments` and `unit_null`.
 
 The distribution is skewed, the more so the fewer directions P and G have. A shifted gamma with the
 same three moments follows its tail; a normal does not, and neither does a gamma that starts at zero

@@ -20,7 +20,7 @@ def orthonormal(vectors: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d
         )
     if torch.finfo(vectors.dtype).bits < 32:
         vectors = vectors.to(torch.float32)
-    # Lengths do not matter to a span, and without them a tiny column is not lost next to a huge one.
+    # A span does not depend on lengths; removing them keeps a tiny column from getting lost.
     lengths = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
     if not bool((lengths > 0).all() & lengths.isfinite().all()):
         raise InputError(
