@@ -9,4 +9,4 @@ _MEASURED = json.loads((BUNDLED / "two-layer" / "card.json").read_text(encoding=
 ]
 PREVIOUS: str = _MEASURED["previous_token"]["head"]
 INDUCTION: str = _MEASURED["induction"]["head"]
-EDGE = f"{PREVIOUS}-{INDUCTION}-k"
+EDGE = f"{PREVIOUS}→{INDUCTION}.k"

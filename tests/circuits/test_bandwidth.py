@@ -213,7 +213,7 @@ def test_virtual_weights_are_named_and_timed() -> None:
         virtual_weights(model, "embd", "unembed")
     with pytest.raises(InputError, match="there is no mlp7"):
         virtual_weights(model, "embed", "mlp7")
-    with pytest.raises(HeadError, match="there is no head L5H0"):
+    with pytest.raises(HeadError, match="head L5H0 does not exist"):
         virtual_weights(model, "L5H0", "unembed")
     with pytest.raises(InputError, match="this model has no MLPs"):
         virtual_weights(ps.random_model(shape()), "mlp0", "unembed")

@@ -62,7 +62,7 @@ def test_bad_pairs_are_refused() -> None:
     model = ps.random_model(CONFIG)
     with pytest.raises(HeadError, match="L0H1 cannot read what L1H0 writes"):
         pair_components(model, "L1H0", "L0H1", "q")
-    with pytest.raises(HeadError, match="there is no head L0H9"):
+    with pytest.raises(HeadError, match="head L0H9 does not exist"):
         pair_components(model, "L0H9", "L1H0", "q")
     flat = {n: torch.stack([getattr(layer, n) for layer in model.weights.layers]) for n in _NAMES}
     flat["W_O"][0, 3] = 0.0

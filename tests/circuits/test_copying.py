@@ -136,7 +136,7 @@ def test_bad_input_is_told():
     model = random_model(Config(2, 3, 24, 8, 40, 20))
     with pytest.raises(InputError, match="draws=50 random heads are too few"):
         copying_ratios(model, draws=50)
-    with pytest.raises(HeadError, match="there is no head L5H0"):
+    with pytest.raises(HeadError, match="head L5H0 does not exist"):
         copying(model, "L5H0")
     with pytest.raises(HeadError, match="is not a head nor a virtual head"):
         copying(model, Path("embed"))

@@ -62,7 +62,7 @@ def test_bad_input_is_told():
     model = random_model(Config(1, 1, 8, 4, 20, 16))
     with pytest.raises(InputError, match="window=17 offsets do not fit a context of 16"):
         positional(model, window=17)
-    with pytest.raises(HeadError, match="there is no head L0H1"):
+    with pytest.raises(HeadError, match="head L0H1 does not exist"):
         positional(model, "L0H1")
     with pytest.raises(InputError, match="no score of it depends on position"):
         positional(random_model(Config(1, 1, 8, 4, 20, 16, positions="none")))

@@ -247,7 +247,7 @@ def test_bad_input_is_told():
         skip_trigrams(model, k=0)
     with pytest.raises(InputError, match="but there are 121"):
         skip_trigrams(model, k=122)
-    with pytest.raises(HeadError, match="there is no head L1H0"):
+    with pytest.raises(HeadError, match="head L1H0 does not exist"):
         skip_trigrams(model, "L1H0")
     with pytest.raises(HeadError, match="has no layers, so it has no heads"):
         skip_trigrams(random_model(Config(0, 1, 8, 4, 10, 8)))

@@ -70,7 +70,7 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
     ("arguments", "said"),
     [
         (("head", "hand-built-bugs", "L0H9"), "L0H0 is the nearest"),
-        (("head", "hand-built-bugs", "first"), "'first' is not a head's label"),
+        (("head", "hand-built-bugs", "first"), "'first' does not name a head"),
         (("head", "hand-built-bugs", "L0H0", "--token", "keap"), "did you mean 'keep'"),
         (("trigrams", "hand-built-bugs", "-k", "0"), "k=0 pairs"),
         (("trigrams", "hand-built-bugs", "-k", "1000"), "there are 121"),

@@ -60,11 +60,11 @@ def test_patch(capsys: pytest.CaptureFixture[str]) -> None:
     texts = ("a b c d a", "--with", "x b c d a")
     edge = ("--edge", "L0H0", "L1H0", "k")
     shown = ran(capsys, "patch", MODEL, *texts, *edge)
-    assert "L0H0 → L1H0.k" in shown
+    assert "L0H0→L1H0.k" in shown
     found = json.loads(ran(capsys, "patch", MODEL, *texts, *edge, "--token", "b", "--json"))
     assert found["effect"]["value"] > 9.9
     ranked = ran(capsys, "patch", MODEL, *texts, "--into", "L1H0")
-    assert ranked.index("L0H0 → L1H0.k") < ranked.index("embed → L1H0.q")
+    assert ranked.index("L0H0→L1H0.k") < ranked.index("embed→L1H0.q")
     node = json.loads(ran(capsys, "patch", MODEL, *texts, "--node", "L0H0", "--json"))
     assert node["patched"] == ["L0H0"]
     assert "6 and 3 tokens" in refused(capsys, "patch", MODEL, "a b c d a", "--with", "x b", *edge)

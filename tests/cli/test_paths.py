@@ -15,7 +15,7 @@ def test_a_prediction_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "paths", "hand-built-virtual-head", "a b c a", "--top", "2")
     assert code == 0
     assert "logit of c at position 4, minus the vocabulary's mean" in out
-    assert "A[L1H0]·A[L0H0] ⊗ W_E·OV[L0H0]·OV[L1H0]·W_U" in out
+    assert "embed→L0H0→L1H0" in out
     assert "remainder" in out
     assert "proven" in out
 
@@ -30,7 +30,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["format"] == "pathsum-paths"
     assert told["toward"]["versus"] is None
     assert told["toward"]["remainder"] < 1e-4
-    assert told["top"]["paths"][0]["path"]["heads"] == ["L1H0"]
+    assert told["top"]["paths"][0]["path"] == "embed→L1H0"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     )
     found = json.loads(capsys.readouterr().out)
     assert found["format"] == "pathsum-composition-edges" and found["tested"] == 4
-    assert [edge["kind"] for edge in found["edges"]] == ["k", "k"]
+    assert [edge["edge"][-2:] for edge in found["edges"]] == [".k", ".k"]
 
 
 def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--offset", "2"], "offset=2 was given"),
-        (["--pair", "L0H0", "L7H0"], "there is no head L7H0"),
+        (["--pair", "L0H0", "L7H0"], "head L7H0 does not exist"),
         (["--pair", "L1H0", "L0H0"], "cannot read what L1H0 writes"),
         (["--max-p", "3"], "is no probability"),
     ],

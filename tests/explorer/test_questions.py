@@ -295,7 +295,7 @@ def test_the_tour_holds_on_the_hand_built_model() -> None:
     claims = claims_of(explorer_of("hand-built induction"))
     for name in ("paths", "basis", "two-k", "two-previous", "two-induction", "two-mechanism"):
         assert claims[name]["holds"] == "holds", claims[name]
-    assert claims["two-mechanism"]["view"] == "#/circuit?edge=L0H0-L1H0-k"
+    assert claims["two-mechanism"]["view"] == "#/circuit?edge=L0H0→L1H0.k"
     assert claims["zero-current"]["holds"] == "not measurable here"
     assert "no layers, and this one has 2" in claims["zero-current"]["note"]
 

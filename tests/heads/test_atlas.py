@@ -121,7 +121,7 @@ def test_models_that_have_none() -> None:
         ps.atlas(ps.random_model(CONFIG.replace(n_layers=0)))
     with pytest.raises(InputError, match="repeats of at least 2 tokens do not fit"):
         ps.atlas(ps.random_model(CONFIG.replace(n_ctx=3)))
-    with pytest.raises(HeadError, match="no head L7H0"):
+    with pytest.raises(HeadError, match="head L7H0 does not exist"):
         _ = ps.atlas(ps.random_model(CONFIG), draws=2)["L7H0"]
 
 
@@ -139,7 +139,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "K-composition with L0H0" in shown
     assert main(["atlas", "hand-built-induction", "--head", "L5H0"]) == 2
-    assert "no head L5H0" in capsys.readouterr().err
+    assert "head L5H0 does not exist" in capsys.readouterr().err
 
 
 def test_a_page_shows_every_head_and_score() -> None:

@@ -78,9 +78,11 @@ def test_a_head_has_one_name_everywhere() -> None:
 
 def test_heads_that_are_not_there() -> None:
     model = ps.random_model(CONFIG)
-    with pytest.raises(HeadError, match="no head L1H7: .* layers 0 to 1 with heads 0 to 2 .* L1H2"):
+    with pytest.raises(
+        HeadError, match="head L1H7 does not exist: .* layers 0 to 1 with heads 0 to 2 .* L1H2"
+    ):
         model.head("L1H7")
-    with pytest.raises(HeadError, match="'1.4' is not a head's label"):
+    with pytest.raises(HeadError, match="'1.4' does not name a head"):
         model.head("1.4")
     empty = ps.random_model(CONFIG.replace(n_layers=0))
     with pytest.raises(HeadError, match="this model has no layers"):
@@ -182,16 +184,16 @@ def test_soft_caps_run_and_agree() -> None:
     assert model(tokens).abs().max() < 3
 
 
-def test_paths_print_like_the_paper() -> None:
+def test_paths_print_their_heads_and_have_the_papers_formula() -> None:
     path = Path("embed", ["L0H7", "L1H4"])
-    assert str(path) == "A[L1H4]·A[L0H7] ⊗ W_E·OV[L0H7]·OV[L1H4]·W_U"
+    assert str(path) == path.to_json() == "embed→L0H7→L1H4"
+    assert path.formula == "A[L1H4]·A[L0H7] ⊗ W_E·OV[L0H7]·OV[L1H4]·W_U"
     assert path.latex == r"A^{1.4} A^{0.7} \otimes W_E W_{OV}^{0.7} W_{OV}^{1.4} W_U"
-    assert str(Path("embed")) == "Id ⊗ W_E·W_U"
-    assert str(Path("mlp0", ["L1H4"])) == "A[L1H4] ⊗ MLP[0]·OV[L1H4]·W_U"
-    assert str(Path("bias_U")) == "Id ⊗ b_U"
+    assert Path("embed").formula == "Id ⊗ W_E·W_U"
+    assert Path("mlp0", ["L1H4"]).formula == "A[L1H4] ⊗ MLP[0]·OV[L1H4]·W_U"
+    assert Path("bias_U").formula == "Id ⊗ b_U"
     assert path.order == 2
     assert path == Path(Source("embed"), [(0, 7), (1, 4)])
-    assert path.to_json()["heads"] == ["L0H7", "L1H4"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_paths_print_like_the_paper() -> None:
         ("embed", ["L1H0", "L1H1"], "is out of order"),
         ("mlp1", ["L1H0"], "L1H0 cannot read mlp1, which is written by its own layer"),
         ("bias_U", ["L1H0"], "no head reads it"),
-        ("token", [], "'token' is not where a path begins"),
+        ("token", [], "'token' is not a source of paths"),
     ],
 )
 def test_paths_that_no_run_takes(source: str, heads: list[str], message: str) -> None:
@@ -212,9 +214,9 @@ def test_paths_that_no_run_takes(source: str, heads: list[str], message: str) ->
 
 def test_paths_that_this_model_does_not_have() -> None:
     model = ps.random_model(CONFIG)
-    with pytest.raises(HeadError, match="no head L2H0"):
+    with pytest.raises(HeadError, match="head L2H0 does not exist"):
         Path("embed", ["L2H0"]).ov(model)
-    with pytest.raises(PathError, match="positions='qk', so they are never in the stream"):
+    with pytest.raises(PathError, match="positions='qk', so they are never in the residual stream"):
         Path("pos", ["L0H0"]).full_ov(model)
     with pytest.raises(PathError, match="has no MLPs"):
         Path("mlp0", ["L1H0"]).check_in(model)

@@ -46,7 +46,7 @@ def test_a_deep_model_is_counted_exactly_and_listed_as_far_as_asked() -> None:
     paths = random_model(config).trace(torch.tensor([[1, 2, 3]])).paths()
     assert paths.count == 17**24
     third = paths.order(3)
-    assert str(next(third)) == ("A[L2H0]·A[L1H0]·A[L0H0] ⊗ W_E·OV[L0H0]·OV[L1H0]·OV[L2H0]·W_U")
+    assert str(next(third)) == "embed→L0H0→L1H0→L2H0"
     assert next(iter(paths)).order == 0
 
 
@@ -78,9 +78,9 @@ def test_an_order_beyond_the_layers_is_refused() -> None:
     ("path", "message"),
     [
         (Path("bias0"), "no path of this model begins at bias0: there is no such bias"),
-        (Path("pos"), "never in the stream"),
+        (Path("pos"), "never in the residual stream"),
         (Path("mlp0"), "this model has no MLPs"),
-        (Path("embed", ["L2H0"]), "there is no head L2H0"),
+        (Path("embed", ["L2H0"]), "head L2H0 does not exist"),
     ],
 )
 def test_paths_that_the_run_does_not_take_are_refused(path: Path, message: str) -> None:

@@ -36,7 +36,7 @@ def test_only_that_edge_does() -> None:
     for edge in (("L0H0", "L1H0", "q"), ("L0H0", "L1H0", "v"), ("L0H1", "L1H0", "k")):
         assert torch.allclose(trace.patch({edge: other}).logits, trace.logits, atol=1e-2)
     found = causal_effects(trace, other, token="b", versus="mean", into=["L1H0"])
-    assert str(found.ranked()[0].edge) == "L0H0 → L1H0.k"
+    assert str(found.ranked()[0].edge) == "L0H0→L1H0.k"
     assert found["L0H0", "L1H0", "k"] == pytest.approx(10, abs=0.01)
     assert sum(abs(effect.effect.value) > 0.01 for effect in found.effects) == 1
 
@@ -46,7 +46,7 @@ def test_every_edge_of_a_model_is_measured() -> None:
     found = causal_effects(trace, other)
     assert len(found.effects) == 2 * 3 + 2 * 3 * 3 + 5
     strong = {str(effect.edge) for effect in found.effects if effect.effect.value > 1}
-    assert strong == {"embed → L0H0.v", "L0H0 → L1H0.k", "L1H0 → logits"}
+    assert strong == {"embed→L0H0.v", "L0H0→L1H0.k", "L1H0→logits"}
     assert found.value_other.value < 1 < found.value.value
 
 
@@ -94,13 +94,13 @@ def test_patch_effect_tables_and_json() -> None:
     trace, other = runs()
     found = patch_effect(trace, {EDGE: other}, token="b")
     assert found.predicted_before[0] == "b"
-    assert found.patched == ("L0H0 → L1H0.k",)
+    assert found.patched == ("L0H0→L1H0.k",)
     assert found.effect.value == pytest.approx(10, abs=0.01)
     assert set(schema(PatchEffect)["required"]) == set(found.to_dict())
     effects = causal_effects(trace, other, into=["L1H0"])
-    assert effects.to_dict()["effects"][0]["edge"] == "embed → L1H0.q"
+    assert effects.to_dict()["effects"][0]["edge"] == "embed→L1H0.q"
     assert set(schema(CausalEffects)["required"]) == set(effects.to_dict())
-    assert "L0H0 → L1H0.k" in effects.to_table().to_text()
+    assert "L0H0→L1H0.k" in effects.to_table().to_text()
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_patch_effect_tables_and_json() -> None:
         (("L1H0", "L0H0", "k"), PathError, "data flows upwards"),
         (("L1H0", "L1H1", "k"), PathError, "data flows upwards"),
         (("L0H9", "L1H0", "k"), HeadError, "L0H9"),
-        (("L0H0", "L1H0", "x"), InputError, "'q', 'k' or 'v'"),
-        (("L0H0", "L1H0"), PathError, "three ways"),
-        (("L0H0", "logits", "k"), PathError, "one way only"),
+        (("L0H0", "L1H0", "x"), InputError, "'q', 'k' and 'v'"),
+        (("L0H0", "L1H0"), PathError, "three reads"),
+        (("L0H0", "logits", "k"), PathError, "one read only"),
         (("L0H0", "mlp0"), PathError, "has no MLPs"),
         (("pos", "L1H0", "k"), PathError, "same in every run"),
         ("mlp0", PathError, "has no MLPs"),

@@ -7,7 +7,6 @@ import pathsum as ps
 from pathsum.errors import HeadError, InputError, NotExactError, PathError
 from pathsum.model import Config, Path, random_model
 from pathsum.paths import Part, ScoreCell, ScoreSum, ScoreSummary
-from pathsum.paths.parts import parse_part
 from pathsum.result import schema
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
@@ -91,10 +90,10 @@ def test_a_summary_ranks_terms_by_what_they_vary_within_rows() -> None:
 
 
 def test_parts_are_read_as_they_are_written() -> None:
-    for text in ("embed", "embed→L0H2→L1H0", "mlp0→L1H0", "pos@3", "b_Q", "b_K", "all of L0H1"):
-        assert str(parse_part(text)) == text
-    assert parse_part("embed > L0H2") == Part.of_path(Path("embed", ["L0H2"]))
-    assert parse_part("embed→L0H2").path == Path("embed", ["L0H2"])
+    for text in ("embed", "embed→L0H2→L1H0", "mlp0→L1H0", "pos@3", "b_Q", "b_K", "L0H1"):
+        assert str(Part.parse(text)) == text
+    assert Part.parse("embed > L0H2") == Part.of_path(Path("embed", ["L0H2"]))
+    assert Part.parse("embed→L0H2").path == Path("embed", ["L0H2"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_parts_are_read_as_they_are_written() -> None:
         ("pos@0", "embed", "pos@0 is no part of the query of L1H0: its read adds pos@1"),
         ("embed", "b_K", "b_K is no part of the key of L1H0"),
         ("bias0", "embed", "L1H0 cannot read bias0"),
-        ("nonsense", "embed", "is not where a path begins"),
+        ("nonsense", "embed", "is not a source of paths"),
     ],
 )
 def test_parts_that_a_head_does_not_have(
@@ -133,7 +132,7 @@ def test_soft_caps_and_heads_that_are_not_there_are_refused() -> None:
     with pytest.raises(NotExactError, match=r"soft cap \(score_cap=5\)"):
         capped.scores("L1H0")
     random_model(CONFIG.replace(logit_cap=5.0)).trace(TOKENS).scores("L1H0")
-    with pytest.raises(HeadError, match="there is no head L9H0"):
+    with pytest.raises(HeadError, match="head L9H0 does not exist"):
         random_model(CONFIG).trace(TOKENS).scores("L9H0")
 
 

@@ -57,7 +57,7 @@ def test_bad_names(pair: VirtualHead) -> None:
         virtual_head(pair.model)
     with pytest.raises(PathError, match="out of order"):
         virtual_head(pair.model, "L1H0", "L0H0")
-    with pytest.raises(HeadError, match="there is no head L0H9"):
+    with pytest.raises(HeadError, match="head L0H9 does not exist"):
         virtual_head(pair.model, "L0H9", "L1H0")
     with pytest.raises(InputError, match="a sequence of one token predicts nothing"):
         pair.importance(pair.model.trace([1]))

@@ -53,7 +53,7 @@ def test_json_has_format_version_and_every_public_field() -> None:
     assert told["format"] == "pathsum-test-outer"
     assert told["version"] == 1
     assert told["values"] == [[1.0, None], [None, 2.0]]
-    assert told["path"]["text"] == "A[L0H1] ⊗ W_E·OV[L0H1]·W_U"
+    assert told["path"] == "embed→L0H1"
     assert told["inner"] == [{"head": "L0H1", "weight": 0.5}]
     assert "_hidden" not in told
 

@@ -17,7 +17,7 @@ largest entries, rows and spectra are found from the factors.
 from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
 from pathsum.circuits.bigram.bigram import Bigram, Continuations, bigram, continuations
 from pathsum.circuits.composition.composition import Composition, CompositionScores, composition
-from pathsum.circuits.composition.composition_edges import Edge, Edges
+from pathsum.circuits.composition.composition_edges import Edges, ScoredEdge
 from pathsum.circuits.composition.pair_components import PairComponents, pair_components
 from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
 from pathsum.circuits.copying import Copying, CopyingRatios, copying, copying_ratios
@@ -50,7 +50,6 @@ __all__ = [
     "Continuations",
     "Copying",
     "CopyingRatios",
-    "Edge",
     "Edges",
     "Effect",
     "Evidence",
@@ -64,6 +63,7 @@ __all__ = [
     "Positional",
     "ProjectionKernel",
     "Scored",
+    "ScoredEdge",
     "SkipTrigram",
     "SkipTrigrams",
     "SourceTable",

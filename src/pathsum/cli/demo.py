@@ -84,7 +84,7 @@ def _show_induction(found: "Induction") -> None:
     _say("2. How? Cut the message from each lower head, alone", bold=True)
     for edge in head.edges[:3]:
         _say(
-            f"   {edge.writer} → {edge.reader}.{edge.side}   leaves {edge.stripe_left:.2f}   "
+            f"   {edge.writer}→{edge.reader}.{edge.side}   leaves {edge.stripe_left:.2f}   "
             f"(composition score {edge.score:.2f}, z {edge.z:+.0f})"
         )
     _say(f"   So it works by {head.told_mechanism}.\n")

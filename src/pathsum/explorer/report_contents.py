@@ -17,6 +17,7 @@ from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.parameters import AboutModel
 from pathsum.explorer.wire import decode
 from pathsum.heads.verdicts import MIXED, UNKNOWN
+from pathsum.names import Edge, HeadRead
 
 Parameters: TypeAlias = dict[str, str | int | bool]
 
@@ -87,8 +88,10 @@ def _beside(view: str, claim: str, state: dict[str, str]) -> Iterator[Recorded]:
         shown = "trigrams" if "trigram" in claim or "bug" in claim else "head"
         yield Recorded(shown, {**about, "head": state["hd"]})
     elif view == "circuit" and "edge" in state:
-        writer, reader, kind = state["edge"].split("-")
-        yield Recorded("edge", {**about, "writer": writer, "reader": reader, "kind": kind})
+        edge = Edge.parse(state["edge"])
+        assert isinstance(edge.reader, HeadRead)
+        ends = {"writer": str(edge.writer), "reader": str(edge.reader.head)}
+        yield Recorded("edge", {**about, **ends, "kind": edge.reader.side.value})
     elif view in ("circuit", "paths", "atlas"):
         yield Recorded({"circuit": "composition", "paths": "terms"}.get(view, view), about)
 

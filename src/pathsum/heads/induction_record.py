@@ -9,7 +9,6 @@ from pathsum.heads.partners import PartnerEdge
 from pathsum.heads.score import Score
 from pathsum.heads.verdicts import ALPHA
 from pathsum.model import HeadId, HeadName
-from pathsum.names import parse_head
 from pathsum.paths import Estimate
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.p_value import ProbabilityColumn
@@ -61,7 +60,7 @@ class InductionHead(Record, kind="induction-head"):
             ProbabilityColumn(),
         )
         rows = tuple(
-            (f"{e.writer} → {e.reader}.{e.side}", e.stripe_left, e.share_lost, e.score, e.z, e.p)
+            (f"{e.writer}→{e.reader}.{e.side}", e.stripe_left, e.share_lost, e.score, e.z, e.p)
             for e in self.edges[:6]
         )
         title = f"{self.head}: {self.told_mechanism}"
@@ -95,7 +94,7 @@ class Induction(Record, kind="induction"):
     note: str
 
     def __getitem__(self, name: HeadName) -> InductionHead:
-        head = parse_head(name)
+        head = HeadId.parse(name)
         for found in self.heads:
             if found.head == head:
                 return found

@@ -5,10 +5,9 @@ from pathsum.model.folding import fold
 from pathsum.model.head import Head
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
-from pathsum.model.path import Path, Source
 from pathsum.model.trace import NormScales, Trace
 from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import HeadId, HeadName
+from pathsum.names import HeadId, HeadName, Path, Source
 
 __all__ = [
     "Config",

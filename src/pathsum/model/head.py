@@ -32,9 +32,9 @@ class Head:
     id: HeadId
 
     @property
-    def label(self) -> str:
-        """The name it has everywhere, `L1H4`."""
-        return str(self.id)
+    def label(self) -> HeadId:
+        """Its name, `L1H4`."""
+        return self.id
 
     @property
     def W_Q(self) -> Float[Tensor, "d k"]:

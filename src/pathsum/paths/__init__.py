@@ -1,5 +1,6 @@
 """The paper, on a run: expansion of logits and of scores, importance, search, intervention."""
 
+from pathsum.names import Edge, Part, Side
 from pathsum.paths.explain.attribution import (
     DirectAttribution,
     LogitEffects,
@@ -18,12 +19,10 @@ from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, ScoreTerm, TopTokens
 from pathsum.paths.intervene.edited import EditedTrace
-from pathsum.paths.intervene.edits import Edge, Side
 from pathsum.paths.intervene.ideal_patterns import IdealPattern
 from pathsum.paths.intervene.interventions import run_edited
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
-from pathsum.paths.parts import Part
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.score_sum import ScorePair, ScoreSum, expand_scores
 from pathsum.paths.terms.term_importance import TermImportance, TermSetGain, term_importance

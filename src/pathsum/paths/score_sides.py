@@ -12,8 +12,9 @@ from pathsum.errors import PathError
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.reads import layer_reads
 from pathsum.model.rotary import rotate
+from pathsum.names import Part
 from pathsum.paths.frozen import Frozen
-from pathsum.paths.parts import Part, Side
+from pathsum.paths.parts import Side
 from pathsum.paths.path_counting import count_of_order, paths_of_order
 from pathsum.shapes import Stream
 

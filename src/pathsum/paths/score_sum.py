@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pathsum.errors import NotExactError
 from pathsum.model import HeadId, HeadName, Trace
 from pathsum.model.transformer import attention_pattern
+from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
-from pathsum.paths.parts import Group, Part, PartName, group_of, parse_part
+from pathsum.paths.parts import Group, group_of
 from pathsum.paths.score_sides import SideSum, Vectors, qk_read
 from pathsum.shapes import HeadPattern
 
@@ -113,7 +114,7 @@ class ScoreSum:
 
     def term(self, query: PartName, key: PartName) -> HeadPattern:
         """One term; a part is a `Path`, or in words `embed`, `embed→L0H7`, `pos@1`, `b_K`."""
-        asked, answered = parse_part(query), parse_part(key)
+        asked, answered = Part.parse(query), Part.parse(key)
         return self.product(self.query.vectors(asked), self.key.vectors(answered))
 
     def terms(self) -> Iterator[ScorePair]:

@@ -121,6 +121,7 @@ export interface PathValue {
   heads: string[];
   source: string;
   text: string;
+  formula: string;
   latex: string;
   value: number;
   order: number;
@@ -188,10 +189,8 @@ export interface CopyingScore {
   p: number | null;
 }
 
-export interface Edge {
-  writer: string;
-  reader: string;
-  kind: 'q' | 'k' | 'v';
+export interface ScoredEdge {
+  edge: string;
   score: number;
   excess: number;
   z: number;
@@ -220,7 +219,7 @@ export interface HeadPage {
   offset_spread: Matrix;
   position_sd: number | null;
   content_sd: number | null;
-  composition: Edge[];
+  composition: ScoredEdge[];
   ov_rows: TokenRow[];
   qk_rows: TokenRow[];
   note: string;

@@ -25,7 +25,7 @@ from pathsum.circuits.composition.composition_null import chance, chance_of
 from pathsum.circuits.composition.gram import Forms
 from pathsum.circuits.composition.inner_products import products
 from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered, sides
-from pathsum.model import Config, Model
+from pathsum.model import Config, HeadId, Model
 from pathsum.result import Progress, Record, Table, silent
 
 # Heads that share a mean of so many times what chance gives get a note.
@@ -63,7 +63,7 @@ class Composition(Record, kind="composition"):
     """
 
     model: str
-    heads: tuple[str, ...]
+    heads: tuple[HeadId, ...]
     q: CompositionScores
     k: CompositionScores
     v: CompositionScores
@@ -90,8 +90,8 @@ class Composition(Record, kind="composition"):
 
         >>> import pathsum as ps
         >>> best = ps.composition(ps.construct.induction()).edges(max_p=0.001)
-        >>> [(e.writer, e.reader, e.kind) for e in best]
-        [('L0H0', 'L1H0', 'k')]
+        >>> [str(found.edge) for found in best]
+        ['L0H0→L1H0.k']
         >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
         (1, '0.012')
         """

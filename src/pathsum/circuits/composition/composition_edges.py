@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathsum.circuits.composition.composition_null import chance_of
 from pathsum.errors import InputError, near_misses
+from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.p_value import ProbabilityColumn
 
@@ -24,16 +25,35 @@ _COMMON = 0.01
 
 
 @dataclass(frozen=True)
-class Edge:
-    """One head reading from another, in one way, with what chance makes of it."""
+class ScoredEdge:
+    """An edge between two heads with its composition score and the score's null."""
 
-    writer: str
-    reader: str
-    kind: CompositionKind
+    edge: Edge
     score: float
     excess: float
     z: float
     p: float
+
+    @property
+    def writer(self) -> HeadId:
+        """The head that writes."""
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
+
+    @property
+    def reader(self) -> HeadId:
+        """The head that reads."""
+        return self._read.head
+
+    @property
+    def kind(self) -> CompositionKind:
+        """Which of its reads: `q`, `k` or `v`."""
+        return self._read.side.value
+
+    @property
+    def _read(self) -> HeadRead:
+        assert isinstance(self.edge.reader, HeadRead)
+        return self.edge.reader
 
 
 @dataclass(frozen=True)
@@ -47,7 +67,7 @@ class Edges(Record, kind="composition-edges"):
     """
 
     model: str
-    edges: tuple[Edge, ...]
+    edges: tuple[ScoredEdge, ...]
     tested: int
     found: int
     expected: float
@@ -55,7 +75,7 @@ class Edges(Record, kind="composition-edges"):
     dimension: int
     notes: tuple[str, ...]
 
-    def __iter__(self) -> Iterator[Edge]:
+    def __iter__(self) -> Iterator[ScoredEdge]:
         return iter(self.edges)
 
     def __len__(self) -> int:
@@ -139,12 +159,13 @@ def select(
     )
 
 
-def _edge(found: "Composition", kind: CompositionKind, writer: int, reader: int) -> Edge:
+def _edge(found: "Composition", kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
     scores = found.scores(kind)
     score, excess, z, p = (
         float(part[writer, reader]) for part in (scores.score, scores.excess, scores.z, scores.p)
     )
-    return Edge(found.heads[writer], found.heads[reader], kind, score, excess, z, p)
+    edge = Edge(found.heads[writer], HeadRead(found.heads[reader], Side(kind)))
+    return ScoredEdge(edge, score, excess, z, p)
 
 
 def _tails(

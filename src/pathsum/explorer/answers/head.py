@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits import OffsetProfile, positional, token_ov, token_qk
+from pathsum.circuits import OffsetProfile, ScoredEdge, positional, token_ov, token_qk
 from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import as_path, refuse_capped_logits, token_product
 from pathsum.explorer.answers.atlas import head_kind
 from pathsum.explorer.answers.composition import all_composition
-from pathsum.explorer.answers.head_parts import CopyingScore, Edge, TokenRow
+from pathsum.explorer.answers.head_parts import CopyingScore, TokenRow
 from pathsum.explorer.numbers import finite
 from pathsum.explorer.parameters import AboutHead
 from pathsum.explorer.token_rows import as_pairs, rows_note, scaled_like, strongest_rows
@@ -46,7 +46,7 @@ class HeadPage(Record, kind="page-head"):
     offset_spread: Tensor
     position_sd: float | None
     content_sd: float | None
-    composition: tuple[Edge, ...]
+    composition: tuple[ScoredEdge, ...]
     ov_rows: tuple[TokenRow, ...]
     qk_rows: tuple[TokenRow, ...]
     note: str
@@ -133,10 +133,6 @@ def _copying_scores(found: HeadCopying) -> tuple[CopyingScore, ...]:
     )
 
 
-def _edges(bench: Workbench, asked: AboutHead, name: str) -> tuple[Edge, ...]:
+def _edges(bench: Workbench, asked: AboutHead, name: str) -> tuple[ScoredEdge, ...]:
     found = all_composition(bench, asked).edges()
-    mine = [edge for edge in found if name in (edge.writer, edge.reader)]
-    return tuple(
-        Edge(edge.writer, edge.reader, edge.kind, edge.score, edge.excess, edge.z, edge.p)
-        for edge in mine[:EDGES]
-    )
+    return tuple(edge for edge in found if name in (edge.writer, edge.reader))[:EDGES]

@@ -1,20 +1,6 @@
 """What the pages of heads and of edges are made of."""
 
 from dataclasses import dataclass
-from typing import Literal
-
-
-@dataclass(frozen=True)
-class Edge:
-    """How strongly one head reads what another writes, against chance."""
-
-    writer: str
-    reader: str
-    kind: Literal["q", "k", "v"]
-    score: float
-    excess: float
-    z: float
-    p: float
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class PathValue:
     heads: tuple[str, ...]
     source: str
     text: str
+    formula: str
     latex: str
     value: float
     order: int
@@ -197,6 +198,7 @@ def _path_value(paths: PathSum, target: Target, ranked: RankedPath, *, drawn: bo
         heads=tuple(map(str, path.heads)),
         source=str(path.source),
         text=str(path),
+        formula=path.formula,
         latex=path.latex,
         value=ranked.value,
         order=path.order,

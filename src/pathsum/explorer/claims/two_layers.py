@@ -34,7 +34,7 @@ def _mostly_k(subject: Subject) -> Measured:
         f"{edge.kind.upper()}: {edge.writer} → {edge.reader}, score {edge.score:.3f}, "
         f"z {edge.z:.0f}",
         edge.kind == "k" and previous.value >= PREVIOUS,
-        view=subject.link("circuit", edge=f"{edge.writer}-{edge.reader}-{edge.kind}"),
+        view=subject.link("circuit", edge=str(edge.edge)),
         note=f"{edge.writer} attends {previous.value:.2f} to the previous token",
     )
 
@@ -69,7 +69,7 @@ def _mechanism(subject: Subject) -> Measured:
     strongest = best.edges[0] if best.edges else None
     if strongest is None:
         raise InputError(f"no head lies below {best.head}, so nothing can be cut")
-    pair = f"{strongest.writer}-{best.head}-{strongest.side}"
+    pair = f"{strongest.writer}→{best.head}.{strongest.side}"
     return Measured(
         f"{best.head}: {best.told_mechanism}; cutting that edge takes away "
         f"{strongest.share_lost:.0%} of the stripe",

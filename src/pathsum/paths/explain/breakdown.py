@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Source
-from pathsum.names import parse_head
+from pathsum.names import HeadId, HeadName, Source
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.estimate import student
 from pathsum.result.table import Cell
@@ -122,7 +121,7 @@ def interval(value: float, stderr: float | None, sequences: int) -> tuple[float,
 
 def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
     """Where a name stands: a head by label or pair, a source by its text, anything by its place."""
-    wanted = parse_head(name) if isinstance(name, tuple) else name
+    wanted = HeadId.parse(name) if isinstance(name, tuple) else name
     for place, known in enumerate(names):
         if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):
             return place

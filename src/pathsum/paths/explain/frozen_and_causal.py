@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathsum.errors import InputError
-from pathsum.model import HeadName, Trace
+from pathsum.model import Trace
+from pathsum.names import Edge, EdgeName, HeadName, HeadRead, LogitsRead, Side
 from pathsum.paths.explain.breakdown import Grid
 from pathsum.paths.explain.target import Target
 from pathsum.paths.intervene.causal import causal_effects
-from pathsum.paths.intervene.edits import Edge, HeadRead, LogitsRead, Side
 from pathsum.paths.path_sum import PathSum
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import Estimate
@@ -36,12 +36,13 @@ class FrozenAndCausal(Record, kind="frozen-and-causal"):
     value: float
     value_other: float
 
-    def __getitem__(self, edge: str) -> EdgeCredit:
-        """The credit of an edge, named as tables print it: `L0H0 → L1H0.k`."""
+    def __getitem__(self, edge: EdgeName) -> EdgeCredit:
+        """The credit of an edge, such as `L0H0→L1H0.k`."""
+        wanted = Edge.parse(edge)
         for credit in self.edges:
-            if str(credit.edge) == edge:
+            if credit.edge == wanted:
                 return credit
-        raise InputError(f"there is no edge {edge!r} among those measured here")
+        raise InputError(f"the edge {wanted} is not among those measured here")
 
     def ranked(self) -> list[EdgeCredit]:
         """The largest of either credit first."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId
-from pathsum.paths.parts import Group, Part, group_of
+from pathsum.names import Part
+from pathsum.paths.parts import Group, group_of
 from pathsum.paths.score_sides import SideSum, Vectors
 from pathsum.paths.score_sum import ScoreSum
 from pathsum.result import Column, Record, Table, text_column

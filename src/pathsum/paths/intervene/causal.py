@@ -15,10 +15,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Model, Source, Trace
+from pathsum.model import Model, Trace
+from pathsum.names import (
+    Edge,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
+    Side,
+    Source,
+    Writer,
+)
 from pathsum.paths.explain.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.paths.intervene.edited import EditedTrace
-from pathsum.paths.intervene.edits import Edge, HeadRead, LogitsRead, Message, MlpRead, Side, Writer
+from pathsum.paths.intervene.edits import Message
 from pathsum.paths.intervene.interventions import edited_logits, run_edited
 from pathsum.paths.intervene.patching import check_runs, parse_patch, patch, written_by
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
@@ -50,10 +61,13 @@ class CausalEffects(Record, kind="causal-effects"):
 
     def __getitem__(self, edge: Any) -> float:
         """The effect of an edge, as `effects["L0H0", "L1H0", "k"]`."""
+        wanted = Edge.parse(edge)
         for found in self.effects:
-            if str(found.edge) == _written_out(edge):
+            if found.edge == wanted:
                 return found.effect.value
-        raise InputError(f"there is no effect of {_written_out(edge)} among those measured here")
+        raise InputError(
+            f"no effect of {wanted} was measured here; see .effects for those that were"
+        )
 
     def ranked(self) -> list[EdgeEffect]:
         """The largest magnitude first."""
@@ -248,10 +262,3 @@ def _same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
 
 def _mean(values: Float[Tensor, " batch"]) -> Estimate:
     return ratio(values, torch.ones_like(values))
-
-
-def _written_out(edge: Any) -> str:
-    if not isinstance(edge, tuple):
-        return str(edge)
-    writer, *reader = (str(part) for part in edge)
-    return f"{writer} → {'.'.join(reader)}"

@@ -17,9 +17,9 @@ from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.head import embeddings_as_read
 from pathsum.model.reads import folded_unembedding
 from pathsum.model.transformer import attention_pattern
+from pathsum.names import Part, PartName
 from pathsum.paths.intervene.edits import TableToLogits
 from pathsum.paths.intervene.ideal_patterns import IdealPattern
-from pathsum.paths.parts import PartName, parse_part
 from pathsum.shapes import HeadPattern, Tokens
 
 
@@ -35,7 +35,7 @@ class ScoreTerm:
     key: PartName
 
     def __str__(self) -> str:
-        return f"the score term {parse_part(self.query)} × {parse_part(self.key)}"
+        return f"the score term {Part.parse(self.query)} × {Part.parse(self.key)}"
 
 
 @dataclass(frozen=True)

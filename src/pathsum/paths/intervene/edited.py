@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pathsum.errors import NotExactError
-from pathsum.model import HeadId, HeadName, Trace
-from pathsum.paths.intervene.edits import Attend, Edit, FreezePatterns, HeadRead, Message
+from pathsum.model import Trace
+from pathsum.names import HeadId, HeadName, HeadRead
+from pathsum.paths.intervene.edits import Attend, Edit, FreezePatterns, Message
 from pathsum.shapes import Pattern, PerHead
 
 if TYPE_CHECKING:

@@ -11,88 +11,14 @@
 `interventions.run_edited` runs a model with a list of them.
 """
 
-import enum
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.model import HeadId, Source
+from pathsum.names import Edge, HeadId, HeadRead, MlpRead, Side, Source
 from pathsum.shapes import HeadPattern, Pattern, Stream
-
-Writer: TypeAlias = HeadId | Source
-"""What writes into the stream: a head, the embedding, or an MLP."""
-
-
-class Side(enum.StrEnum):
-    """The three ways in which a head reads: for its queries, its keys, its values."""
-
-    Q = "q"
-    K = "k"
-    V = "v"
-
-    @classmethod
-    def parse(cls, name: "str | Side") -> "Side":
-        """The side that a name means."""
-        if isinstance(name, cls):
-            return name
-        if name not in ("q", "k", "v"):
-            raise InputError(f"a head reads for 'q', 'k' or 'v', not for {name!r}")
-        return cls(name)
-
-
-@dataclass(frozen=True)
-class HeadRead:
-    """One of the three reads of a head; prints as `L1H4.k`."""
-
-    head: HeadId
-    side: Side
-
-    def __str__(self) -> str:
-        return f"{self.head}.{self.side.value}"
-
-
-@dataclass(frozen=True)
-class MlpRead:
-    """What a layer's MLP reads; prints as `mlp3`."""
-
-    layer: int
-
-    def __str__(self) -> str:
-        return f"mlp{self.layer}"
-
-
-@dataclass(frozen=True)
-class LogitsRead:
-    """What the unembedding reads; prints as `logits`."""
-
-    def __str__(self) -> str:
-        return "logits"
-
-
-Reader: TypeAlias = HeadRead | MlpRead | LogitsRead
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A writer and a reader: one message through the stream; prints as `L0H7 → L1H4.k`."""
-
-    writer: Writer
-    reader: Reader
-
-    def __str__(self) -> str:
-        return f"{self.writer} → {self.reader}"
-
-    def to_json(self) -> str:
-        """As it prints."""
-        return str(self)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A string."""
-        return {"type": "string"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,31 +14,24 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import (
     Config,
-    HeadId,
     LayerWeights,
     Model,
     NormScales,
-    Source,
     Trace,
     transformer,
 )
 from pathsum.model.reads import fold_bias, folded_unembedding
+from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
 from pathsum.paths.intervene.edited import EditedTrace
 from pathsum.paths.intervene.edits import (
     Attend,
     Edit,
     FreezePatterns,
     HeadOutput,
-    HeadRead,
     KeepPart,
-    LogitsRead,
     Message,
-    MlpRead,
-    Reader,
-    Side,
     SourceOutput,
     TableToLogits,
-    Writer,
 )
 from pathsum.paths.intervene.plan import Plan
 from pathsum.paths.terms.residual_trace import ResidualTrace

@@ -19,35 +19,35 @@ from typing import Any, TypeAlias
 import torch
 
 from pathsum.errors import InputError, PathError
-from pathsum.model import HeadId, HeadName, Model, Source, Trace
-from pathsum.names import find_head, parse_head
-from pathsum.paths.intervene.edited import EditedTrace
-from pathsum.paths.intervene.edits import (
+from pathsum.model import Model, Trace
+from pathsum.names import (
+    ARROW,
     Edge,
-    Edit,
-    HeadOutput,
+    EdgeName,
+    HeadId,
+    HeadName,
     HeadRead,
     LogitsRead,
-    Message,
     MlpRead,
     Reader,
-    Side,
-    SourceOutput,
+    Source,
     Writer,
+    find_head,
+    parse_writer,
 )
+from pathsum.paths.intervene.edited import EditedTrace
+from pathsum.paths.intervene.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.paths.intervene.interventions import run_edited
 from pathsum.shapes import Stream
 
-WriterName: TypeAlias = HeadName | Source
-EdgeName: TypeAlias = Edge | tuple[WriterName, str] | tuple[WriterName, HeadName, str | Side]
-PatchName: TypeAlias = EdgeName | WriterName
-"""An edge, `("L0H7", "L1H4", "k")` or `("L0H7", "logits")`, or a node, `"L0H7"` or `"mlp0"`."""
+PatchName: TypeAlias = EdgeName | HeadName | Source
+"""An edge, `("L0H7", "L1H4", "k")` or `"L0H7→L1H4.k"`, or a node, `"L0H7"` or `"mlp0"`."""
 
 
 def patch(trace: Trace, edits: Mapping[Any, Trace]) -> EditedTrace:
     """A run with edges or nodes taken from other runs; `trace.patch(edits)` is the same.
 
-        trace.patch({("L0H7", "L1H4", "k"): other})     one edge
+        trace.patch({("L0H7", "L1H4", "k"): other})     one edge; "L0H7→L1H4.k" is the same
         trace.patch({("L0H7", "logits"): other})        what the unembedding reads of L0H7
         trace.patch({"L0H7": other, "mlp1": other})     two nodes
 
@@ -84,55 +84,51 @@ def written_by(trace: Trace, writer: Writer) -> Stream:
 
 
 def parse_patch(model: Model, name: Any) -> Edge | Writer:
-    """The edge or node that a name means in a model, or an error that says why it means none."""
-    if isinstance(name, Edge):
-        _check_order(model, name)
-        return name
-    plain = isinstance(name, str | Source | HeadId)
-    if plain or (isinstance(name, tuple) and all(isinstance(part, int) for part in name)):
-        return _writer(model, name)
-    if not isinstance(name, tuple) or len(name) not in (2, 3):
+    """The edge or node that a name means in a model; raises an error if the model has none."""
+    try:
+        node = _is_node(name)
+        found = parse_writer(name) if node else Edge.parse(name)
+    except PathError:
+        if isinstance(name, tuple) and len(name) in (2, 3):
+            raise
         raise PathError(
-            f"{name!r} is neither an edge nor a node; ('L0H7', 'L1H4', 'k') is an edge, "
-            "('L0H7', 'logits') is one to the logits, and 'L0H7' is a node"
-        )
-    edge = Edge(_writer(model, name[0]), _reader(model, *name[1:]))
-    _check_order(model, edge)
-    return edge
+            f"{name!r} is neither an edge nor a node; edges are ('L0H7', 'L1H4', 'k') or "
+            "'L0H7→L1H4.k' and ('L0H7', 'logits'), nodes are 'L0H7', 'embed' and 'mlp0'"
+        ) from None
+    if isinstance(found, Edge):
+        _check_writer(model, found.writer)
+        _check_reader(model, found.reader)
+        _check_order(model, found)
+    else:
+        _check_writer(model, found)
+    return found
 
 
-def _writer(model: Model, name: Any) -> Writer:
-    config = model.config
-    if isinstance(name, str) and not name.upper().startswith("L"):
-        name = Source.parse(name)
-    if not isinstance(name, Source):
-        return find_head(name, config.n_layers, config.n_heads)
-    if name.kind not in ("embed", "mlp"):
+def _is_node(name: Any) -> bool:
+    if isinstance(name, str):
+        return ARROW not in name and ">" not in name
+    return isinstance(name, Source) or (
+        isinstance(name, tuple) and all(isinstance(part, int) for part in name)
+    )
+
+
+def _check_writer(model: Model, writer: Writer) -> None:
+    if isinstance(writer, HeadId):
+        find_head(writer, model.config.n_layers, model.config.n_heads)
+    elif writer.kind == "mlp":
+        _check_mlp(model, writer.layer)
+    elif writer.kind != "embed":
         raise PathError(
-            f"{name} is the same in every run of one length, so there is nothing to take from "
-            "another; a head, 'embed' or an MLP would be right"
+            f"{writer} is the same in every run of one length, so a patch from another run changes "
+            "nothing; patch a head, 'embed' or an MLP"
         )
-    if name.kind == "mlp":
-        _check_mlp(model, name.layer)
-    return name
 
 
-def _reader(model: Model, name: Any, side: Any = None) -> Reader:
-    if isinstance(name, str) and (name == "logits" or name.startswith("mlp")):
-        if side is not None:
-            raise PathError(f"{name} reads in one way only; leave {side!r} out")
-        if name == "logits":
-            return LogitsRead()
-        layer = Source.parse(name).layer
-        _check_mlp(model, layer)
-        return MlpRead(layer)
-    if side is None:
-        raise PathError(
-            f"{parse_head(name)} reads in three ways; say which, as in "
-            f"('L0H7', '{parse_head(name)}', 'k')"
-        )
-    config = model.config
-    return HeadRead(find_head(name, config.n_layers, config.n_heads), Side.parse(side))
+def _check_reader(model: Model, reader: Reader) -> None:
+    if isinstance(reader, HeadRead):
+        find_head(reader.head, model.config.n_layers, model.config.n_heads)
+    elif isinstance(reader, MlpRead):
+        _check_mlp(model, reader.layer)
 
 
 def _check_mlp(model: Model, layer: int) -> None:

@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pathsum.model import HeadId, Source
+from pathsum.names import HeadId, HeadRead, MlpRead, Reader, Source, Writer
 from pathsum.paths.intervene.edits import (
     Attend,
     Edit,
     FreezePatterns,
     HeadOutput,
-    HeadRead,
     KeepPart,
     Message,
-    MlpRead,
-    Reader,
     SourceOutput,
     TableToLogits,
-    Writer,
 )
 
 

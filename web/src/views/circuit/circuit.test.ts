@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import type { CompositionAnswer } from "../../generated/answers";
+import { edgeName } from "../../lib/names";
 import {
   above,
   allEdges,
   chanceAbove,
-  edgeName,
   edgeNamed,
   MOST_DRAWN,
   openingThreshold,
@@ -37,8 +37,8 @@ const edges = allEdges(composition());
 describe("edges", () => {
   it("are the possible ones, strongest first, row writes and column reads", () => {
     expect(edges).toHaveLength(12);
-    expect(edgeName(edges[0]!)).toBe("L0H1-L1H1-v");
-    expect(edgeName(edges[11]!)).toBe("L0H0-L1H0-q");
+    expect(edgeName(edges[0]!)).toBe("L0H1→L1H1.v");
+    expect(edgeName(edges[11]!)).toBe("L0H0→L1H0.q");
     expect(edges.map((edge) => edge.z)).toEqual([12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
   });
 
@@ -64,8 +64,8 @@ describe("edges", () => {
   });
 
   it("are found again from the URL", () => {
-    expect(edgeNamed(edges, "L0H1-L1H0-k")).toMatchObject({ writer: "L0H1", reader: "L1H0", kind: "k" });
-    expect(edgeNamed(edges, "L9H1-L1H0-k")).toBeUndefined();
+    expect(edgeNamed(edges, "L0H1→L1H0.k")).toMatchObject({ writer: "L0H1", reader: "L1H0", kind: "k" });
+    expect(edgeNamed(edges, "L9H1→L1H0.k")).toBeUndefined();
   });
 
   it("are compared with chance between tabulated values", () => {

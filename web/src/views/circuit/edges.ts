@@ -1,5 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
 import type { CompositionAnswer } from "../../generated/answers";
+import { edgeName } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
 export const KINDS: readonly Kind[] = ["q", "k", "v"];
@@ -115,11 +116,6 @@ export function sliderScale(strongest: number): { toZ(at: number): number; toAt(
     toZ: (at) => Number((low * Math.exp(span * at)).toPrecision(3)),
     toAt: (z) => Math.min(1, Math.max(0, Math.log(Math.max(z, low) / low) / span)),
   };
-}
-
-/** "L0H1-L1H2-k" in the URL. */
-export function edgeName(edge: { writer: string; reader: string; kind: string }): string {
-  return `${edge.writer}-${edge.reader}-${edge.kind}`;
 }
 
 export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined): GraphEdge | undefined {

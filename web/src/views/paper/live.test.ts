@@ -22,7 +22,7 @@ describe("the live view beside a claim", () => {
   });
 
   it("shows an edge, or the whole graph", () => {
-    expect(pictureOf(claim("k", "#/circuit?edge=L0H1-L1H2-k"))).toEqual({
+    expect(pictureOf(claim("k", "#/circuit?edge=L0H1→L1H2.k"))).toEqual({
       ...{ type: "edge", edge: { writer: "L0H1", reader: "L1H2", kind: "k" } },
     });
     expect(pictureOf(claim("k", "#/circuit?edge=broken"))).toMatchObject({ type: "graph" });

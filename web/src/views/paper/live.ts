@@ -1,5 +1,6 @@
 /** Which small live view stands beside a claim: from the view that the claim points to. */
 import type { AboutModel, AboutText, Claim, EdgeOf } from "../../generated/answers";
+import { parseEdge } from "../../lib/names";
 import { parseLink } from "./tour";
 
 export type Picture =
@@ -21,9 +22,8 @@ function partOf(id: string): HeadPart {
 }
 
 function edgeOf(model: AboutModel, text: string | undefined): EdgeOf | null {
-  const [writer, reader, kind] = text?.split("-") ?? [];
-  if (!writer || !reader || (kind !== "q" && kind !== "k" && kind !== "v")) return null;
-  return { ...model, writer, reader, kind };
+  const edge = text === undefined ? null : parseEdge(text);
+  return edge && { ...model, ...edge };
 }
 
 export function pictureOf(claim: Claim): Picture | null {

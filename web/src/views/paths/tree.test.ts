@@ -6,6 +6,7 @@ const path = (heads: string[], value: number): PathValue => ({
   heads,
   source: "embed",
   text: heads.join(" "),
+  formula: "",
   latex: "",
   value,
   order: heads.length,

@@ -1,0 +1,49 @@
+"""Names: one grammar for heads, sources, paths, parts, reads and edges.
+
+    head    L1H4
+    source  embed | pos | mlp3 | bias2 | bias_U
+    path    embed→L0H7→L1H4             a source and the heads above it, bottom to top
+    part    a path | pos@1 | b_Q | b_K | L0H7
+    read    L1H4.q | L1H4.k | L1H4.v | mlp3 | logits
+    edge    L0H7→L1H4.k | embed→mlp3 | L1H4→logits
+
+Each noun is a frozen value with one printed form, the same in the terminal, in JSON, in URLs and in
+the browser, and `parse(str(x)) == x`. Where `→` is hard to type, `>` and `->` are accepted.
+"""
+
+from pathsum.names.edge import (
+    Edge,
+    EdgeName,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
+    Reader,
+    Side,
+    Writer,
+    parse_read,
+    parse_writer,
+)
+from pathsum.names.head_id import HeadId, HeadName, find_head
+from pathsum.names.path import Part, PartName, Path, Source
+from pathsum.names.printed import ARROW
+
+__all__ = [
+    "ARROW",
+    "Edge",
+    "EdgeName",
+    "HeadId",
+    "HeadName",
+    "HeadRead",
+    "LogitsRead",
+    "MlpRead",
+    "Part",
+    "PartName",
+    "Path",
+    "Reader",
+    "Side",
+    "Source",
+    "Writer",
+    "find_head",
+    "parse_read",
+    "parse_writer",
+]
