@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Measurement
-from pathsum.circuits import composition, inner_products
+from pathsum.circuits import composition
+from pathsum.circuits.composition.forms import flops
 from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.model import Config, Model, random_model
 
@@ -95,7 +96,7 @@ def xl() -> list[Measurement]:
 def measured(model: Model, rounds: int) -> tuple[float, float, float]:
     """Seconds and MB above what was there before, and seconds of the multiplications alone."""
     forms = sides(model, centered=True, offset=None)
-    count = inner_products.flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
+    count = flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
     del forms
     rate = gemm_rate()
     before = peak(reset=True)

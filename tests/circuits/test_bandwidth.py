@@ -8,9 +8,9 @@ import torch
 import pathsum as ps
 from pathsum.circuits import virtual_weights
 from pathsum.circuits.composition.virtual_weights import VirtualWeights
-from pathsum.circuits.stream import joint_use
 from pathsum.circuits.stream.bandwidth import Bandwidth
 from pathsum.circuits.stream.deletion import head_deletions
+from pathsum.circuits.stream.dimensions import joint_use
 from pathsum.errors import HeadError, InputError
 from pathsum.model.symmetries import random_rotation, rotate_stream
 from pathsum.result import schema
@@ -37,14 +37,13 @@ def test_hand_built_blocks_are_found_in_any_basis() -> None:
         assert found.stream[0].both == 27
 
 
-def test_tied_variances_do_not_mix_what_two_matrices_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two disjoint blocks of equal strength: every basis of their span is a PCA, one tells."""
+def test_tied_variances_do_not_mix_what_two_matrices_use() -> None:
+    """Two disjoint blocks of equal strength: of all bases that are a PCA one separates them."""
     turn = random_rotation(shape(), 5)
     first, second = turn[:, :7] @ turn[:, :7].T, turn[:, 7:14] @ turn[:, 7:14].T
-    use = joint_use.joint_use(first, second, 20)
+    use = joint_use(first, second, 20)
     assert (use.both, use.first_only, use.second_only, use.neither) == (0, 7, 7, 6)
-    monkeypatch.setattr(joint_use, "TIE", -1.0)  # no variances count as tied
-    assert joint_use.joint_use(first, second, 20).both > 0
+    assert joint_use(first, second, 20, tie=-1.0).both > 0  # no variances count as tied
 
 
 def test_dimensions_that_nobody_touches_are_free() -> None:
@@ -209,9 +208,9 @@ def test_virtual_weights_are_named_and_timed() -> None:
         virtual_weights(model, "L0H0", "L0H1.q")
     with pytest.raises(InputError, match="write nothing to the stream"):
         virtual_weights(parallel, "pos", "unembed")
-    with pytest.raises(InputError, match="'embd' names no part of a model; did you mean 'embed'"):
+    with pytest.raises(InputError, match="'embd' is not a part of a model; did you mean 'embed'"):
         virtual_weights(model, "embd", "unembed")
-    with pytest.raises(InputError, match="there is no mlp7"):
+    with pytest.raises(InputError, match="mlp7 does not exist"):
         virtual_weights(model, "embed", "mlp7")
     with pytest.raises(HeadError, match="head L5H0 does not exist"):
         virtual_weights(model, "L5H0", "unembed")

@@ -10,7 +10,7 @@ from pathsum.circuits.composition.pair_components import (
     PairComponents,
     compare_pair,
 )
-from pathsum.circuits.tokens.projection import ProjectionKernel
+from pathsum.circuits.composition.projection_kernel import ProjectionKernel
 from pathsum.errors import HeadError, InputError
 from pathsum.result import schema
 

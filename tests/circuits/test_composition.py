@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits.composition import inner_products
+from pathsum.circuits.composition import forms
 from pathsum.circuits.composition.composition import Composition
-from pathsum.circuits.composition.composition_edges import KINDS, Edges
+from pathsum.circuits.composition.edges import Edges
+from pathsum.circuits.composition.reads_and_writes import KINDS, sides
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
@@ -53,7 +54,7 @@ def test_rows_write_columns_read_and_nan_elsewhere() -> None:
     above = layer[None, :] > layer[:, None]
     for kind in KINDS:
         scores = found.scores(kind)
-        for part in (scores.score, scores.excess, scores.z, scores.p, scores.spread):
+        for part in (scores.score, scores.excess, scores.z, scores.p, scores.null_sd):
             assert part.shape == (12, 12)
             assert torch.equal(~part.isnan(), above)
     assert torch.allclose((found.q.score - found.q.excess)[above], torch.tensor(24**-0.5).double())
@@ -121,33 +122,34 @@ def test_skewed_heads_have_the_tail_that_p_says_and_not_the_normal_one() -> None
     assert found.edges(max_p=0.01).found == pytest.approx(0.01 * n, abs=4 * (0.01 * n) ** 0.5)
 
 
-def test_blocks_and_factors_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_and_factors_give_the_same() -> None:
     model = ps.random_model(shape(d_model=50, norm="layer"), dtype=torch.float64, gains=True)
-    monkeypatch.setattr(inner_products, "flops", lambda *_: (1, 0))
-    factors = ps.composition(model)
-    monkeypatch.setattr(inner_products, "flops", lambda *_: (0, 1))
+    each = sides(model, centered=True, offset=None)
+    reads = (each.q, each.k, each.v)
+    factors = forms.inner_products(each.write, reads, 4, method="factors")
+    # Readers of layer 1 do not meet writers of layer 1: those entries are meaningless.
+    layer = torch.arange(8) // 4
+    meets = layer[:, None] <= layer[None, :]
     for width in (50, 16, 7):
-        monkeypatch.setattr(inner_products, "block_width", lambda *_, width=width: width)
-        monkeypatch.setattr(inner_products, "PAIRS_AT_ONCE", width // 5)
-        blocks = ps.composition(model)
-        for kind in KINDS:
-            one, other = factors.scores(kind).score, blocks.scores(kind).score
-            assert torch.allclose(one, other, atol=1e-13, equal_nan=True)
+        blocks = forms.inner_products(
+            each.write, reads, 4, method="blocks", width=width, pairs_at_once=width // 5
+        )
+        for one, other in zip(factors, blocks, strict=True):
+            assert torch.allclose(one[meets].sqrt(), other[meets].sqrt(), rtol=0, atol=1e-13)
 
 
-def test_factors_in_small_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factors_in_small_pieces_give_the_same() -> None:
     model = ps.random_model(shape())
-    whole = ps.composition(model)
-    monkeypatch.setattr(inner_products, "BLOCK_BYTES", 1)
-    assert torch.allclose(whole.k.score, ps.composition(model).k.score, equal_nan=True)
+    whole, pieces = ps.composition(model), ps.composition(model, block_bytes=1)
+    assert torch.allclose(whole.k.score, pieces.k.score, equal_nan=True)
 
 
 def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
     for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
-        width = inner_products.block_width(n, d, 4)
+        width = forms.block_width(n, d, 4)
         assert 0 < width <= d
         assert width == d or width == 16 or width & (width - 1)
-        assert n * width**2 * 4 <= inner_products.BLOCK_BYTES
+        assert n * width**2 * 4 <= forms.BLOCK_BYTES
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:
@@ -249,21 +251,21 @@ def test_too_few_layers_give_no_edges_and_a_note(n_layers: int) -> None:
 
 def test_what_cannot_be_meant_is_refused() -> None:
     model = ps.random_model(shape())
-    with pytest.raises(InputError, match="offset=1 was given, but positions='qk'"):
+    with pytest.raises(InputError, match="offset=1 was given, but with positions='qk'"):
         ps.composition(model, offset=1)
     rotary = ps.random_model(shape(positions="rotary"))
-    with pytest.raises(InputError, match="offset=9 is not one that this model meets"):
+    with pytest.raises(InputError, match="offset=9 is out of range"):
         ps.composition(rotary, offset=9)
     capped = ps.random_model(shape(score_cap=30.0))
-    with pytest.raises(NotExactError, match="a soft cap bends the scores"):
+    with pytest.raises(NotExactError, match="scores of this model are soft-capped"):
         ps.composition(capped)
     found = ps.composition(model)
-    with pytest.raises(InputError, match="no kind of composition"):
+    with pytest.raises(InputError, match="kinds is empty"):
         found.edges([])
-    with pytest.raises(InputError, match="max_p=2 is no probability"):
+    with pytest.raises(InputError, match="max_p=2 is not a probability"):
         found.edges(max_p=2.0)
-    with pytest.raises(InputError, match="limit=0 leaves no edge"):
-        found.edges(limit=0)
+    with pytest.raises(InputError, match="k=0 edges were requested"):
+        found.edges(k=0)
 
 
 def test_edges_are_filtered_sorted_and_counted() -> None:
@@ -277,7 +279,7 @@ def test_edges_are_filtered_sorted_and_counted() -> None:
     assert [e.p for e in by_p] == sorted(e.p for e in by_p)
     assert by_p.expected == pytest.approx(0.2 * 48)
     assert by_p.found == int((found.k.p <= 0.2).sum())
-    most = found.edges(min_excess=0.02, limit=3)
+    most = found.edges(min_excess=0.02, k=3)
     assert all(e.excess >= 0.02 for e in most) and len(most) <= 3
     assert 0 < most.expected < 144
     # Asking for p ≤ α through its own threshold on z gives the same expectation.

@@ -15,9 +15,7 @@ def test_composition_lists_edges(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["composition", "hand-built-induction", "--kind", "k", "--limit", "2", "--json"]) == 0
-    )
+    assert main(["composition", "hand-built-induction", "--kind", "k", "-k", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["format"] == "pathsum-composition-edges" and found["tested"] == 4
     assert [edge["edge"][-2:] for edge in found["edges"]] == [".k", ".k"]
@@ -37,7 +35,7 @@ def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
         (["--offset", "2"], "offset=2 was given"),
         (["--pair", "L0H0", "L7H0"], "head L7H0 does not exist"),
         (["--pair", "L1H0", "L0H0"], "cannot read what L1H0 writes"),
-        (["--max-p", "3"], "is no probability"),
+        (["--max-p", "3"], "is not a probability"),
     ],
 )
 def test_bad_input_leaves_with_2(

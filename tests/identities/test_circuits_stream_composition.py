@@ -7,7 +7,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.circuits import composition, pair_components, projection_kernel
-from pathsum.circuits.composition.composition_edges import KINDS
+from pathsum.circuits.composition.reads_and_writes import KINDS
 from pathsum.model import Head, Model
 from pathsum.model.symmetries import scrambled
 
@@ -66,7 +66,7 @@ def test_scores_and_moments_equal_their_definitions(model: Model, center: str, d
                 P, G1 = P / P.trace(), G / G.trace()
                 spread = ((P * P).sum() - 1 / d) * ((G1 * G1).sum() - 1 / d)
                 variance = 2 / ((d - 1) * (d + 2)) * spread
-                assert abs(float(scores.spread[i, j] ** 2 - variance)) < 1e-7 * float(variance + 1)
+                assert abs(float(scores.null_sd[i, j] ** 2 - variance)) < 1e-7 * float(variance + 1)
 
 
 @settings(max_examples=45)
@@ -77,7 +77,7 @@ def test_scores_survive_every_symmetry(model: Model, seed: int):
         one, other = before.scores(kind), after.scores(kind)
         assert close(one.score**2, other.score**2)
         # Where rotations change almost nothing, z divides rounding by almost nothing.
-        firm = one.spread > 1e-4
+        firm = one.null_sd > 1e-4
         assert close(one.z[firm], other.z[firm], 1e-6)
         assert close(one.p[firm], other.p[firm], 1e-6)
 

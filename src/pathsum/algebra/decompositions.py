@@ -99,6 +99,11 @@ def triangle(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch q n"]
     return torch.linalg.qr(require_finite(matrix), mode="r").R
 
 
+def cholesky(symmetric: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """Lower triangular L with `L Lᵀ = M` for positive definite M."""
+    return torch.linalg.cholesky(require_finite(symmetric))
+
+
 def pinv(matrix: Tensor) -> Tensor:
     """The pseudo-inverse, real or complex."""
     return torch.linalg.pinv(require_finite(matrix))

@@ -17,8 +17,9 @@ largest entries, rows and spectra are found from the factors.
 from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
 from pathsum.circuits.bigram.bigram import Bigram, Continuations, bigram, continuations
 from pathsum.circuits.composition.composition import Composition, CompositionScores, composition
-from pathsum.circuits.composition.composition_edges import Edges, ScoredEdge
+from pathsum.circuits.composition.edges import Edges, ScoredEdge
 from pathsum.circuits.composition.pair_components import PairComponents, pair_components
+from pathsum.circuits.composition.projection_kernel import ProjectionKernel, projection_kernel
 from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
 from pathsum.circuits.copying import Copying, CopyingRatios, copying, copying_ratios
 from pathsum.circuits.positional import OffsetProfile, Positional, positional
@@ -26,7 +27,6 @@ from pathsum.circuits.stream.bandwidth import Bandwidth, bandwidth
 from pathsum.circuits.tokens.clusters import Clusters, Mode, clusters
 from pathsum.circuits.tokens.head_card import HeadCard, TokenCard, head_card, token_card
 from pathsum.circuits.tokens.ov import Effect, effect, token_ov
-from pathsum.circuits.tokens.projection import ProjectionKernel, projection_kernel
 from pathsum.circuits.tokens.qk import Attention, attention, token_qk
 from pathsum.circuits.tokens.token import Scored, Token
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost

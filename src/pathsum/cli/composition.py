@@ -32,7 +32,7 @@ def composition(
     ] = None,
     min_z: Annotated[float | None, typer.Option(help="Only edges with at least this z.")] = None,
     max_p: Annotated[float | None, typer.Option(help="Only edges with at most this p.")] = None,
-    limit: Annotated[int, typer.Option(help="Show at most so many edges.")] = 20,
+    k: Annotated[int, typer.Option("-k", help="Show at most this many edges.")] = 20,
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -55,8 +55,8 @@ def composition(
     compare score² with random rotations of the stream.
     """
     from pathsum.circuits import composition as compute
-    from pathsum.circuits.composition.composition_edges import KINDS, CompositionKind
     from pathsum.circuits.composition.pair_components import compare_pair
+    from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
     from pathsum.sources import load
 
     loaded = load(model)
@@ -68,4 +68,4 @@ def composition(
         return
     with progress(as_json) as advance:
         every = compute(loaded, center=center.value, offset=offset, progress=advance)
-    show(every.edges(kinds, min_z=min_z, max_p=max_p, limit=limit), as_json)
+    show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k), as_json)

@@ -163,7 +163,7 @@ def _heads_with_a_kind_first(explorer: Explorer) -> list[str]:
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
     try:
-        ranked = all_composition(explorer.workbench, AboutModel()).edges(limit=MOST_EDGES).edges
+        ranked = all_composition(explorer.workbench, AboutModel()).edges(k=MOST_EDGES).edges
     except NotExactError:
         return  # composition itself says why there is none
     for place, edge in enumerate(ranked):

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.decompositions import cholesky, eigh
 from pathsum.model import Model, Trace
 from pathsum.model.reads import folded_unembedding, layer_reads
 from pathsum.model.rotary import rotate
@@ -114,7 +115,7 @@ class RandomFrames:
         # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian
         # noise has no direction, and whitening its columns by Cholesky keeps it so.
         noise = torch.randn(self._shape, generator=self._generator).double()
-        whitener = torch.linalg.cholesky(noise.mT @ noise)
+        whitener = cholesky(noise.mT @ noise)
         return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT.to(self._like)
 
 
@@ -163,5 +164,5 @@ def root(W: Float[Tensor, "head d k"]) -> Float[Tensor, "head r k"]:
     if d <= k:
         return W
     wide = W.double()
-    squares, vectors = torch.linalg.eigh(wide.mT @ wide)
+    squares, vectors = eigh(wide.mT @ wide)
     return ((vectors * squares.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(W)

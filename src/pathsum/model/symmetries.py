@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.decompositions import qr
 from pathsum.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold, without_gains
@@ -109,7 +110,7 @@ def random_rotation(config: Config, seed: int = 0) -> Float[Tensor, "d d"]:
     # A basis whose first vector is the ones-vector; rotate the rest among themselves.
     start = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     start[:, 0] = 1.0
-    basis = torch.linalg.qr(start)[0]
+    basis = qr(start)[0]
     inner = torch.eye(d, dtype=torch.float64)
     inner[1:, 1:] = _haar(d - 1, seed + 1) if d > 1 else inner[1:, 1:]
     return basis @ inner @ basis.T
@@ -128,7 +129,7 @@ def scrambled(model: Model, seed: int = 0) -> Model:
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         # Orthogonal times a mild stretch: far from the identity, yet well conditioned.
         stretch = 0.5 + torch.rand(shape[:-1], generator=generator, dtype=torch.float64)
-        return (torch.linalg.qr(noise)[0] * stretch[..., None, :]).to(model.weights.dtype)
+        return (qr(noise)[0] * stretch[..., None, :]).to(model.weights.dtype)
 
     changed = rotate_stream(fold(model), random_rotation(config, seed))
     if config.n_layers:
@@ -143,7 +144,7 @@ def scrambled(model: Model, seed: int = 0) -> Model:
 
 def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
     noise = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    Q, R = torch.linalg.qr(noise)
+    Q, R = qr(noise)
     # Without the signs, QR's own convention would make the draw uneven.
     return Q * R.diagonal().sign()
 

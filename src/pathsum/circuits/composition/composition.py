@@ -1,10 +1,10 @@
-"""Which heads read what which heads write, judged from weights: Q-, K- and V-composition.
+"""Q-, K- and V-composition: how much of what each head reads was written by each earlier head.
 
 For a head h₁ below a head h₂ (row convention)
 
     Q: ‖OV¹ QK²‖ / (‖OV¹‖ ‖QK²‖)     K: ‖OV¹ QK²ᵀ‖ / (…)     V: ‖OV¹ OV²‖ / (…)
 
-in Frobenius norms, each beside what a random rotation of the stream would give.
+in Frobenius norms, each with what a random rotation of the stream gives.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.composition.composition_edges import (
+from pathsum.algebra.nulls import unit_null, unit_null_from
+from pathsum.circuits.composition.edges import Edges, OrderBy, select
+from pathsum.circuits.composition.forms import BLOCK_BYTES, Forms, inner_products
+from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
+    Center,
     CompositionKind,
-    Edges,
-    OrderBy,
-    select,
+    check_offset,
+    is_centered,
+    sides,
 )
-from pathsum.circuits.composition.composition_null import chance, chance_of
-from pathsum.circuits.composition.gram import Forms
-from pathsum.circuits.composition.inner_products import products
-from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered, sides
 from pathsum.model import Config, HeadId, Model
 from pathsum.result import Progress, Record, Table, silent
 
-# Heads that share a mean of so many times what chance gives get a note.
+# A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0
 
 
@@ -42,14 +42,14 @@ class CompositionScores:
       `excess`  score − 1/√d: above what a random rotation gives on average
       `z`       of score², in standard deviations of what random rotations give
       `p`       the share of random rotations that score at least as much (z is skewed)
-      `spread`  the standard deviation of score² over random rotations, with its `skewness`
+      `null_sd` the standard deviation of score² over random rotations, with its `skewness`
     """
 
     score: Float[Tensor, "head head"]
     excess: Float[Tensor, "head head"]
     z: Float[Tensor, "head head"]
     p: Float[Tensor, "head head"]
-    spread: Float[Tensor, "head head"]
+    null_sd: Float[Tensor, "head head"]
     skewness: Float[Tensor, "head head"]
 
 
@@ -59,7 +59,7 @@ class Composition(Record, kind="composition"):
 
     `dimension` is the d of the null: d_model, one less where writes are centered. `offset` is the
     one chosen on a rotary model, None where scores are averaged over offsets or do not depend on
-    them. `notes` say what a reader must know.
+    them.
     """
 
     model: str
@@ -84,9 +84,9 @@ class Composition(Record, kind="composition"):
         max_p: float | None = None,
         min_excess: float | None = None,
         by: OrderBy = "z",
-        limit: int | None = None,
+        k: int | None = None,
     ) -> Edges:
-        """Pairs of heads as a list, best first, with how many chance would give.
+        """The best k pairs of heads (all if k is None), with how many chance would give.
 
         >>> import pathsum as ps
         >>> best = ps.composition(ps.construct.induction()).edges(max_p=0.001)
@@ -95,11 +95,11 @@ class Composition(Record, kind="composition"):
         >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
         (1, '0.012')
         """
-        return select(self, kinds, min_z, max_p, min_excess, by, limit)
+        return select(self, kinds, min_z, max_p, min_excess, by, k)
 
     def to_table(self) -> Table:
         """The twenty edges that stand out most."""
-        return self.edges(limit=20).to_table()
+        return self.edges(k=20).to_table()
 
 
 @torch.no_grad()
@@ -108,27 +108,28 @@ def composition(
     *,
     center: Center = "auto",
     offset: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
     progress: Progress = silent,
 ) -> Composition:
     """Q-, K- and V-composition scores of every pair of heads, each with its null.
 
     >>> import pathsum as ps
-    >>> found = ps.composition(ps.construct.induction())  # L0H0 tells L1H0's keys what came before
+    >>> found = ps.composition(ps.construct.induction())  # L1H0's keys read what L0H0 wrote
     >>> found.k.score[0, 2], found.k.p[0, 2] < 1e-9  # heads L0H0, L0H1, L1H0, L1H1
     (tensor(0.1721, dtype=torch.float64), tensor(True))
 
-    The null turns the stream by a random rotation between write and read, in closed form: the
-    expected score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.
+    The null rotates the stream at random between write and read, in closed form: the expected
+    score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.
 
-    `center` takes the ones-vector out of every write and read: `"auto"` does so where the model's
-    own normalization removes the mean (`norm="layer"`), because what is written along it is never
-    read. On other models the ones-vector is a direction like any other. On a rotary model QK
+    `center` projects the ones-vector out of every write and read: `"auto"` does so where the
+    model's own normalization removes the mean (`norm="layer"`), because what is written along it is
+    never read. On other models the ones-vector is a direction like any other. On a rotary model QK
     depends on the offset: by default its form is averaged over offsets 0 … n_ctx − 1; `offset`
-    chooses one.
+    selects one. `block_bytes` bounds the working memory, whatever the size of the model.
 
-    Not a proof that a pair of heads works together: a norm is blind to sign, to data and to
-    normalization scales, and a direction that many heads share inflates it. Patch the edge to see
-    whether the model uses it. Memory: tiles of some 100 MB, whatever the size of the model.
+    Not a proof that a pair of heads works together: a norm ignores sign, data and normalization
+    scales, and a direction that many heads share inflates it. Patch the edge to see whether the
+    model uses it.
     """
     config = model.config
     check_offset(config, offset)
@@ -144,9 +145,9 @@ def composition(
         )
     forms = sides(model, centered=centered, offset=offset)
     reads = (forms.q, forms.k, forms.v)
-    squares = products(forms.write, reads, config.n_heads, progress)
+    squares = inner_products(forms.write, reads, config.n_heads, progress, block_bytes=block_bytes)
     q, k, v = (
-        _judged(config, forms.write, read, square, d)
+        _scores(config, forms.write, read, square, d)
         for read, square in zip(reads, squares, strict=True)
     )
     notes += _notes_on_shared_mean(config, forms.write, reads)
@@ -154,22 +155,22 @@ def composition(
     return Composition(model.name, labels, q, k, v, d, centered, offset, notes)
 
 
-def _judged(
+def _scores(
     config: Config, write: Forms, read: Forms, square: Float[Tensor, "n n"], d: int
 ) -> CompositionScores:
-    """Scores and what chance makes of them, placed among all heads."""
+    """Scores with their null, placed among all heads."""
     heads = config.n_heads
     layer = torch.arange(len(write), device=square.device) // heads
     meets = (layer[:, None] <= layer[None, :]) & ~write.empty[:, None] & ~read.empty[None, :]
     square = torch.where(meets, square.clamp(0, 1), torch.nan)
-    null = chance(write.moments[:, None], read.moments[None, :], d)
+    null = unit_null(write.moments[:, None], read.moments[None, :], d)
     score = square.sqrt()
-    spread = torch.where(meets, null.variance.sqrt(), torch.nan)
+    sd = torch.where(meets, null.variance.sqrt(), torch.nan)
     skewness = torch.where(meets, null.skewness, torch.nan)
-    # The tail is by far the slowest function here: ask for it only where there is a pair.
+    # The tail is by far the slowest function here: compute it only where there is a pair.
     p = torch.full_like(square, torch.nan)
-    p[meets] = chance_of(spread[meets], skewness[meets], d).p(square[meets])
-    parts = (score, score - max(d, 1) ** -0.5, null.z(square), p, spread, skewness)
+    p[meets] = unit_null_from(sd[meets], skewness[meets], d).p(square[meets])
+    parts = (score, score - max(d, 1) ** -0.5, null.z(square), p, sd, skewness)
     return CompositionScores(*(_among_all(part, heads) for part in parts))
 
 
@@ -189,7 +190,7 @@ def _nothing(n: int) -> CompositionScores:
 def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple[str, ...]:
     notes: list[str] = []
     if centered:
-        notes.append("Writes and reads are centered: the ones-vector is out, and d is d_model − 1.")
+        notes.append("Writes and reads are centered (their mean removed), so d is d_model − 1.")
     elif config.norm == "layer":
         notes.append(
             "Writes are not centered but LayerNorm removes the mean: what is written along the "
@@ -211,7 +212,7 @@ def _notes_on_shared_mean(config: Config, write: Forms, reads: Sequence[Forms]) 
     note = (
         f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
         f"ones-vector (by chance {1 / config.d_model:.1%}): a shared direction inflates scores; "
-        "center='on' takes it out."
+        "center='on' removes it."
     )
     return (note,)
 

@@ -1,11 +1,11 @@
-"""One pair of heads taken apart: which singular direction written meets which one read.
+"""One pair of heads by singular directions: which written direction meets which read direction.
 
 With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition score is a sum over pairs of directions,
 
     score² = Σᵢⱼ σᵢ² τⱼ² (vᵢ·aⱼ)² / (Σσ² Στ²),
 
-so each pair has a share in it. A whole head may compose by chance while one direction of it does
-all the work, and the other way round.
+so each pair has a share in it. A whole head may compose no more than chance while one direction of
+it does all the work, and the other way round.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,22 @@ from jaxtyping import Float
 from rich.console import Group, RenderableType
 from torch import Tensor
 
-from pathsum.algebra.subspaces import principal_angles
-from pathsum.circuits.composition.composition_edges import KINDS, CompositionKind
-from pathsum.circuits.composition.composition_null import Moments, chance
-from pathsum.circuits.composition.factors import read_factor, write_factor
-from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered
-from pathsum.circuits.stream.dimensions import rank_of
+from pathsum.algebra.decompositions import thin_svd
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import numerical_rank, principal_angles
+from pathsum.circuits.composition.reads_and_writes import (
+    KINDS,
+    Center,
+    CompositionKind,
+    check_offset,
+    is_centered,
+    read_factor,
+    write_factor,
+)
 from pathsum.errors import HeadError, InputError
 from pathsum.model import Head, HeadName, Model
 from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn, format_p
 
 
@@ -40,7 +47,7 @@ class PairComponents(Record, kind="composition-pair"):
     `p_cosine`  [written, read]: how often chance gives at least that cosine
     `angles`    principal angles between the two subspaces in degrees, smallest first
     `kernel`    Σ cos² of these angles over the smaller dimension; `kernel_chance` is its mean
-                over random rotations, with `kernel_z` and `kernel_p` beside it
+                over random rotations, with `kernel_z` and `kernel_p`
     """
 
     model: str
@@ -103,7 +110,7 @@ class PairComparison(Record, kind="composition-kinds"):
     kinds: tuple[PairComponents, ...]
 
     def to_table(self) -> Table:
-        """One row a kind."""
+        """One row per kind."""
         columns = (
             *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
             *(Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
@@ -157,14 +164,13 @@ def pair_components(
     >>> bool((pair.share.sum() - pair.score**2).abs() < 1e-12)
     True
 
-    The kernel compares the subspaces alone, every direction alike however strong it is: a second
-    opinion that one strong direction cannot sway. Where singular values coincide the directions
-    themselves are arbitrary (any basis of their span is as good), their sums are not.
+    The kernel compares the subspaces alone, with equal weight for every direction, so one strong
+    direction cannot dominate it. Where singular values coincide the directions themselves are
+    arbitrary (any basis of their span is as good), their sums are not.
     """
     config = model.config
     check_offset(config, offset)
-    if kind not in KINDS:
-        raise InputError(f"there is no {kind!r}-composition; kinds are 'q', 'k' and 'v'")
+    kind = parse_choice(KINDS, kind, "kind")
     h1, h2 = _writer_and_reader(model, writer, reader)
     centered = is_centered(config, center)
     d = config.d_model - centered
@@ -173,14 +179,14 @@ def pair_components(
     cosine = (V @ A.mT).abs().clamp(max=1.0)
     share = written[:, None] * read[None, :] * cosine**2
     square = share.sum()
-    null = chance(Moments.of_shares(written), Moments.of_shares(read), d)
+    null = unit_null(UnitMoments.of_shares(written), UnitMoments.of_shares(read), d)
     dtype = model.weights.dtype
-    r1, r2 = rank_of(written.sqrt(), dtype), rank_of(read.sqrt(), dtype)
+    r1, r2 = numerical_rank(written.sqrt(), dtype), numerical_rank(read.sqrt(), dtype)
     angles = principal_angles(V[:r1].mT, A[:r2].mT)
     overlap = angles.cos().square().sum() / (r1 * r2)
     ranks = torch.tensor([1, r1, r2], dtype=torch.float64)
-    line, first, second = (Moments.of_rank(rank) for rank in ranks)
-    of_subspaces = chance(first, second, d)
+    line, first, second = (UnitMoments.of_rank(rank) for rank in ranks)
+    of_subspaces = unit_null(first, second, d)
     return PairComponents(
         model=model.name,
         writer=h1.label,
@@ -194,7 +200,7 @@ def pair_components(
         read=read,
         share=share,
         cosine=cosine,
-        p_cosine=chance(line, line, d).p(cosine**2),
+        p_cosine=unit_null(line, line, d).p(cosine**2),
         angles=torch.rad2deg(angles),
         kernel=float(overlap) * max(r1, r2),
         kernel_chance=max(r1, r2) / d,
@@ -209,7 +215,7 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
     h1, h2 = model.head(writer), model.head(reader)
     if h2.id.layer <= h1.id.layer:
         raise HeadError(
-            f"{h2.label} cannot read what {h1.label} writes: it is not in a layer above; "
+            f"{h2.label} cannot read what {h1.label} writes: it is not in a later layer; "
             "name the writer first and a reader of a later layer second"
         )
     return h1, h2
@@ -217,7 +223,7 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
 
 def _directions(factor: Float[Tensor, "r d"], empty: str) -> tuple[Tensor, Tensor]:
     """Shares of the squared singular values, descending, and the directions in the stream."""
-    _, values, Vh = torch.linalg.svd(factor, full_matrices=False)
+    _, values, Vh = thin_svd(factor)
     total = (values**2).sum()
     if not bool(total > 0):
         raise InputError(f"{empty}: its matrix is zero, so it composes with nothing")

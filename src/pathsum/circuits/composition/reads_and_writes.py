@@ -1,4 +1,4 @@
-"""What every head writes to the stream and reads from it, as symmetric forms.
+"""What heads write to the stream and read from it: factors of one head, forms of all heads.
 
 For head h, with reads folded (gain, centering, QK-norm gains):
 
@@ -8,22 +8,94 @@ For head h, with reads folded (gain, centering, QK-norm gains):
     V reads     G  = M Mᵀ,  M = OV            = W_V W_O
 
 all of the shape `Xᵀ A X` with a k × k matrix A. The rotation R_Δ is there on rotary models only; it
-sits inside A, and A averaged over offsets gives G averaged over offsets.
+sits inside A, and A averaged over offsets gives G averaged over offsets (`rotated_gram`).
+
+For one head `write_factor` and `read_factor` give F [r, d] with FᵀF = P or G, in float64, from a QR
+of the side that the stream does not see, so no accuracy is lost by squaring: `OV = W_V W_O =
+Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.composition.gram import Forms, Outer
-from pathsum.circuits.composition.rotary_average import rotated_gram
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import psd_root, triangle
+from pathsum.circuits.composition.forms import Forms, Outer
 from pathsum.errors import InputError, NotExactError
-from pathsum.model import Config, LayerWeights, Model
+from pathsum.model import Config, Head, LayerWeights, Model
+from pathsum.model.rotary import angular_frequencies, rotate
+from pathsum.result.options import parse_choice
 
+CompositionKind: TypeAlias = Literal["q", "k", "v"]
+KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
 Center: TypeAlias = Literal["auto", "on", "off"]
-"""Whether the mean of the stream is taken out: `"auto"` where the model's normalization does so."""
+"""Whether the mean of the stream is removed: `"auto"` where the model's normalization does so."""
+
+_OFFSETS_AT_A_TIME = 4096
+
+
+def is_centered(config: Config, center: Center) -> bool:
+    """What `center` means for this model."""
+    center = parse_choice(get_args(Center), center, "center")
+    return config.norm == "layer" if center == "auto" else center == "on"
+
+
+def check_offset(config: Config, offset: int | None) -> None:
+    """Raise if scores are not bilinear, or if the offset does not exist on this model."""
+    if config.score_cap is not None:
+        raise NotExactError(
+            f"the scores of this model are soft-capped (score_cap={config.score_cap:g}), so they "
+            "are not a bilinear form of what heads write, and Q- and K-composition are undefined; "
+            "use a model without score_cap"
+        )
+    if offset is None:
+        return
+    if config.positions != "rotary":
+        raise InputError(
+            f"offset={offset} was given, but with positions={config.positions!r} QK is the same at "
+            "every offset; leave it out, or use a rotary model"
+        )
+    if not 0 <= offset < config.n_ctx:
+        raise InputError(
+            f"offset={offset} is out of range: destination − source goes from 0 to "
+            f"{config.n_ctx - 1} in a context of {config.n_ctx}"
+        )
+
+
+def write_factor(head: Head, centered: bool) -> Float[Tensor, "r d"]:
+    """F with FᵀF = OVᵀ OV: what the head writes, whatever it read."""
+    return remove_mean(triangle(head.W_V.double()) @ head.W_O.double(), centered)
+
+
+def read_factor(
+    head: Head, kind: CompositionKind, centered: bool, offset: int | None = None
+) -> Float[Tensor, "r d"]:
+    """F with FᵀF = M Mᵀ, M the matrix that the head's query, key or value side reads with.
+
+    On a rotary model M Mᵀ is averaged over offsets, unless one is chosen. For kind "v" the head's
+    own write is on the far side of M and is centered too where writes are.
+    """
+    if kind == "v":
+        far = remove_mean(head.W_O.double(), centered)
+        return remove_mean(triangle(far.mT) @ head.W_V.double().mT, centered)
+    W_Q, W_K = head.W_Q.double(), head.W_K.double()
+    near, far = (W_Q, W_K) if kind == "q" else (W_K, W_Q)
+    far = remove_mean(far.mT, centered).mT
+    config = head.model.config
+    scale = abs(config.score_scale)
+    if config.positions != "rotary":
+        root = triangle(far)
+    elif offset is not None:
+        # W_Q R(Δ) W_Kᵀ: rotating queries by Δ is rotating keys by −Δ.
+        step = -offset if kind == "q" else offset
+        root = triangle(rotate(config, far, torch.full((len(far),), step, device=far.device)))
+    else:
+        root = psd_root(rotated_gram(config, (far.mT @ far)[None], None, back=kind == "k")[0])
+    return remove_mean(scale * root @ near.mT, centered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +108,11 @@ class Sides:
     v: Forms
 
 
-def is_centered(config: Config, center: Center) -> bool:
-    """What `center` means for this model."""
-    if center not in ("auto", "on", "off"):
-        raise InputError(f"center={center!r} is not one of 'auto', 'on' and 'off'")
-    return config.norm == "layer" if center == "auto" else center == "on"
-
-
 def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
     """The forms of a model of at least two layers.
 
-    Centered means that every matrix that touches the stream is remove_mean to what is orthogonal to
-    the ones-vector; LayerNorm confines the reads in any case.
+    Centered means that the ones-vector is projected out of every matrix that touches the stream;
+    LayerNorm projects it out of the reads in any case.
     """
     check_offset(model.config, offset)
     layers = [_layer(model, number, centered, offset) for number in range(model.config.n_layers)]
@@ -58,28 +123,6 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
         k=Forms.join([layer.k for layer in above]),
         v=Forms.join([layer.v for layer in above]),
     )
-
-
-def check_offset(config: Config, offset: int | None) -> None:
-    """Refuse what has no bilinear score, and an offset where there is none."""
-    if config.score_cap is not None:
-        raise NotExactError(
-            f"a soft cap bends the scores of this model (score_cap={config.score_cap:g}), so they "
-            "are no bilinear form of what heads write, and composition with W_Q or W_K means "
-            "nothing for them; a model without the cap would be right"
-        )
-    if offset is None:
-        return
-    if config.positions != "rotary":
-        raise InputError(
-            f"offset={offset} was given, but positions={config.positions!r} make QK the same at "
-            "every offset; leave it out, or use a rotary model"
-        )
-    if not 0 <= offset < config.n_ctx:
-        raise InputError(
-            f"offset={offset} is not one that this model meets: destination − source goes from 0 "
-            f"to {config.n_ctx - 1} in a context of {config.n_ctx}"
-        )
 
 
 def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sides:
@@ -110,7 +153,7 @@ def _inner_of_scores(
     gram_k: Float[Tensor, "n k k"],
     offset: int | None,
 ) -> tuple[Float[Tensor, "n k k"], Float[Tensor, "n k k"]]:
-    """A of the Q reads and A of the K reads: the other side's Gram matrix, turned by R_Δ.
+    """A of the Q reads and A of the K reads: the other side's Gram matrix, rotated by R_Δ.
 
     QK-norm gains multiply queries and keys column by column: they belong to both sides of A.
     """
@@ -128,3 +171,58 @@ def _scaled(
     if gain is None:
         return matrices
     return gain.double()[:, None] * matrices * gain.double()
+
+
+def rotated_gram(
+    config: Config, A: Float[Tensor, "n k k"], offset: int | None, *, back: bool = False
+) -> Float[Tensor, "n k k"]:
+    """R(Δ) A R(Δ)ᵀ at one offset, or its mean over offsets 0 … n_ctx − 1; `back` rotates by −Δ.
+
+    With R = diag(c) + diag(s) J (c and s the cosine and sine of each dimension's angle, J the
+    quarter turn in every plane)
+
+        R A Rᵀ = cᵢ Aᵢⱼ cⱼ + cᵢ (A Jᵀ)ᵢⱼ sⱼ + sᵢ (J A)ᵢⱼ cⱼ + sᵢ (J A Jᵀ)ᵢⱼ sⱼ,
+
+    so the mean over offsets needs only the means of cᵢcⱼ, cᵢsⱼ and sᵢsⱼ: three k × k tables per
+    model, whatever the context and the number of heads.
+    """
+    offsets = range(config.n_ctx) if offset is None else range(offset, offset + 1)
+    cc, cs, ss = (table.to(A.device) for table in _means(config, offsets, -1 if back else 1))
+    J = _quarter_turn(config).to(A.device)
+    return cc * A + cs * (A @ J.mT) + cs.mT * (J @ A) + ss * (J @ A @ J.mT)
+
+
+def _quarter_turn(config: Config) -> Float[Tensor, "k k"]:
+    """J: every rotated plane by 90°, in row convention; zero past the rotary width."""
+    first, second = _planes(config)
+    J = torch.zeros(config.d_head, config.d_head, dtype=torch.float64)
+    J[first, second] = 1.0
+    J[second, first] = -1.0
+    return J
+
+
+def _planes(config: Config) -> tuple[Tensor, Tensor]:
+    """The two dimensions of each rotated plane."""
+    width = config.rotary_width
+    if config.rotary_pairing == "halves":
+        first = torch.arange(width // 2)
+        return first, first + width // 2
+    first = torch.arange(0, width, 2)
+    return first, first + 1
+
+
+def _means(config: Config, offsets: range, sign: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Means over offsets of cᵢcⱼ, cᵢsⱼ and sᵢsⱼ, each [k, k] in float64."""
+    first, second = _planes(config)
+    speed = torch.zeros(config.d_head, dtype=torch.float64)
+    speed[first] = speed[second] = sign * angular_frequencies(config)
+    cc, cs, ss = (torch.zeros(len(speed), len(speed), dtype=torch.float64) for _ in range(3))
+    for start in range(offsets.start, offsets.stop, _OFFSETS_AT_A_TIME):
+        stop = min(start + _OFFSETS_AT_A_TIME, offsets.stop)
+        angle = torch.arange(start, stop, dtype=torch.float64)[:, None] * speed
+        c, s = angle.cos(), angle.sin()
+        cc += c.mT @ c
+        cs += c.mT @ s
+        ss += s.mT @ s
+    n = len(offsets)
+    return cc / n, cs / n, ss / n

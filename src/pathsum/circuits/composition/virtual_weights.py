@@ -1,4 +1,4 @@
-"""Virtual weights: what any write of the model is to any later read, as if they were connected.
+"""Virtual weights: the product of any write of the model with any later read.
 
 The stream only adds, so a write `W_O` and a later read `W_I` are joined by `W_O W_I`, however many
 layers lie between them.
@@ -12,10 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.circuits.composition.composition_edges import CompositionKind
-from pathsum.circuits.composition.composition_null import Moments, chance
-from pathsum.circuits.composition.factors import compact, read_factor, remove_mean, write_factor
-from pathsum.circuits.composition.reads_and_writes import Center, check_offset, is_centered
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import compact, svdvals
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.circuits.composition.reads_and_writes import (
+    Center,
+    CompositionKind,
+    check_offset,
+    is_centered,
+    read_factor,
+    write_factor,
+)
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Model
 from pathsum.model.reads import fold_read, folded_unembedding
@@ -31,7 +38,7 @@ _MLP = re.compile(r"mlp(\d+)")
 
 @dataclass(frozen=True, eq=False)
 class VirtualWeights(Record, kind="virtual-weights"):
-    """The product of a write and a read, with what chance makes of its size.
+    """The product of a write and a read, with its size compared with chance.
 
       `score`    ‖write · read‖ / (‖write‖ ‖read‖); `excess`, `z` and `p` as in `composition`
       `singular_values`  the largest ones of the product, as shares of ‖write‖ ‖read‖
@@ -57,15 +64,14 @@ class VirtualWeights(Record, kind="virtual-weights"):
     def matrix(self) -> Factored:
         """The product, one row for each row of the write and one column for each of the read.
 
-        Tokens for embeddings, neurons for MLPs; for heads an orthonormal basis of their far side,
-        which is as good as any other.
+        Tokens for embeddings, neurons for MLPs; for heads an orthonormal basis of their far side.
         """
         return self._matrix
 
 
 @dataclass(frozen=True, eq=False)
 class _End:
-    """A write or a read: its rows in the stream, and when it happens (sorted before and after)."""
+    """A write or a read: its rows in the stream, and when it happens, for ordering."""
 
     rows: Float[Tensor, "r d"]
     time: tuple[int, int]
@@ -88,7 +94,7 @@ def virtual_weights(
     >>> f"{virtual_weights(model, 'L0H0', 'unembed').score:.3f}"  # read by L1H0 alone
     '0.000'
 
-    Sizes say nothing about what the model does with them on text: scales of normalizations and
+    Sizes do not show what the model does with them on text: scales of normalizations and
     activations of neurons are left out.
     """
     check_offset(model.config, offset)
@@ -98,18 +104,18 @@ def virtual_weights(
     right = _read(model, read, centered, offset)
     if right.time <= left.time:
         raise InputError(
-            f"{read} cannot read what {write} writes: it reads the stream before that is written; "
+            f"{read} cannot read what {write} writes: it reads the stream before that; "
             "name a write and a later read"
         )
     small_left, small_right = compact(left.rows), compact(right.rows)
     sizes = [torch.linalg.vector_norm(side) for side in (small_left, small_right)]
     for name, size in zip((write, read), sizes, strict=True):
         if not bool(size > 0):
-            raise InputError(f"{name} is zero, so it is connected to nothing")
+            raise InputError(f"{name} is zero, so it has no virtual weights")
     small_left, small_right = small_left / sizes[0], small_right / sizes[1]
-    values = torch.linalg.svdvals(small_left @ small_right.mT)
+    values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
-    null = chance(Moments.of_factor(small_left), Moments.of_factor(small_right), d)
+    null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
     return VirtualWeights(
         model=model.name,
         write=write,
@@ -132,8 +138,8 @@ def _write(model: Model, name: str, centered: bool) -> _End:
     if name == "pos":
         if config.positions != "residual" or weights.W_pos is None:
             raise InputError(
-                f"positions={config.positions!r} write nothing to the stream, so 'pos' is no write "
-                "of this model"
+                f"'pos' is not a write of this model: positions={config.positions!r} write nothing "
+                "to the stream"
             )
         return _End(remove_mean(weights.W_pos, centered), (-1, 0))
     if _HEAD.fullmatch(name):
@@ -173,12 +179,12 @@ def _mlp_layer(model: Model, name: str, what: str) -> int:
     match = _MLP.fullmatch(name)
     if match is None:
         raise InputError(
-            f"{name!r} names no part of a model"
+            f"{name!r} is not a part of a model"
             f"{near_misses(name, ('embed', 'pos', 'unembed', 'mlp0'))}; {what}"
         )
     layer, layers = int(match[1]), model.config.n_layers
     if model.config.mlp == "none":
-        raise InputError(f"there is no {name}: this model has no MLPs")
+        raise InputError(f"{name} does not exist: this model has no MLPs")
     if layer >= layers:
-        raise InputError(f"there is no {name}: this model has layers 0 to {layers - 1}")
+        raise InputError(f"{name} does not exist: this model has layers 0–{layers - 1}")
     return layer

@@ -5,21 +5,29 @@ from dataclasses import dataclass
 import torch
 from rich.console import Group, RenderableType
 
-from pathsum.algebra.subspaces import principal_angles
-from pathsum.circuits.composition.composition_edges import KINDS
-from pathsum.circuits.composition.factors import read_factor, write_factor
-from pathsum.circuits.composition.reads_and_writes import Center, is_centered
+from pathsum.algebra.decompositions import svdvals
+from pathsum.algebra.subspaces import principal_angles, row_basis
+from pathsum.circuits.composition.reads_and_writes import (
+    KINDS,
+    Center,
+    is_centered,
+    read_factor,
+    write_factor,
+)
 from pathsum.circuits.stream.deletion import (
     HeadDeletion,
     NeuronDeletion,
     head_deletions,
     neuron_deletions,
 )
-from pathsum.circuits.stream.dimensions import Spectrum, basis, spectrum, spectrum_of_squares
-from pathsum.circuits.stream.joint_use import JointUse, joint_use
-from pathsum.circuits.stream.stream_use import (
+from pathsum.circuits.stream.dimensions import (
+    JointUse,
+    Spectrum,
     StreamUse,
     embedding_form,
+    joint_use,
+    spectrum,
+    spectrum_of_squares,
     stream_use,
     unembedding_form,
 )
@@ -186,10 +194,9 @@ def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
     written = write_factor(head, centered)
     factors = [read_factor(head, kind, centered) for kind in KINDS]
     q, k, v, w = (
-        spectrum_of_squares(torch.linalg.svdvals(factor).square(), d).effective
-        for factor in (*factors, written)
+        spectrum_of_squares(svdvals(factor).square(), d).effective for factor in (*factors, written)
     )
-    read_basis, write_basis = basis(factors[2], dtype), basis(written, dtype)
+    read_basis, write_basis = row_basis(factors[2], dtype), row_basis(written, dtype)
     less, more = sorted((len(read_basis), len(write_basis)))
     if less == 0:
         nan = float("nan")

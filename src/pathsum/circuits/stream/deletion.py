@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.circuits.composition.factors import gram_of_rows, remove_mean
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.model import Model
 from pathsum.model.head import embeddings_as_read
 from pathsum.model.reads import fold_read, layer_reads

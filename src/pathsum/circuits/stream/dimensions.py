@@ -1,13 +1,31 @@
-"""Subspaces of the stream: how many dimensions a matrix uses, and angles between two of them."""
+"""How many dimensions of the stream are used: by one matrix, by two, and layer by layer.
 
+A matrix F that touches the stream stands for its form FᵀF. `spectrum` says over how many dimensions
+one form spreads, `joint_use` which dimensions two forms share (the joint PCA), and `stream_use`
+which are written before a layer and read from it on. For the last, everything that touches the
+stream is a form of trace 1 (each head, each MLP, the embedding alike, so that large weights do not
+drown small ones), and each side of a layer is the sum of the forms on that side.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
+from pathsum.circuits.composition.reads_and_writes import KINDS, read_factor, write_factor
+from pathsum.model import Head, Model
+from pathsum.model.reads import fold_read, folded_unembedding
+from pathsum.result import Progress, silent
+
 USED = 0.1
-"""A direction counts as used if it carries this part of what an even spread would give it."""
+"""A direction counts as used if it carries this part of an even share."""
+TIE = 1e-5
+"""Variances closer than this are one eigenspace: PCA leaves the basis inside it open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +46,7 @@ class Spectrum:
 
 def spectrum(form: Float[Tensor, "d d"], d: int) -> Spectrum:
     """The spectrum of a matrix from its form FᵀF, in a stream of d dimensions."""
-    values = torch.linalg.eigvalsh(form).flip(0).clamp(min=0)
+    values = eigvalsh(form).flip(0).clamp(min=0)
     return spectrum_of_squares(values, d)
 
 
@@ -45,13 +63,161 @@ def spectrum_of_squares(squares: Float[Tensor, " q"], d: int) -> Spectrum:
     )
 
 
-def rank_of(singular_values: Float[Tensor, " q"], dtype: torch.dtype) -> int:
-    """How many singular values are more than rounding of weights stored in `dtype`."""
-    least = singular_values.max() * max(len(singular_values), 10) * torch.finfo(dtype).eps
-    return int((singular_values > least).sum())
+@dataclass(frozen=True, eq=False)
+class JointUse:
+    """The joint PCA of two matrices, each normalized to squared norm 1 and put together.
+
+      `first`, `second`  share of each matrix's squared norm along each joint direction, the
+                         directions sorted by what they carry of both; each adds up to 1
+      `both`, `first_only`, `second_only`, `neither`  how many dimensions are of which kind
+
+    A matrix uses a direction if its share there is at least a tenth of an even one, 0.1/d.
+    """
+
+    first: Float[Tensor, " d"]
+    second: Float[Tensor, " d"]
+    both: int
+    first_only: int
+    second_only: int
+    neither: int
 
 
-def basis(factor: Float[Tensor, "r d"], dtype: torch.dtype) -> Float[Tensor, "q d"]:
-    """An orthonormal basis of the row space of a factor, rounding left out."""
-    _, values, Vh = torch.linalg.svd(factor, full_matrices=False)
-    return Vh[: rank_of(values, dtype)] if bool(values.max() > 0) else Vh[:0]
+def joint_use(
+    first: Float[Tensor, "d d"], second: Float[Tensor, "d d"], d: int, *, tie: float = TIE
+) -> JointUse:
+    """The joint PCA of two forms FᵀF of any scale, in a stream of d dimensions.
+
+    d may be one less than their width, where both are zero along the ones-vector. Directions whose
+    variances differ by less than `tie`, relative to the largest, are rotated to separate the forms.
+    """
+    first, second = _unit(first), _unit(second)
+    values, vectors = eigh(first + second)
+    vectors = _untied(values, vectors, first, tie).flip(1)[:, :d]
+    along_first = ((first @ vectors) * vectors).sum(0).clamp(min=0)
+    along_second = ((second @ vectors) * vectors).sum(0).clamp(min=0)
+    used_first, used_second = along_first >= USED / d, along_second >= USED / d
+    return JointUse(
+        first=along_first,
+        second=along_second,
+        both=int((used_first & used_second).sum()),
+        first_only=int((used_first & ~used_second).sum()),
+        second_only=int((~used_first & used_second).sum()),
+        neither=int((~used_first & ~used_second).sum()),
+    )
+
+
+def _untied(
+    values: Float[Tensor, " d"],
+    vectors: Float[Tensor, "d d"],
+    first: Float[Tensor, "d d"],
+    tie: float,
+) -> Float[Tensor, "d d"]:
+    """Where variances tie, the directions that separate the first form from the second.
+
+    Any rotation inside a tie is a PCA as well, and would mix what one of them uses with what the
+    other uses; this one does not, and does not depend on the basis of the stream.
+    """
+    gaps = values.diff() > tie * values[-1]
+    starts = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(values)]
+    vectors = vectors.clone()
+    for start, stop in itertools.pairwise(starts):
+        if stop - start > 1:
+            inside = vectors[:, start:stop]
+            vectors[:, start:stop] = inside @ eigh(inside.mT @ first @ inside)[1]
+    return vectors
+
+
+@dataclass(frozen=True)
+class StreamUse:
+    """How the dimensions of the stream are used where a layer reads it.
+
+    `layer` counts from 0; the last entry is the unembedding. `written` dimensions carry something
+    from below that nothing reads from here on, `read` ones are read and nothing has written there,
+    `both` are in use, `free` are neither.
+    """
+
+    layer: int
+    both: int
+    written: int
+    read: int
+    free: int
+
+
+def embedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
+    """W_Eᵀ W_E, in float64."""
+    return _centered_form(gram_of_rows(model.weights.W_E), centered)
+
+
+def unembedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
+    """W_U W_Uᵀ with the final gain folded in and logits centered, which changes no probability."""
+    W_U = folded_unembedding(model.weights)[0]
+    return _centered_form(gram_of_rows((W_U - W_U.mean(1, keepdim=True)).mT), centered)
+
+
+def stream_use(
+    model: Model, centered: bool, d: int, progress: Progress = silent
+) -> tuple[StreamUse, ...]:
+    """Use of the stream before each layer and before the unembedding.
+
+    From the top down: what a layer writes is taken from all that is written, what it reads is added
+    to what is read above. So two d × d matrices are in memory, however deep the model is.
+    """
+    config = model.config
+    steps = 2 * config.n_layers + 1
+    written = _unit(embedding_form(model, centered))
+    if config.positions == "residual" and model.weights.W_pos is not None:
+        written = written + _unit(_centered_form(gram_of_rows(model.weights.W_pos), centered))
+    for layer in range(config.n_layers):
+        written = written + _sum_of_forms(_layer_writes(model, layer, centered))
+        progress(layer + 1, steps, "what layers write")
+    read = _unit(unembedding_form(model, centered))
+    found: list[StreamUse] = []
+    for layer in reversed(range(config.n_layers + 1)):
+        if layer < config.n_layers:
+            written = written - _sum_of_forms(_layer_writes(model, layer, centered))
+            read = read + _sum_of_forms(_layer_reads(model, layer, centered))
+        use = joint_use(written, read, d)
+        found.append(StreamUse(layer, use.both, use.first_only, use.second_only, use.neither))
+        progress(steps - layer, steps, "what layers read")
+    return tuple(reversed(found))
+
+
+def _heads(model: Model, layer: int) -> Iterator[Head]:
+    return (model.head(layer, head) for head in range(model.config.n_heads))
+
+
+def _layer_writes(model: Model, layer: int, centered: bool) -> Iterator[Float[Tensor, "r d"]]:
+    for head in _heads(model, layer):
+        yield write_factor(head, centered)
+    W_out = model.weights.layers[layer].W_out
+    if W_out is not None:
+        yield remove_mean(W_out, centered).double()
+
+
+def _layer_reads(model: Model, layer: int, centered: bool) -> Iterator[Float[Tensor, "r d"]]:
+    for head in _heads(model, layer):
+        for kind in KINDS:
+            yield read_factor(head, kind, centered)
+    raw = model.weights.layers[layer]
+    for W in (raw.W_in, raw.W_gate):
+        if W is not None:
+            folded = fold_read(model.config.norm, W, raw.ln2_w)
+            yield remove_mean(folded.mT, centered).double()
+
+
+def _sum_of_forms(factors: Iterable[Float[Tensor, "r d"]]) -> Float[Tensor, "d d"]:
+    """Σ FᵀF over factors of norm 1, as one product."""
+    sizes = [(factor, torch.linalg.vector_norm(factor)) for factor in factors]
+    units = [factor / size for factor, size in sizes if bool(size > 0)]
+    # A layer of zeros alone still has the shape of the stream.
+    return gram_of_rows(torch.cat(units or [factor for factor, _ in sizes]))
+
+
+def _unit(form: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+    trace = form.diagonal().sum()
+    return form / torch.where(trace > 0, trace, torch.ones_like(trace))
+
+
+def _centered_form(form: Float[Tensor, "d d"], centered: bool) -> Float[Tensor, "d d"]:
+    """C F C where the stream is centered."""
+    return remove_mean(remove_mean(form, centered).mT, centered)

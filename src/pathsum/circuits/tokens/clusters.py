@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.decompositions import eig, pinv
 from pathsum.algebra.spectrum import balanced
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import (
@@ -92,8 +93,8 @@ def clusters(
     k = resolve_k(k, 6, model.config.d_vocab, "tokens")
     path = as_path(model, circuit)
     ov = balanced(token_ov(model, path).to(torch.float64))
-    values, small = torch.linalg.eig(ov.B @ ov.A)
-    dual = torch.linalg.pinv(small)
+    values, small = eig(ov.B @ ov.A)
+    dual = pinv(small)
     total = float(values.abs().sum())
     shown = common_tokens(model, rare)
     order = values.abs().argsort(descending=True, stable=True)

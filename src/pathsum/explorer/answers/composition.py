@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pathsum.circuits import Composition
 from pathsum.circuits import composition as compose
-from pathsum.circuits.composition.composition_edges import KINDS
+from pathsum.circuits.composition.reads_and_writes import KINDS
 from pathsum.explorer.parameters import AboutModel
 from pathsum.explorer.workbench import Workbench
 from pathsum.result import Record
@@ -61,5 +61,5 @@ def all_composition(bench: Workbench, asked: AboutModel) -> Composition:
 
 
 def _chance(found: Composition, z: float) -> ChanceCount:
-    q, k, v = (found.edges([kind], min_z=z, limit=1).expected for kind in KINDS)
+    q, k, v = (found.edges([kind], min_z=z, k=1).expected for kind in KINDS)
     return ChanceCount(z, q, k, v)

@@ -15,7 +15,7 @@ PREVIOUS = 0.5
 
 
 def _composition(subject: Subject) -> Measured:
-    found = all_composition(subject.bench, subject.asked).edges(max_p=ALPHA, limit=1)
+    found = all_composition(subject.bench, subject.asked).edges(max_p=ALPHA, k=1)
     return Measured(
         f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; chance would give "
         f"{found.expected:.1f}",
@@ -25,7 +25,7 @@ def _composition(subject: Subject) -> Measured:
 
 
 def _mostly_k(subject: Subject) -> Measured:
-    best = all_composition(subject.bench, subject.asked).edges(limit=1).edges
+    best = all_composition(subject.bench, subject.asked).edges(k=1).edges
     if not best:
         raise InputError("no head of this model can read another, so there is no composition")
     edge = best[0]

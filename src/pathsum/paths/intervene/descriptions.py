@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
+from pathsum.algebra.decompositions import eig, pinv, qr
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.head import embeddings_as_read
@@ -111,21 +112,21 @@ def copying_projector(head: Head) -> CopyingProjector:
     """
     full = _centered_full_ov(head)
     small = full.B @ full.A
-    right, left = torch.linalg.eig(small), torch.linalg.eig(small.T)
+    (values, right), (left_values, left) = eig(small), eig(small.T)
     # What is zero but for the rounding of the weights has no sign.
     eps = torch.finfo(head.model.weights.dtype).eps
     floor = 4 * eps * float(full.A.norm() * full.B.norm())
-    kept, kept_left = right.eigenvalues.real > floor, left.eigenvalues.real > floor
-    X = _real_basis(right.eigenvectors[:, kept], right.eigenvalues[kept])
-    Y = _real_basis(left.eigenvectors[:, kept_left], left.eigenvalues[kept_left])
-    P = X @ torch.linalg.pinv(Y.T @ X) @ Y.T
+    kept, kept_left = values.real > floor, left_values.real > floor
+    X = _real_basis(right[:, kept], values[kept])
+    Y = _real_basis(left[:, kept_left], left_values[kept_left])
+    P = X @ pinv(Y.T @ X) @ Y.T
     wrong = float((P @ P - P).norm() + abs(P.trace() - kept.sum()))
     if X.shape != Y.shape or not wrong < 1e-6 * max(1.0, float(P.norm())):
         raise NotExactError(
             f"the OV of {head.label} has no sound basis of eigenvectors (some are parallel up to "
             "rounding), so its copying part is not defined; describe its OV by TopTokens instead"
         )
-    sizes = right.eigenvalues.abs()
+    sizes = values.abs()
     share = float(sizes[kept].sum() / sizes.sum().clamp_min(floor))
     matrix = P.to(head.model.weights.dtype)
     return CopyingProjector(matrix, int(kept.sum()), len(small), share)
@@ -173,4 +174,4 @@ def _real_basis(vectors: Tensor, values: Tensor) -> Float[Tensor, "k q"]:
     upper = values.imag >= 0
     pairs = values.imag > 0
     columns = torch.cat((vectors[:, upper].real, vectors[:, pairs].imag), dim=1)
-    return torch.linalg.qr(columns)[0]
+    return qr(columns)[0]

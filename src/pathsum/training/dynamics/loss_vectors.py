@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.decompositions import eigh
+
 
 @dataclass(frozen=True, eq=False)
 class Components:
@@ -26,7 +28,7 @@ def principal_components(vectors: Float[Tensor, "step token"]) -> Components:
     roots of its eigenvalues, are the places.
     """
     centered = (vectors - vectors.mean(0)).double()
-    values, axes = torch.linalg.eigh(centered @ centered.T)
+    values, axes = eigh(centered @ centered.T)
     values, axes = values.flip(0).clamp_min(0.0), axes.flip(1)
     places = torch.zeros(len(vectors), 2, dtype=torch.float64)
     count = min(2, len(vectors))

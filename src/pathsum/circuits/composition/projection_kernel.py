@@ -1,4 +1,4 @@
-"""The projection kernel between all heads: composition with every direction counted alike."""
+"""The projection kernel between all heads: composition with equal weight for every direction."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.composition.composition_edges import KINDS, CompositionKind
-from pathsum.circuits.composition.composition_null import Moments, chance
-from pathsum.circuits.composition.factors import read_factor, write_factor
-from pathsum.circuits.composition.reads_and_writes import Center, is_centered
-from pathsum.circuits.stream.dimensions import basis
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import row_basis
+from pathsum.circuits.composition.reads_and_writes import (
+    KINDS,
+    Center,
+    CompositionKind,
+    is_centered,
+    read_factor,
+    write_factor,
+)
 from pathsum.model import Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import ProbabilityColumn
@@ -67,11 +72,11 @@ class ProjectionKernel(Record, kind="projection-kernel"):
 def projection_kernel(
     model: Model, *, center: Center = "auto", progress: Progress = silent
 ) -> ProjectionKernel:
-    """How far each head reads the very subspace that another writes to, strengths left aside.
+    """How much the subspace that each head reads overlaps the subspace that another writes to.
 
-    A second opinion on `composition`: there a head counts by its strong directions, here each of
-    its directions counts the same. Where the two disagree, one direction does the work (or a weak
-    one does it). The subspace that queries read is that of W_Q, whatever the rotary offset.
+    In `composition` a head's strong directions dominate; here all its directions count the same.
+    Where the two disagree, a single direction does the work, strong or weak. The subspace that
+    queries read is that of W_Q, whatever the rotary offset.
     """
     centered = is_centered(model.config, center)
     d = model.config.d_model - centered
@@ -81,9 +86,9 @@ def projection_kernel(
     reads: dict[CompositionKind, list[Tensor]] = {kind: [] for kind in KINDS}
     offset = 0 if model.config.positions == "rotary" else None
     for done, head in enumerate(model.heads, 1):
-        writes.append(basis(write_factor(head, centered), dtype))
+        writes.append(row_basis(write_factor(head, centered), dtype))
         for kind in KINDS:
-            reads[kind].append(basis(read_factor(head, kind, centered, offset), dtype))
+            reads[kind].append(row_basis(read_factor(head, kind, centered, offset), dtype))
         progress(done, n, "subspaces")
     layers = torch.tensor([head.id.layer for head in model.heads])
     q, k, v = (_kernels(writes, reads[kind], layers, d) for kind in KINDS)
@@ -105,7 +110,9 @@ def _kernels(writes: list[Tensor], reads: list[Tensor], layers: Tensor, d: int) 
     r2 = torch.tensor([len(r) for r in reads], dtype=torch.float64)
     there = ~overlap.isnan() & (r1 > 0) & (r2 > 0)
     square = torch.where(there, overlap / (r1 * r2), torch.nan)
-    null = chance(Moments.of_rank(r1.clamp(min=1)), Moments.of_rank(r2[None, :].clamp(min=1)), d)
+    null = unit_null(
+        UnitMoments.of_rank(r1.clamp(min=1)), UnitMoments.of_rank(r2[None, :].clamp(min=1)), d
+    )
     p = torch.where(there, null.p(square.nan_to_num()), torch.nan)
     larger = torch.maximum(r1, r2.expand_as(overlap))
     return KernelScores(

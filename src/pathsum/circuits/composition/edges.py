@@ -1,4 +1,4 @@
-"""Composition as a list of edges: filtered, sorted, and beside what chance would give."""
+"""Composition as a list of edges: filtered, sorted, and compared with what chance gives."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from pathsum.circuits.composition.composition_null import chance_of
-from pathsum.errors import InputError, near_misses
+from pathsum.algebra.nulls import unit_null_from
+from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
+from pathsum.errors import InputError
 from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Column, Record, Table, text_column
+from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn
 
 if TYPE_CHECKING:
     from pathsum.circuits.composition.composition import Composition, CompositionScores
 
-CompositionKind: TypeAlias = Literal["q", "k", "v"]
 OrderBy: TypeAlias = Literal["z", "p", "excess", "score"]
-KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
 
-_COMMON = 0.01
+_UNLIKELY = 0.01
 
 
 @dataclass(frozen=True)
 class ScoredEdge:
-    """An edge between two heads with its composition score and the score's null."""
+    """An edge between two heads with its composition score and the score's p under chance."""
 
     edge: Edge
     score: float
@@ -60,10 +60,9 @@ class ScoredEdge:
 class Edges(Record, kind="composition-edges"):
     """Edges that pass a threshold, best first.
 
-    `tested` counts all pairs and kinds that were looked at, `found` those that pass, `expected` how
-    many would pass if the stream were turned at random between any two heads. `unlikely` counts
-    those tested with p < 0.01, of which chance would give one in a hundred. `edges` may hold fewer
-    than `found` where a limit was asked for.
+    `tested` counts all pairs and kinds, `found` those that pass, `expected` how many would pass if
+    the stream were rotated at random between any two heads. `unlikely` counts those tested with
+    p < 0.01, which by chance is one in a hundred. `edges` holds the best k of those found.
     """
 
     model: str
@@ -82,7 +81,7 @@ class Edges(Record, kind="composition-edges"):
         return len(self.edges)
 
     def to_table(self) -> Table:
-        """One row an edge."""
+        """One row per edge."""
         columns = (
             *(text_column("writes"), text_column("reads"), text_column("by")),
             *(Column("score"), Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
@@ -93,14 +92,14 @@ class Edges(Record, kind="composition-edges"):
         return Table(columns, rows, f"composition, {self.model}", "\n".join(self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        shown = "" if len(self.edges) == self.found else f", {len(self.edges)} shown"
+        listed = "" if len(self.edges) == self.found else f", {len(self.edges)} shown"
         yield (
-            f"{self.found} of {self.tested} edges pass{shown}; "
+            f"{self.found} of {self.tested} edges pass{listed}; "
             f"chance would give {_count(self.expected)}."
         )
         yield (
-            f"{self.unlikely} of {self.tested} have p < {_COMMON:g}; "
-            f"chance would give {_count(_COMMON * self.tested)}."
+            f"{self.unlikely} of {self.tested} have p < {_UNLIKELY:g}; "
+            f"chance would give {_count(_UNLIKELY * self.tested)}."
         )
         if self.dimension > 1:
             yield (
@@ -117,20 +116,19 @@ def select(
     max_p: float | None,
     min_excess: float | None,
     by: OrderBy,
-    limit: int | None,
+    k: int | None,
 ) -> Edges:
     """The edges of some kinds that pass every threshold given (see `Composition.edges`)."""
-    _check(kinds, max_p, by, limit)
-    asked = tuple(dict.fromkeys(kinds))
+    kinds, by = _parsed(kinds, max_p, by, k)
     tested = unlikely = 0
     expected = 0.0
     places: list[Tensor] = []
     keys: list[Tensor] = []
-    for number, kind in enumerate(asked):
+    for number, kind in enumerate(kinds):
         scores = found.scores(kind)
         there = ~scores.score.isnan()
         tested += int(there.sum())
-        unlikely += int((scores.p < _COMMON).sum())
+        unlikely += int((scores.p < _UNLIKELY).sum())
         expected += float(_tails(scores, there, found.dimension, min_z, max_p, min_excess).sum())
         if min_z is not None:
             there = there & (scores.z >= min_z)
@@ -143,11 +141,11 @@ def select(
         value = getattr(scores, by)[there]
         # Ascending: best first, edges without a number last.
         keys.append((value if by == "p" else -value).nan_to_num(nan=math.inf))
-    order = torch.cat(keys).sort(stable=True).indices[:limit]
+    order = torch.cat(keys).sort(stable=True).indices[:k]
     return Edges(
         model=found.model,
         edges=tuple(
-            _edge(found, asked[number], writer, reader)
+            _edge(found, kinds[number], writer, reader)
             for number, writer, reader in torch.cat(places)[order].tolist()
         ),
         tested=tested,
@@ -176,38 +174,32 @@ def _tails(
     max_p: float | None,
     min_excess: float | None,
 ) -> Tensor:
-    """The probability of each pair to pass by chance."""
-    spread = scores.spread[there]
-    null = chance_of(spread, scores.skewness[there], d)
-    tail = torch.ones_like(spread)
+    """The probability that each pair passes by chance."""
+    sd = scores.null_sd[there]
+    null = unit_null_from(sd, scores.skewness[there], d)
+    tail = torch.ones_like(sd)
     if min_z is not None:
-        tail = torch.minimum(tail, null.p(null.mean + min_z * spread))
+        tail = torch.minimum(tail, null.p(null.mean + min_z * sd))
     if min_excess is not None:
         least = max(0.0, min_excess + max(d, 1) ** -0.5) ** 2
-        tail = torch.minimum(tail, null.p(torch.full_like(spread, least)))
+        tail = torch.minimum(tail, null.p(torch.full_like(sd, least)))
     if max_p is not None:
         tail = tail.clamp(max=max_p)
     return tail
 
 
-def _check(
-    kinds: Sequence[CompositionKind], max_p: float | None, by: str, limit: int | None
-) -> None:
-    for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(f"there is no {kind!r}-composition; kinds are 'q', 'k' and 'v'")
-    if not kinds:
-        raise InputError("no kind of composition was asked for; kinds are 'q', 'k' and 'v'")
-    if by not in get_args(OrderBy):
-        known = get_args(OrderBy)
-        raise InputError(
-            f"edges cannot be ordered by {by!r}{near_misses(by, known)}; "
-            f"they have {', '.join(known)}"
-        )
+def _parsed(
+    kinds: Sequence[CompositionKind], max_p: float | None, by: OrderBy, k: int | None
+) -> tuple[tuple[CompositionKind, ...], OrderBy]:
+    each: list[CompositionKind] = [parse_choice(KINDS, kind, "kind") for kind in kinds]
+    parsed = tuple(dict.fromkeys(each))
+    if not parsed:
+        raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
     if max_p is not None and not 0 <= max_p <= 1:
-        raise InputError(f"max_p={max_p:g} is no probability; a number from 0 to 1 would be right")
-    if limit is not None and limit < 1:
-        raise InputError(f"limit={limit} leaves no edge; at least 1, or None, would be right")
+        raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
+    if k is not None and k < 1:
+        raise InputError(f"k={k} edges were requested; choose at least 1, or None for all")
+    return parsed, parse_choice(get_args(OrderBy), by, "by")
 
 
 def _count(expected: float) -> str:

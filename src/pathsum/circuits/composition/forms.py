@@ -1,0 +1,370 @@
+"""All inner products between what heads write and what heads read with, in bounded memory.
+
+A form is `Xᵀ A X` with X [k, d] and A [k, k] positive semidefinite: what a head writes (`OVᵀ OV`,
+with X = W_O and A = W_Vᵀ W_V) or what it reads with (`M Mᵀ`). The squared norm of a write followed
+by a read is the inner product of their forms,
+
+    ‖OV M‖² = tr(OVᵀ OV · M Mᵀ) = tr(P G) = Σ_ij P_ij G_ij,
+
+so n forms against m are one product of an n × d² matrix with a d² × m matrix. Neither is ever whole
+in memory. The sum is cut into square blocks of (i, j); a block of every form is made from a few
+columns of X, used, and dropped, and blocks below the diagonal are the ones above it counted twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pathsum.algebra.decompositions import psd_root
+from pathsum.algebra.nulls import UnitMoments
+from pathsum.result import Progress, silent
+
+BLOCK_BYTES = 256 << 20
+"""Bytes that one block of all forms may take. Large enough for products to run at full rate."""
+WIDEST_BLOCK = 144
+"""Wider blocks of one form no longer stay in a core's cache while they are made."""
+PAIRS_AT_ONCE = 128
+"""Up to this many heads all pairs are multiplied, including those not needed: it is quicker."""
+
+Method: TypeAlias = Literal["blocks", "factors"]
+
+
+class Outer:
+    """The outer factors X of one layer's forms, any range of their columns at a time.
+
+    Holds the stored weights as they are and applies what normalization does to a read (gain,
+    centering) to the requested columns, so that a model is not copied. Each factor is scaled by its
+    largest entry, which changes no score and keeps squares of it finite.
+    """
+
+    def __init__(
+        self,
+        stored: Float[Tensor, "n k d"],
+        *,
+        gain: Float[Tensor, " d"] | None = None,
+        centered: bool = False,
+        copies: int = 1,
+    ) -> None:
+        self._stored = stored
+        self._copies = copies
+        whole = stored if gain is None else stored * gain
+        peak = _largest(whole)
+        mean = whole.mean(-1, keepdim=True) if centered else torch.zeros_like(whole[..., :1])
+        if centered:
+            left = _largest(whole - mean)
+            rounding = 4 * torch.finfo(whole.dtype).eps * peak
+            peak = torch.where(left > rounding, left, torch.zeros_like(left))
+        # A factor that is zero, or only rounding once centered, stays zero.
+        scale = torch.where(peak > 0, 1 / peak, torch.zeros_like(peak))
+        # X = shift + stored · factor, in one pass over the requested columns.
+        self._shift = -mean * scale
+        self._factor = scale if gain is None else scale * gain
+        sums = torch.zeros_like(mean) if centered else whole.sum(-1, keepdim=True)
+        self._sums = (sums * scale)[..., 0]
+
+    def __len__(self) -> int:
+        return self._stored.shape[0] * self._copies
+
+    @property
+    def d(self) -> int:
+        """The width of the stream."""
+        return self._stored.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self._stored.dtype
+
+    def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
+        """Room for columns of n factors, laid out as the weights are: that makes filling quick."""
+        k = self._stored.shape[1]
+        if self._stored.stride(-1) == 1:
+            return self._stored.new_empty(n, k, width)
+        return self._stored.new_empty(n, width, k).mT
+
+    def columns(self, start: int, stop: int, out: Float[Tensor, "n k b"]) -> None:
+        """Columns start … stop − 1 of every factor, written to `out`."""
+        wide = self._factor.shape[-1] > 1
+        factor = self._factor[..., start:stop] if wide else self._factor
+        stored = self._stored[..., start:stop]
+        if self._copies == 1:
+            torch.addcmul(self._shift, stored, factor, out=out)
+        else:
+            part = torch.addcmul(self._shift, stored, factor)
+            out.unflatten(0, (-1, self._copies)).copy_(part[:, None])
+
+    def sums(self) -> Float[Tensor, "n k"]:
+        """X times the ones-vector, in float64."""
+        return self._sums.double().repeat_interleave(self._copies, 0)
+
+    def gram(self) -> Float[Tensor, "n k k"]:
+        """X Xᵀ of every factor, in float64."""
+        whole = self.space(len(self), self.d)
+        self.columns(0, self.d, whole)
+        return (whole @ whole.mT).double()
+
+
+def _largest(factors: Float[Tensor, "n k d"]) -> Float[Tensor, "n 1 1"]:
+    """The largest magnitude in each factor."""
+    return torch.linalg.vector_norm(factors, torch.inf, dim=(-2, -1), keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Forms:
+    """One form `Xᵀ A X` of trace 1 for each of n heads, layer by layer.
+
+    `moments` are those of the forms; `empty` marks heads whose form is zero, which has no trace to
+    divide by.
+    """
+
+    layers: tuple[Outer, ...]
+    inner: Float[Tensor, "n k k"]
+    moments: UnitMoments
+    empty: Bool[Tensor, " n"]
+
+    @classmethod
+    def of(
+        cls, outer: Outer, inner: Float[Tensor, "n k k"], gram: Float[Tensor, "n k k"]
+    ) -> "Forms":
+        """The forms of one layer's outer and inner factors, in float64; `gram` is X Xᵀ.
+
+        Traces need k × k products only: `tr(Xᵀ A X) = tr(A X Xᵀ)`, and its powers likewise.
+        """
+        product = inner @ gram
+        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
+        empty = ~(trace > 0)
+        safe = torch.where(empty, torch.ones_like(trace), trace)
+        product = product / safe[:, None, None]
+        square = product @ product
+        moments = UnitMoments(
+            square.diagonal(dim1=-2, dim2=-1).sum(-1), (square * product.mT).sum((-2, -1))
+        )
+        # Where a head is empty the form is zero; `composition` adds a note.
+        scale = torch.where(empty, torch.zeros_like(trace), 1 / safe)
+        # Thousands of inner factors are kept, in the dtype that they are multiplied in.
+        return cls((outer,), (inner * scale[:, None, None]).to(outer.dtype), moments, empty)
+
+    @classmethod
+    def join(cls, parts: Sequence["Forms"]) -> "Forms":
+        """The forms of several layers, one after another."""
+        square = torch.cat([part.moments.square for part in parts])
+        cube = torch.cat([part.moments.cube for part in parts])
+        return cls(
+            tuple(layer for part in parts for layer in part.layers),
+            torch.cat([part.inner for part in parts]),
+            UnitMoments(square, cube),
+            torch.cat([part.empty for part in parts]),
+        )
+
+    def layer(self, index: int, heads: int) -> "Forms":
+        """The forms of one layer alone."""
+        part = slice(index * heads, (index + 1) * heads)
+        moments = UnitMoments(self.moments.square[part], self.moments.cube[part])
+        return Forms((self.layers[index],), self.inner[part], moments, self.empty[part])
+
+    def __len__(self) -> int:
+        return self.inner.shape[0]
+
+    @property
+    def d(self) -> int:
+        """The width of the stream."""
+        return self.layers[0].d
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What products are computed in: the dtype of the weights."""
+        return self.layers[0].dtype
+
+    def columns(
+        self, start: int, stop: int, out: Float[Tensor, "n k b"] | None = None
+    ) -> Float[Tensor, "n k b"]:
+        """Columns start … stop − 1 of X of every form."""
+        whole = self.layers[0].space(len(self), stop - start) if out is None else out
+        for layer, out in zip(self.layers, whole.split([len(x) for x in self.layers]), strict=True):
+            layer.columns(start, stop, out)
+        return whole
+
+    def along_ones(self) -> Float[Tensor, " n"]:
+        """The share of each form that lies along the ones-vector; by chance it is 1/d."""
+        sums = torch.cat([layer.sums() for layer in self.layers])
+        return (sums[:, None] @ self.inner.double() @ sums[..., None]).flatten() / self.d
+
+    def roots(self) -> Float[Tensor, "n k d"]:
+        """Y with `Yᵀ Y = Xᵀ A X`: the whole outer factors, times a root of A."""
+        return psd_root(self.inner.double()).to(self.dtype) @ self.columns(0, self.d)
+
+
+def inner_products(
+    write: Forms,
+    reads: Sequence[Forms],
+    heads: int,
+    progress: Progress = silent,
+    *,
+    method: Method | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    width: int | None = None,
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> list[Float[Tensor, "n n"]]:
+    """tr(P G) for each writer (row) and reader (column) of the same or a later place, in float64.
+
+    `write` holds layers 0 … L−2 and each of `reads` layers 1 … L−1, `heads` a layer, so that
+    reader layer r reads every writer layer w ≤ r of its list. Other entries are meaningless.
+
+    Of the two methods the one with fewer multiplications is taken unless one is named (see
+    `flops`). `block_bytes` bounds the memory, `width` sets the width of a block by hand.
+    """
+    if method is None:
+        by_blocks, by_factors = flops(write, reads, heads)
+        method = "factors" if by_factors <= by_blocks else "blocks"
+    if method == "factors":
+        return _by_factors(write, reads, heads, progress, block_bytes)
+    if width is None:
+        forms = len(write) * (1 + len(reads))
+        width = block_width(forms, write.d, write.dtype.itemsize, block_bytes)
+    return _by_blocks(write, reads, heads, progress, width, pairs_at_once)
+
+
+def flops(write: Forms, reads: Sequence[Forms], heads: int) -> tuple[int, int]:
+    """Multiplications of the two methods: by blocks of d × d forms, and by k × k products.
+
+    By blocks: d² for each pair, and d² k to make each form, the symmetric half of both alike.
+    By factors: ‖Y_w Y_rᵀ‖² needs 2 d k² for each pair, and nothing is squared before it is summed.
+    So blocks win for many heads with d < 2 k² (GPT-2: 768 against 8,192), factors elsewhere.
+    """
+    n, k = write.inner.shape[:2]
+    layers = n // heads
+    pairs = len(reads) * heads * heads * (layers * (layers + 1) // 2)
+    made = n * (1 + len(reads))
+    d = write.d
+    return pairs * d * d + made * d * d * k, pairs * 2 * d * k * k
+
+
+def block_width(n_forms: int, d: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> int:
+    """How wide a block is, so that one block of that many forms fits into `block_bytes`.
+
+    A multiple of 16, and not a power of two: rows of 2ⁿ numbers all fall into the same few lines of
+    a cache, which halves the rate of a product.
+    """
+    fits = int((block_bytes / (n_forms * itemsize)) ** 0.5)
+    width = max(16, min(fits, WIDEST_BLOCK) // 16 * 16)
+    if width > 16 and width & (width - 1) == 0:
+        width -= 16
+    return min(d, width)
+
+
+class _Side:
+    """Blocks of many forms, made in the same memory again and again.
+
+    Fresh memory for each block would cost more than the products: the system clears every page of
+    it first.
+    """
+
+    def __init__(self, forms: Forms, width: int) -> None:
+        self._forms = forms
+        self._left = forms.layers[0].space(len(forms), width)
+        self._columns = torch.empty_like(self._left)
+        self._right = self._left.new_empty(self._left.numel())
+        self._block = self._left.new_empty(len(forms) * width * width)
+
+    def set_columns(self, start: int, stop: int) -> None:
+        """Make A X for columns start … stop − 1, the right half of the next blocks."""
+        n, k = self._forms.inner.shape[:2]
+        columns = self._forms.columns(start, stop, self._columns[..., : stop - start])
+        self._product = self._right[: n * k * (stop - start)].view(n, k, stop - start)
+        torch.bmm(self._forms.inner, columns, out=self._product)
+
+    def block(self, start: int, stop: int) -> Float[Tensor, "n entries"]:
+        """Rows start … stop − 1 of every form in the columns set; valid until the next call."""
+        left = self._forms.columns(start, stop, self._left[..., : stop - start])
+        n, width = len(self._forms), self._product.shape[-1]
+        made = self._block[: n * (stop - start) * width].view(n, stop - start, width)
+        torch.bmm(left.mT, self._product, out=made)
+        return made.flatten(1)
+
+
+def _by_blocks(
+    write: Forms,
+    reads: Sequence[Forms],
+    heads: int,
+    progress: Progress,
+    width: int,
+    pairs_at_once: int,
+) -> list[Float[Tensor, "n n"]]:
+    d, n, kinds = write.d, len(write), len(reads)
+    starts = range(0, d, width)
+    writing = _Side(write, width)
+    reading = _Side(_layer_by_layer(reads, heads), width)
+    total = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
+    steps = len(starts) * (len(starts) + 1) // 2
+    done = 0
+    for right in starts:
+        stop = min(right + width, d)
+        writing.set_columns(right, stop)
+        reading.set_columns(right, stop)
+        for left in range(0, right + 1, width):
+            # A block off the diagonal stands for its mirror image too.
+            weight = 1.0 if left == right else 2.0
+            rows = (left, min(left + width, d))
+            parts = (writing.block(*rows), reading.block(*rows))
+            _add_pairs(total, *parts, heads, weight, pairs_at_once)
+            done += 1
+            progress(done, steps, "composition")
+    return list(total.view(n, -1, kinds, heads).transpose(1, 2).flatten(2).unbind(1))
+
+
+def _layer_by_layer(reads: Sequence[Forms], heads: int) -> Forms:
+    """All kinds of read of a layer next to each other: wide products run at a higher rate."""
+    layers = len(reads[0].layers)
+    return Forms.join([read.layer(index, heads) for index in range(layers) for read in reads])
+
+
+def _add_pairs(
+    total: Float[Tensor, "w r"],
+    written: Float[Tensor, "w entries"],
+    read: Float[Tensor, "r entries"],
+    heads: int,
+    weight: float,
+    pairs_at_once: int,
+) -> None:
+    """Add one block's part of every inner product that is needed.
+
+    Writers of the first half of the layers against readers of the second half are one wide product;
+    what is left are two triangles half as large. Thin products would run at half the rate.
+    """
+    n = len(written)
+    if n <= max(heads, pairs_at_once):
+        total.add_(written @ read.mT, alpha=weight)
+        return
+    half = n // heads // 2 * heads
+    after = half * (len(read) // n)
+    total[:half, after:].add_(written[:half] @ read[after:].mT, alpha=weight)
+    _add_pairs(total[:half, :after], written[:half], read[:after], heads, weight, pairs_at_once)
+    _add_pairs(total[half:, after:], written[half:], read[after:], heads, weight, pairs_at_once)
+
+
+def _by_factors(
+    write: Forms, reads: Sequence[Forms], heads: int, progress: Progress, block_bytes: int
+) -> list[Float[Tensor, "n n"]]:
+    n, k = write.inner.shape[:2]
+    written = write.roots()
+    totals: list[Tensor] = []
+    layers = n // heads
+    at_a_time = max(1, block_bytes // (heads * k * k * write.dtype.itemsize))
+    for number, read in enumerate(reads):
+        total = torch.zeros(n, n, dtype=torch.float64, device=written.device)
+        roots = read.roots()
+        for layer in range(layers):
+            start, end = layer * heads, (layer + 1) * heads
+            reading = roots[start:end].flatten(0, 1).mT
+            for first in range(0, end, at_a_time):
+                last = min(first + at_a_time, end)
+                meets = written[first:last].flatten(0, 1) @ reading
+                squares = meets.square_().view(last - first, k, heads, k)
+                total[first:last, start:end] = squares.sum((1, 3), dtype=torch.float64)
+            progress(number * layers + layer + 1, layers * len(reads), "composition")
+        totals.append(total)
+    return totals
