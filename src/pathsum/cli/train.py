@@ -74,7 +74,7 @@ def train(
     if seeds is not None:
         _train_seeds(what, preset, seeds, out, keywords, as_json)
         return
-    _train(what, preset, out, resume, _strategy(strategy), keywords, as_json)
+    _train(what, preset, out, resume, strategy, keywords, as_json)
 
 
 def _train(
@@ -160,11 +160,3 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
-
-
-def _strategy(text: str) -> str:
-    from pathsum.errors import InputError
-
-    if text not in ("ddp", "fsdp"):
-        raise InputError(f"--strategy {text!r} is not one there is; ddp or fsdp would be right")
-    return text

@@ -18,6 +18,7 @@ from pathsum.model.weights import (
     model_shapes,
     required_in_layer,
 )
+from pathsum.result import parse_choice
 from pathsum.text import Tokenizer
 
 
@@ -63,7 +64,7 @@ def random_model(
     seed: int = 0,
     *,
     dtype: torch.dtype = torch.float32,
-    position_tables: Literal["shared", "each"] = "shared",
+    position_tables: Literal["shared", "each"] | str = "shared",
     biases: bool = False,
     gains: bool = False,
 ) -> Model:
@@ -76,6 +77,7 @@ def random_model(
     >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
     torch.Size([3, 128])
     """
+    position_tables = parse_choice(("shared", "each"), position_tables, "position_tables")
     each = position_tables == "each" and config.positions == "qk"
     shapes = {n: s for n, s in model_shapes(config).items() if n != "W_pos" or not each}
     for layer in range(config.n_layers):

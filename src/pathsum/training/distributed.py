@@ -20,6 +20,7 @@ from pathsum.training.muon import whole_of
 from pathsum.training.network import Network
 
 Strategy: TypeAlias = Literal["ddp", "fsdp"]
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)

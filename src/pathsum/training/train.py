@@ -14,7 +14,7 @@ import torch
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model import Model
 from pathsum.model.storage import write_together
-from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus, Tokenizer
 from pathsum.text.cache import locked
@@ -26,7 +26,7 @@ from pathsum.training.checkpoint import (
     refuse_other_text,
     write_run,
 )
-from pathsum.training.distributed import Strategy, World, refuse_uneven_batch, world
+from pathsum.training.distributed import STRATEGIES, Strategy, World, refuse_uneven_batch, world
 from pathsum.training.held_out import KEPT, save_held_out
 from pathsum.training.loop import Session
 from pathsum.training.memory import refuse_what_does_not_fit
@@ -96,7 +96,7 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    strategy: Strategy = "ddp",
+    strategy: Strategy | str = "ddp",
     watch: Watch = unwatched,
     progress: Progress = silent,
     **changes: Any,
@@ -112,6 +112,7 @@ def train(
     recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
     process calls this, and `strategy` says how they share the model.
     """
+    strategy = parse_choice(STRATEGIES, strategy, "strategy")
     chosen, folder = _chosen(what, preset, out, resume, changes)
     with world() as here, _alone(folder, here):
         refuse_uneven_batch(chosen.batch, here)

@@ -26,7 +26,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     sides,
 )
 from pathsum.model import Config, HeadId, Model
-from pathsum.result import Progress, Record, Table, silent
+from pathsum.result import Progress, Record, Table, parse_choice, silent
 
 # A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0
@@ -74,6 +74,7 @@ class Composition(Record, kind="composition"):
 
     def scores(self, kind: CompositionKind) -> CompositionScores:
         """`q`, `k` or `v` by its letter."""
+        kind = parse_choice(KINDS, kind, "kind")
         return {"q": self.q, "k": self.k, "v": self.v}[kind]
 
     def edges(

@@ -22,7 +22,7 @@ from pathsum.model.losses import (
 from pathsum.paths.intervene.interventions import residual_trace
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell
 from pathsum.shapes import Tokens
@@ -116,8 +116,8 @@ def term_importance(
     batches: Batches,
     *,
     sets: Sequence[TermSet] = (),
-    scale: Scales = Scales.FROZEN,
-    mlps: MlpOutputs = MlpOutputs.FROZEN,
+    scale: Scales | str = Scales.FROZEN,
+    mlps: MlpOutputs | str = MlpOutputs.FROZEN,
     from_position: int = 0,
     progress: Progress = silent,
 ) -> TermImportance:
@@ -139,6 +139,8 @@ def term_importance(
     them, which is no sum over paths. Patterns are held fixed throughout: what heads do for each
     other's patterns (Q- and K-composition) is in every order, and not in any one gain.
     """
+    scale = parse_option(Scales, scale, "scale")
+    mlps = parse_option(MlpOutputs, mlps, "mlps")
     _refuse_caps(model)
     check_terms(model, sets)
     if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
