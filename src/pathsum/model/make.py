@@ -64,7 +64,7 @@ def random_model(
     seed: int = 0,
     *,
     dtype: torch.dtype = torch.float32,
-    position_tables: Literal["shared", "each"] | str = "shared",
+    position_tables: Literal["shared", "each"] = "shared",
     biases: bool = False,
     gains: bool = False,
 ) -> Model:

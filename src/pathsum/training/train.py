@@ -112,7 +112,7 @@ def train(
     recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
     process calls this, and `strategy` says how they share the model.
     """
-    strategy = parse_choice(STRATEGIES, strategy, "strategy")
+    chosen_strategy: Strategy = parse_choice(STRATEGIES, strategy, "strategy")
     chosen, folder = _chosen(what, preset, out, resume, changes)
     with world() as here, _alone(folder, here):
         refuse_uneven_batch(chosen.batch, here)
@@ -124,7 +124,7 @@ def train(
         if resume:
             refuse_other_settings(folder, chosen)
             refuse_other_text(folder, corpus.info.fingerprint)
-        session = Session(chosen, corpus, folder, here, strategy, watch)
+        session = Session(chosen, corpus, folder, here, chosen_strategy, watch)
         if resume:
             session.resume()
         elif here.is_first:
