@@ -30,7 +30,7 @@ def main() -> list[Measurement]:
     """Measure, print and return."""
     torch.set_num_threads(THREADS)
     bundled = load("two-layer")
-    atlas(bundled, draws=2)  # whatever is slow the first time
+    atlas(bundled, sequences=2)  # whatever is slow the first time
     found = [
         allowed("atlas of the bundled two-layer model", lambda: atlas(bundled), 5.0),
         allowed("induction in the bundled two-layer model", lambda: induction(bundled), 5.0),

@@ -10,7 +10,7 @@ import pathsum as ps
 def main() -> None:
     """What there is in two layers, and why one layer has none."""
     for name in ("one-layer", "two-layer"):
-        found = ps.induction(ps.load(name), draws=4)
+        found = ps.induction(ps.load(name), sequences=4)
         print(found)
         for head in found.heads:
             print(head)

@@ -26,12 +26,12 @@ from pathsum.circuits import composition, copying_ratios
 from pathsum.heads import atlas
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import Model
+from pathsum.model.losses import run_losses
 from pathsum.result.p_value import format_p
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
 from pathsum.training.checkpoint import read_run
-from pathsum.training.monitor import often_seen, token_losses
 
 SEQUENCES, TOGETHER = 512, 16
 # p < 0.001 needs more draws of the null than 1,000.
@@ -66,11 +66,6 @@ class Check:
     passed: bool
 
 
-def losses(model: Model, tokens: Tensor) -> Tensor:
-    """The loss at every predicted token, [sequence, pos − 1]."""
-    return torch.cat([token_losses(model(part), part) for part in tokens.split(TOGETHER)])
-
-
 def bigram_losses(corpus: Corpus, tokens: Tensor) -> tuple[Tensor, float]:
     """Losses of p(b | a) = (n(a, b) + α p(b)) / (n(a) + α), with the α that suits it best."""
     vocabulary = corpus.info.vocabulary
@@ -93,11 +88,11 @@ def bigram_losses(corpus: Corpus, tokens: Tensor) -> tuple[Tensor, float]:
 def of_text(model: Model, corpus: Corpus) -> dict[str, Any]:
     """Held-out loss beside the bigram table's, and a held-out text shown twice."""
     tokens = corpus.held_out_batch(SEQUENCES, model.config.n_ctx)
-    found = losses(model, tokens)
+    found = run_losses(model, tokens)
     table, alpha = bigram_losses(corpus, tokens)
     length = min(SHOWN_TWICE, (model.config.n_ctx - 1) // 2)
     start, text = tokens[:, :1], tokens[:, 1 : 1 + length]
-    twice = losses(model, torch.cat((start, text, text), dim=1))
+    twice = run_losses(model, torch.cat((start, text, text), dim=1))
     first, second = twice[:, : length - 1].mean(1), twice[:, length : 2 * length - 1].mean(1)
     # A window begins in the middle of a text, which a table of neighbors cannot know.
     return {
@@ -116,9 +111,9 @@ def of_repeats(model: Model, draws: int = 64, length: int = 64) -> dict[str, Any
     assert model.token_counts is not None
     start = model.config.start_token
     assert start is not None
-    pool = often_seen(model.token_counts, start, 2 * length)
-    probe = random_repeats(pool, length, repeats=2, draws=draws, start_token=start)
-    found = losses(model, probe.tokens)
+    pool = model.token_pool().ids(at_least=2 * length)
+    probe = random_repeats(pool, length, repeats=2, sequences=draws, start_token=start)
+    found = run_losses(model, probe.tokens)
     first = found[:, :length].mean(1)
     second = found[:, length + 1 :].mean(1)
     return {
@@ -143,7 +138,7 @@ def best_stripe(model: Model, probe: RepeatedTokens) -> Measured:
 
 def of_heads(model: Model) -> dict[str, Any]:
     """The best head by each score, copying heads, and the strongest K-composition."""
-    found = atlas(model, draws=40)
+    found = atlas(model, sequences=40)
     labels = [head.label for head in model.heads]
     best: dict[str, Any] = {}
     for name in ("previous_token", "induction", "prefix_matching"):
@@ -151,7 +146,7 @@ def of_heads(model: Model) -> dict[str, Any]:
         score = found[label].scores[name]
         best[name] = {
             "head": label,
-            "score": Measured(score.value, 1.96 * score.stderr),
+            "score": Measured(score.value, 1.96 * score.stderr_or_nan),
             "chance": score.null,
         }
     ratios = copying_ratios(model, draws=NULL_DRAWS).heads

@@ -36,13 +36,13 @@ def test_pointer_arithmetic_has_a_duplicate_token_head() -> None:
 def test_random_models_have_no_kinds() -> None:
     named = 0
     for seed in range(12):
-        found = ps.atlas(ps.random_model(CONFIG, seed=seed), draws=3)
+        found = ps.atlas(ps.random_model(CONFIG, seed=seed), sequences=3)
         named += any(entry.kinds for entry in found)
     assert named == 0
 
 
 def test_every_score_says_what_chance_gives() -> None:
-    found = ps.atlas(ps.random_model(CONFIG), draws=4)
+    found = ps.atlas(ps.random_model(CONFIG), sequences=4)
     stripe = found["L1H2"].scores["induction"]
     assert 0 <= stripe.value <= 1
     assert stripe.stderr > 0
@@ -60,7 +60,7 @@ def test_every_score_says_what_chance_gives() -> None:
 
 def test_scores_do_not_depend_on_the_basis() -> None:
     model = ps.random_model(CONFIG, seed=4, dtype=torch.float64)
-    one, other = ps.atlas(model, draws=2), ps.atlas(scrambled(model, seed=2), draws=2)
+    one, other = ps.atlas(model, sequences=2), ps.atlas(scrambled(model, seed=2), sequences=2)
     for name in ("previous_token", "copying", "deleting", "copying_weights", "matching_weights"):
         for head, value in one.values(name).items():
             assert other.values(name)[head] == pytest.approx(value, abs=1e-6), name
@@ -72,19 +72,35 @@ def test_asking_changes_nothing() -> None:
     torch.manual_seed(5)
     first = torch.rand(1)
     torch.manual_seed(5)
-    ps.atlas(model, draws=2)
+    ps.atlas(model, sequences=2)
     assert torch.equal(torch.rand(1), first)  # the global generator is left alone
     assert all(torch.equal(before[name], tensor) for name, tensor in model.weights.items())
 
 
 def test_a_head_that_does_nothing_has_no_p() -> None:
     score = against_null(torch.tensor([[float("nan")], [float("nan")]]), torch.rand(10))[0]
-    assert score.p != score.p
+    assert score.p is None and score.value != score.value
 
 
 def test_p_counts_the_draws_at_or_above() -> None:
     null = torch.arange(9.0)
     assert against_null(torch.full((2, 1), 7.0), null)[0].p == pytest.approx(3 / 10)
+
+
+def test_random_heads_that_do_nothing_are_left_out_of_the_null() -> None:
+    null = torch.tensor([float("nan"), 1.0, 2.0, 8.0])
+    score = against_null(torch.full((2, 1), 7.0), null)[0]
+    assert (score.p, score.null, score.draws) == (2 / 4, pytest.approx(11 / 3), 3)
+
+
+def test_too_few_random_heads_are_an_error() -> None:
+    for function in (ps.atlas, ps.induction):
+        with pytest.raises(InputError, match=r"draws=4 random heads per layer are too few.*use at"):
+            function(ps.random_model(CONFIG), draws=4)
+    assert (
+        ps.atlas(ps.random_model(CONFIG), sequences=2, draws=99)["L0H0"].scores["induction"].draws
+        == 99
+    )
 
 
 def test_no_p_is_written_as_zero() -> None:
@@ -95,7 +111,7 @@ def test_no_p_is_written_as_zero() -> None:
     assert ProbabilityColumn().write(0.0) == "< 1e-12"
     assert ProbabilityColumn().write(2e-5) == "2.0e-05"
     assert counted_p(200).write(1 / 201) == "< 0.005"
-    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
     said = " ".join(line for entry in found for line in entry.evidence)
     assert "p < 0.005" in said and "p < 0.001" in said
     assert not re.search(r"p 0(?![.\d])", said)
@@ -105,15 +121,15 @@ def test_no_p_is_written_as_zero() -> None:
 def test_every_variant_has_an_atlas(positions: str) -> None:
     config = CONFIG.replace(positions=positions, norm="layer", mlp="gelu", n_kv_heads=1)
     model = ps.random_model(config, biases=True, gains=True)
-    assert len(ps.atlas(model, draws=2)) == 6
+    assert len(ps.atlas(model, sequences=2)) == 6
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     half = ps.construct.induction(n_ctx=40).to(dtype)
-    found = ps.atlas(half, draws=2)
+    found = ps.atlas(half, sequences=2)
     assert found["L0H0"].kind == "previous token" and found["L1H0"].kind == "induction"
-    assert found.to_dict() == ps.atlas(half.to(torch.float32), draws=2).to_dict()
+    assert found.to_dict() == ps.atlas(half.to(torch.float32), sequences=2).to_dict()
 
 
 def test_models_that_have_none() -> None:
@@ -122,20 +138,20 @@ def test_models_that_have_none() -> None:
     with pytest.raises(InputError, match="repeats of at least 2 tokens do not fit"):
         ps.atlas(ps.random_model(CONFIG.replace(n_ctx=3)))
     with pytest.raises(HeadError, match="head L7H0 does not exist"):
-        _ = ps.atlas(ps.random_model(CONFIG), draws=2)["L7H0"]
+        _ = ps.atlas(ps.random_model(CONFIG), sequences=2)["L7H0"]
 
 
 def test_records_have_schemas() -> None:
-    found = ps.atlas(ps.random_model(CONFIG), draws=2)
+    found = ps.atlas(ps.random_model(CONFIG), sequences=2)
     assert set(schema(Atlas)["properties"]) == set(found.to_dict())
     assert set(schema(HeadEntry)["properties"]) == set(found["L0H0"].to_dict())
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["atlas", "hand-built-induction", "--draws", "2", "--json"]) == 0
+    assert main(["atlas", "hand-built-induction", "--sequences", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [head["kind"] for head in told["heads"]][::2] == ["previous token", "induction"]
-    assert main(["atlas", "hand-built-induction", "--draws", "2", "--head", "L1H0"]) == 0
+    assert main(["atlas", "hand-built-induction", "--sequences", "2", "--head", "L1H0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "K-composition with L0H0" in shown
     assert main(["atlas", "hand-built-induction", "--head", "L5H0"]) == 2
@@ -143,7 +159,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_page_shows_every_head_and_score() -> None:
-    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
     page = found.to_html()
     assert page == found._repr_html_()
     assert page.count("<tr>") == 1 + len(found)
@@ -156,7 +172,7 @@ def test_a_page_shows_every_head_and_score() -> None:
 
 
 def test_what_a_page_shows_is_escaped() -> None:
-    found = ps.atlas(ps.random_model(CONFIG), draws=2)
+    found = ps.atlas(ps.random_model(CONFIG), sequences=2)
     odd = dataclasses.replace(found.heads[0], kind="<i>", evidence=('"><script>',))
     page = dataclasses.replace(found, model="<b>", note="<u>", heads=(odd,)).to_html()
     assert not re.search(r"<b>|<i>|<u>|<script", page)
@@ -164,7 +180,7 @@ def test_what_a_page_shows_is_escaped() -> None:
 
 def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "atlas.html"
-    arguments = ["atlas", "hand-built-induction", "--draws", "2", "--html"]
+    arguments = ["atlas", "hand-built-induction", "--sequences", "2", "--html"]
     assert main([*arguments, str(page)]) == 0
     assert "heads of hand-built induction" in page.read_text(encoding="utf-8")
     assert "previous token" in capsys.readouterr().out
@@ -178,7 +194,7 @@ def test_of_100_random_models_at_most_one_has_a_kind(positions: str) -> None:
     norm = {"residual": "layer", "rotary": "rms"}.get(positions, "none")
     config = ps.Config(*(2, 4, 32, 8, 64, 48), positions=positions, norm=norm, start_token=0)
     named = [
-        any(entry.kinds for entry in ps.atlas(ps.random_model(config, seed=seed), draws=4))
+        any(entry.kinds for entry in ps.atlas(ps.random_model(config, seed=seed), sequences=4))
         for seed in range(100)
     ]
     assert sum(named) <= 1

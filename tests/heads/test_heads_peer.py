@@ -17,7 +17,6 @@ import torch
 import pathsum as ps
 from pathsum.heads.kinds import duplicate_token, prefix_matching, previous_token
 from pathsum.heads.layer_view import layer_views
-from pathsum.heads.probe import probe_tokens
 from pathsum.model import Model
 from pathsum.text.probes import RepeatedTokens, random_repeats
 
@@ -56,7 +55,9 @@ print(json.dumps([told(given) for given in torch.load(sys.argv[1])]))
 
 def case(model: Model, length: int, repeats: int) -> tuple[Model, RepeatedTokens]:
     """A model and a probe for it."""
-    return model, random_repeats(probe_tokens(model), length, repeats, draws=3, start_token=0)
+    return model, random_repeats(
+        model.token_pool().ids(), length, repeats, sequences=3, start_token=0
+    )
 
 
 def given(model: Model, probe: RepeatedTokens) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads import in_context_learning
-from pathsum.heads.induction_record import Induction
+from pathsum.heads.induction import Induction
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
 from pathsum.result import schema
@@ -30,7 +30,7 @@ def test_k_composition_is_named_and_verified() -> None:
     assert found.second_copy.value < 0.01 < found.first_copy.value
 
 
-def test_q_composition_is_told_apart() -> None:
+def test_q_composition_is_recognized() -> None:
     (head,) = ps.induction(ps.construct.induction_by_q(n_ctx=40)).heads
     assert (head.mechanism, str(head.partner)) == ("Q-composition", "L0H0")
     assert (head.edges[0].side, head.edges[0].share_lost > 0.8) == ("q", True)
@@ -38,15 +38,15 @@ def test_q_composition_is_told_apart() -> None:
     assert head.qk_positivity is None  # a pointer carries no token to match
 
 
-def test_one_layer_cannot_and_is_told_why() -> None:
+def test_one_layer_cannot_and_the_result_says_why() -> None:
     found = ps.induction(ps.random_model(CONFIG.replace(n_layers=1)))
     assert found.heads == ()
-    assert "one layer of heads matches a token with what stands at a position" in found.why_none
+    assert "one layer of heads matches a token with what is at a position" in found.why_none
     assert "no layers" in ps.induction(ps.random_model(CONFIG.replace(n_layers=0))).why_none
 
 
 def test_random_models_have_none() -> None:
-    found = ps.induction(ps.random_model(CONFIG), draws=4)
+    found = ps.induction(ps.random_model(CONFIG), sequences=4)
     assert found.heads == ()
     assert "no head's stripe reaches 0.3" in found.why_none
 
@@ -58,7 +58,7 @@ def test_a_head_that_writes_nothing_is_not_an_induction_head(matrix: str) -> Non
     tensors = {name: tensor.clone() for name, tensor in built.weights.items()}
     tensors[f"layers.1.{matrix}"][0] = 0.0
     silent = dataclasses.replace(built, weights=Weights(built.config, MemoryStore(tensors)))
-    found = ps.induction(silent, draws=3)
+    found = ps.induction(silent, sequences=3)
     assert found.heads == () and found.best_stripe > 0.9
     why = f"L1H0 attends like one (stripe 1.00) but writes nothing: its {matrix} is zero"
     assert why in found.why_none and why in found.to_table().note
@@ -67,11 +67,11 @@ def test_a_head_that_writes_nothing_is_not_an_induction_head(matrix: str) -> Non
         _ = found["L1H0"]
     with pytest.raises(HeadError, match=r"L0H0 is not an induction head of .*has a stripe of 0\.0"):
         _ = found["L0H0"]
-    assert ps.atlas(silent, draws=3)["L1H0"].kind != "induction"
+    assert ps.atlas(silent, sequences=3)["L1H0"].kind != "induction"
 
 
 def test_a_head_is_found_by_its_name() -> None:
-    found = ps.induction(ps.construct.induction(n_ctx=40), draws=3)
+    found = ps.induction(ps.construct.induction(n_ctx=40), sequences=3)
     assert found["L1H0"] is found[1, 0] is found.heads[0]
     with pytest.raises(HeadError, match="L7H0"):
         _ = found["L7H0"]
@@ -80,11 +80,11 @@ def test_a_head_is_found_by_its_name() -> None:
 def test_half_precision_is_computed_in_float32() -> None:
     half = ps.construct.induction(n_ctx=40).to(torch.float16)
     wide = half.to(torch.float32)
-    assert ps.induction(half, draws=3).to_dict() == ps.induction(wide, draws=3).to_dict()
+    assert ps.induction(half, sequences=3).to_dict() == ps.induction(wide, sequences=3).to_dict()
 
 
 def test_the_record_has_a_schema() -> None:
-    found = ps.induction(ps.random_model(CONFIG), draws=4)
+    found = ps.induction(ps.random_model(CONFIG), sequences=4)
     assert set(schema(Induction)["properties"]) == set(found.to_dict())
 
 
@@ -103,8 +103,8 @@ def test_in_context_learning_is_late_minus_early() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["induction", "hand-built-induction", "--draws", "3", "--json"]) == 0
+    assert main(["induction", "hand-built-induction", "--sequences", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["heads"][0]["mechanism"] == "K-composition"
-    assert main(["induction", "hand-built-skip-trigrams", "--draws", "3"]) == 0
+    assert main(["induction", "hand-built-skip-trigrams", "--sequences", "3"]) == 0
     assert "No induction" in capsys.readouterr().out

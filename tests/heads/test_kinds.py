@@ -4,20 +4,20 @@ import torch
 from torch import Tensor
 
 from pathsum.heads.kinds import (
-    by_offset,
     current_token,
     deleting,
     duplicate_token,
     first_token,
     induction_stripe,
     local_window,
+    positional,
     prefix_matching,
     previous_token,
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.text.probes import random_repeats
 
-PROBE = random_repeats(range(1, 60), length=8, repeats=4, draws=3, start_token=0)
+PROBE = random_repeats(range(1, 60), length=8, repeats=4, sequences=3, start_token=0)
 SIZE = PROBE.tokens.shape[1]
 
 
@@ -90,11 +90,11 @@ def test_the_local_window_is_the_last_five() -> None:
 
 
 def test_position_explains_a_previous_token_head_and_not_random_attention() -> None:
-    assert float(by_offset.measure(view(BACK)).min()) > 0.99
+    assert float(positional.measure(view(BACK)).min()) > 0.99
     random = torch.rand(SIZE, SIZE).tril()
     random = random / random.sum(-1, keepdim=True)
-    assert float(by_offset.measure(view(random)).max()) < 0.5
-    assert float(by_offset.measure(view(UNIFORM)).abs().max()) == 0.0
+    assert float(positional.measure(view(random)).max()) < 0.5
+    assert float(positional.measure(view(UNIFORM)).abs().max()) == 0.0
 
 
 def test_deleting_is_writing_the_negative() -> None:

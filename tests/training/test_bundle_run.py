@@ -58,8 +58,8 @@ def test_a_bundled_run_is_small_and_says_the_same(
     monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "nothing"))
     assert bundled_runs() == ("tiny-run",)
     assert ps.load("tiny-run").name == "tiny-run"
-    small = ps.dynamics("tiny-run", sequences=3, draws=2)
-    large = ps.dynamics(run, sequences=3, draws=2)
+    small = ps.dynamics("tiny-run", sequences=3, probe_sequences=2)
+    large = ps.dynamics(run, sequences=3, probe_sequences=2)
     assert small.run == "tiny-run"
     assert small.tokens == large.tokens
     torch.testing.assert_close(

@@ -13,10 +13,10 @@ import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.errors import FileError, InputError
 from pathsum.heads import in_context_learning
+from pathsum.model.losses import run_losses
 from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
 from pathsum.training.dynamics.plots import line_plot
-from pathsum.training.dynamics.snapshot_metrics import held_out_losses
 from pathsum.training.held_out import HELD_OUT, held_out_tokens
 from pathsum.training.snapshots import save_snapshot
 
@@ -65,7 +65,7 @@ def test_curves_follow_the_heads_that_matter(found: Dynamics) -> None:
 def test_numbers_are_those_of_the_functions_they_come_from(found: Dynamics) -> None:
     last = mixture(gradual(MIDDLE)[STEPS[-1]])
     tokens = text()
-    losses = held_out_losses(last, tokens)
+    losses = run_losses(last, tokens)
     torch.testing.assert_close(found.token_losses[-1], losses)
     torch.testing.assert_close(found.loss_by_index[-1], losses.mean(0))
     assert found.curve("loss").values[-1] == pytest.approx(float(losses.mean()), rel=1e-5)
@@ -90,7 +90,7 @@ def test_learning_from_context_comes_with_the_change(found: Dynamics) -> None:
 def test_a_run_that_stays_the_same_has_none(tmp_path: Path) -> None:
     for share, why in ((1.0, "prefix matching stays between"), (0.0, "no head's prefix matching")):
         folder = plant(tmp_path / str(share), dict.fromkeys(STEPS, share))
-        found = ps.dynamics(folder, tokens=text(2), draws=3)
+        found = ps.dynamics(folder, tokens=text(2), probe_sequences=3)
         assert found.phase_change is None
         assert why in found.why_none
         assert found.remarks()[0].startswith("No phase change: ")
@@ -102,7 +102,7 @@ def test_one_layer_has_none_and_is_told_why(tmp_path: Path, layers: int) -> None
     config = ps.Config(layers, 2, 16, 8, 40, 30, start_token=0)
     for step in STEPS:
         save_snapshot(tmp_path, step, ps.random_model(config, seed=step))
-    found = ps.dynamics(tmp_path, tokens=torch.randint(40, (3, 30)), draws=3)
+    found = ps.dynamics(tmp_path, tokens=torch.randint(40, (3, 30)), probe_sequences=3)
     assert found.phase_change is None
     assert ("one layer of heads cannot do it" in found.why_none) == (layers == 1)
     assert ("no layers" in found.why_none) == (layers == 0)
@@ -143,7 +143,7 @@ def test_a_run_keeps_its_held_out_text(text: Path, tmp_path: Path) -> None:
     run = train(recipe, out=tmp_path / "run")
     folder = tmp_path / "run"
     kept = held_out_tokens(folder, 4)
-    found = ps.dynamics(run, sequences=4, draws=2)
+    found = ps.dynamics(run, sequences=4, probe_sequences=2)
     assert found.phase_change is None
     assert found.tokens[-1] == recipe.tokens
     assert kept.shape == (4, recipe.config.n_ctx)
@@ -189,8 +189,8 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="too short to compare late with early"):
         ps.dynamics(tmp_path, tokens=torch.zeros(2, 3, dtype=torch.long))
     with pytest.raises(InputError, match="at least two of each"):
-        ps.dynamics(tmp_path, tokens=text(), draws=1)
-    few = ps.dynamics(tmp_path, tokens=text(2), draws=2)
+        ps.dynamics(tmp_path, tokens=text(), probe_sequences=1)
+    few = ps.dynamics(tmp_path, tokens=text(2), probe_sequences=2)
     assert "too few to place a change" in few.why_none
     (tmp_path / "snapshots" / "step-last").mkdir()
     with pytest.raises(FileError, match="is not a snapshot; names like step-0000010"):
@@ -201,7 +201,7 @@ def test_the_command(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     run = str(tmp_path / "run")
     train(tiny_recipe(text, watching__snapshots=8), out=run)
     page = tmp_path / "page.html"
-    arguments = ["dynamics", run, "--sequences", "3", "--draws", "2"]
+    arguments = ["dynamics", run, "--sequences", "3", "--probe-sequences", "2"]
     assert main([*arguments, "--html", str(page)]) == 0
     shown = capsys.readouterr().out
     assert "prefix matching" in shown and "No phase change" in shown

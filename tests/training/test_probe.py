@@ -8,7 +8,8 @@ import torch
 from pathsum.model import construct
 from pathsum.text import Corpus
 from pathsum.text.probes import random_repeats
-from pathsum.training.monitor import Probe, often_seen
+from pathsum.text.token_pool import TokenPool
+from pathsum.training.monitor import Probe
 
 
 def test_sees_a_hand_built_induction_head(text: Path) -> None:
@@ -21,7 +22,7 @@ def test_sees_a_hand_built_induction_head(text: Path) -> None:
         [token for token in range(model.config.d_vocab) if token != start],
         length=min(10, (model.config.n_ctx - 1) // 2),
         repeats=2,
-        draws=4,
+        sequences=4,
         start_token=start,
     )
     probe.held_out = probe.repeats.tokens
@@ -46,4 +47,4 @@ def test_a_model_without_heads_has_no_scores(text: Path) -> None:
 @pytest.mark.parametrize(("least", "expected"), [(1, [2, 3]), (3, [1, 2, 3])])
 def test_tokens_that_were_hardly_seen_are_left_out(least: int, expected: list[int]) -> None:
     counts = torch.tensor([900, 5, 101, 400, 0])
-    assert often_seen(counts, start=0, least=least).tolist() == expected
+    assert TokenPool(5, counts, excluded=(0,)).ids(at_least=least).tolist() == expected

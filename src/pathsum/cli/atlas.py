@@ -15,8 +15,8 @@ def atlas(
     head: Annotated[
         str | None, typer.Option("--head", help="Show one head, all its scores and its evidence.")
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the probe.")] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    sequences: Annotated[int, typer.Option(min=2, help="Number of probe sequences.")] = 10,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random draws.")] = 0,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the heat map of all scores to this page.")
     ] = None,
@@ -30,7 +30,7 @@ def atlas(
     if head is not None:
         loaded.head(head)  # a head that is not there is said before the work, not after it
     with progress(as_json) as advance:
-        found = make_atlas(loaded, draws=draws, seed=seed, progress=advance)
+        found = make_atlas(loaded, sequences=sequences, seed=seed, progress=advance)
     if html is not None:
         write_page(html, f"heads of {found.model}", found.to_html())
     show(found if head is None else found[head], as_json)

@@ -87,7 +87,7 @@ def _show_induction(found: "Induction") -> None:
             f"   {edge.writer}→{edge.reader}.{edge.side}   leaves {edge.stripe_left:.2f}   "
             f"(composition score {edge.score:.2f}, z {edge.z:+.0f})"
         )
-    _say(f"   So it works by {head.told_mechanism}.\n")
+    _say(f"   So it works by {head.mechanism_text}.\n")
 
 
 def _show_prediction(model: "Model", head: "InductionHead") -> None:

@@ -20,8 +20,8 @@ def dynamics(
     sequences: Annotated[
         int, typer.Option("--sequences", min=2, help="Held-out sequences for the losses.")
     ] = 64,
-    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the probe.")] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    probe_sequences: Annotated[int, typer.Option(min=2, help="Number of probe sequences.")] = 10,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random draws.")] = 0,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write plots and table to this page too.")
     ] = None,
@@ -31,7 +31,9 @@ def dynamics(
     from pathsum.training import dynamics as look
 
     with progress(as_json) as advance:
-        found = look(run, sequences=sequences, draws=draws, seed=seed, progress=advance)
+        found = look(
+            run, sequences=sequences, probe_sequences=probe_sequences, seed=seed, progress=advance
+        )
     if html is not None:
         write_page(html, f"dynamics of {found.run}", found.to_html())
     show(found, as_json)

@@ -10,8 +10,8 @@ from pathsum.cli.view import console, progress, show
 
 def induction(
     model: ModelName,
-    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the probe.")] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    sequences: Annotated[int, typer.Option(min=2, help="Number of probe sequences.")] = 10,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random draws.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Find induction heads and test how they work: edges cut, ideal patterns put in place."""
@@ -19,7 +19,7 @@ def induction(
     from pathsum.sources import load
 
     with progress(as_json) as advance:
-        found = find_induction(load(model), draws=draws, seed=seed, progress=advance)
+        found = find_induction(load(model), sequences=sequences, seed=seed, progress=advance)
     show(found, as_json)
     if not as_json:
         for head in found.heads:

@@ -23,9 +23,6 @@ Block: TypeAlias = Annotated[
 Copies: TypeAlias = Annotated[int, typer.Option(help="How often random tokens stand there.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Which random draw.")]
 
-# A token that training saw less often than this may never have been learned.
-SEEN_OFTEN = 100
-
 
 def sequences(
     model: "Model", text: Path | None, block: int | None, copies: int, draws: int, seed: int
@@ -64,16 +61,9 @@ def repeated_sequences(
     model: "Model", block: int | None, copies: int, draws: int, seed: int
 ) -> "Tensor":
     """Random tokens that training saw often, repeated after the start token."""
-    import torch
-
     from pathsum.text.probes import random_repeats
 
-    config, counts = model.config, model.token_counts
-    allowed = torch.arange(config.d_vocab)
-    if counts is not None and bool((counts >= SEEN_OFTEN).any()):
-        allowed = allowed[(counts >= SEEN_OFTEN).cpu()]
-    start = config.start_token
-    room = config.n_ctx - (start is not None)
-    there = len(allowed) - (start is not None and bool((allowed == start).any()))
-    length = block if block is not None else max(1, min(25, room // max(copies, 1), there))
-    return random_repeats(allowed, length, copies, draws, seed, start).tokens
+    config, ids = model.config, model.token_pool().ids()
+    room = config.n_ctx - (config.start_token is not None)
+    length = block if block is not None else max(1, min(25, room // max(copies, 1), len(ids)))
+    return random_repeats(ids, length, copies, draws, seed, config.start_token).tokens

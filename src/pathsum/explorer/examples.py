@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pathsum.errors import InputError, TokenError
-from pathsum.heads.probe import probe_tokens
 from pathsum.model import Model
 from pathsum.text.probes import random_repeats
 
@@ -83,7 +82,7 @@ def _probes(model: Model) -> list[Example]:
     """Random tokens twice, from two seeds: the experiment that shows induction."""
     start = model.config.start_token
     room = model.config.n_ctx - (start is not None)
-    ids = probe_tokens(model)
+    ids = model.token_pool().ids()
     length = min(BLOCK, room // 2, len(ids))
     if length < 2:
         return []

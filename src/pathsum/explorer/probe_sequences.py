@@ -7,8 +7,7 @@ import torch
 from pathsum.errors import InputError
 from pathsum.explorer.parameters import AboutModel
 from pathsum.explorer.workbench import Workbench
-from pathsum.heads.probe import probe_tokens, repeats_probe
-from pathsum.heads.repeat_loss import second_copy, two_copies
+from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 
@@ -61,9 +60,8 @@ def texts(bench: Workbench, asked: AboutModel) -> Sequences:
 
 def _random(bench: Workbench, asked: AboutModel, length: int) -> Sequences:
     model = bench.model(asked)
-    ids = probe_tokens(model)
     generator = torch.Generator().manual_seed(0)
-    drawn = ids[torch.randint(len(ids), (RANDOM_SEQUENCES, length), generator=generator)]
+    drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
     if model.config.start_token is not None:
         start = torch.full((RANDOM_SEQUENCES, 1), model.config.start_token)
         drawn = torch.cat((start, drawn), 1)

@@ -1,9 +1,20 @@
-"""Who does what: one kind of head a file, the atlas of all heads, and induction verified."""
+"""Which head does what: scores against chance, kinds, and induction tested by intervention.
+
+In reading order:
+
+probe                repeated random tokens, and the loss on each copy
+layer_view           one layer's heads on the probe, real or random
+score                a score of one head, compared with random heads
+kinds/               one kind of head per file: formula, probe, threshold, what its weights must say
+verdicts             the kind of a head, from all its scores
+atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat maps and HTML
+partners, induction  `induction`: which heads do induction, through which lower head, at what cost
+in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
+"""
 
 from pathsum.heads.atlas import Atlas, HeadEntry, atlas
 from pathsum.heads.in_context_learning import in_context_learning
-from pathsum.heads.induction import induction
-from pathsum.heads.induction_record import Induction, InductionHead
+from pathsum.heads.induction import Induction, InductionHead, induction
 from pathsum.heads.kinds.kind import ScoreInfo
 from pathsum.heads.score import Score
 

@@ -1,4 +1,4 @@
-"""The atlas: every head of a model, every score, and a kind where the evidence agrees."""
+"""The atlas: every head of a model with every score, and a kind where the evidence agrees."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,49 +12,39 @@ from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token_basis import require_heads
 from pathsum.errors import InputError, near_misses
-from pathsum.heads.heat_map import heat_map
-from pathsum.heads.kinds import DATA_SCORES
-from pathsum.heads.kinds.kind import ScoreInfo
-from pathsum.heads.kinds.previous_token import PREVIOUS_TOKEN
-from pathsum.heads.kinds.through_previous import (
+from pathsum.heads.atlas_views import atlas_html, heat_map
+from pathsum.heads.kinds import (
+    ALL_SCORES,
+    DATA_SCORES,
     MATCHING_THROUGH_PREVIOUS,
-    ThroughPrevious,
-    through_previous,
-)
-from pathsum.heads.kinds.weight_scores import WEIGHT_SCORES, weight_scores
-from pathsum.heads.kinds.word_piece import (
-    NO_SPLIT_WORDS,
+    PREVIOUS_TOKEN,
+    WEIGHT_SCORES,
     WORD_PIECE,
     WORD_PIECE_BY_WEIGHTS,
-    word_piece_scores,
+    previous_token,
 )
+from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo
+from pathsum.heads.kinds.matching_through_previous import ThroughPrevious, through_previous
+from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
 from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_views, random_heads
-from pathsum.heads.probe import DRAWS, repeats_probe
+from pathsum.heads.probe import SEQUENCES, repeats_probe
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.verdicts import ALPHA, MIXED, UNKNOWN, HeadEvidence, Verdict, judge
+from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge
 from pathsum.model import HeadId, HeadName, Model
 from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
 
-# Heads drawn at random for each layer, so p can be as small as 1/201. They are many, so a few draws
-# of the probe tell what they do; that spreads them a little more, and p errs on the safe side.
-DRAWN, DRAWS_FOR_CHANCE = 200, 4
-
-INFOS: tuple[ScoreInfo, ...] = (
-    *(score.info for score in DATA_SCORES),
-    WORD_PIECE,
-    *WEIGHT_SCORES,
-    MATCHING_THROUGH_PREVIOUS,
-    WORD_PIECE_BY_WEIGHTS,
-)
+# Random heads per layer, so p can be as small as 1/201. They are many, so a few sequences show what
+# they do; that makes the null a little wider, and p errs on the safe side.
+NULL_HEADS, NULL_SEQUENCES = 200, 4
 
 
 @dataclass(frozen=True, eq=False)
 class HeadEntry(Record, kind="atlas-head"):
-    """One head: its scores by name, its kind, all kinds that it is, and the evidence.
+    """One head: its scores by name, its kind, every kind that it is, and the evidence.
 
-    `against` is the part of the evidence that speaks against a kind.
+    `against` are the lines of the evidence in which the weights disagree with the data.
     """
 
     head: HeadId
@@ -70,7 +60,7 @@ class HeadEntry(Record, kind="atlas-head"):
         return None if found is None else found.value
 
     def to_table(self) -> Table:
-        """One score a row, and the evidence below."""
+        """One row per score, and the evidence below."""
         columns = (
             text_column("score"),
             Column("value", "+.3f"),
@@ -78,7 +68,7 @@ class HeadEntry(Record, kind="atlas-head"):
             Column("chance", "+.3f"),
             ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS),
         )
-        titles = {info.name: info.title for info in INFOS}
+        titles = {info.name: info.title for info in ALL_SCORES}
         rows = tuple(
             (titles[name], score.value, score.stderr, score.null, score.p)
             for name, score in self.scores.items()
@@ -90,9 +80,9 @@ class HeadEntry(Record, kind="atlas-head"):
 class Atlas(Record, kind="atlas"):
     """Every head of a model; `atlas["L1H4"]` is one of them.
 
-    A head has a kind where what it does on the probe and what its weights say agree. It is
-    "mixed" where the probe suggests a kind that the weights do not bear out, else "unknown".
-    `absent` says why no head has a score, by its name.
+    A head has a kind where what it does on the probe and what its weights say agree. It is "mixed"
+    where the probe suggests a kind that the weights do not support, and otherwise "unknown".
+    `absent` says, per score that no head has, why.
     """
 
     model: str
@@ -117,15 +107,15 @@ class Atlas(Record, kind="atlas"):
         known = [info.name for info in self.infos]
         if score not in known:
             raise InputError(
-                f"there is no score {score!r}{near_misses(score, known)}; "
-                f"it may be {', '.join(known)}"
+                f"there is no score {score!r}{near_misses(score, known)}; the scores are "
+                f"{', '.join(known)}"
             )
         return {
             entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
         }
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
-        """How many heads of each kind every layer has."""
+        """The number of heads of each kind, per layer."""
         layers = 1 + self.heads[-1].head.layer
         kinds = [Counter[str]() for _ in range(layers)]
         for entry in self.heads:
@@ -133,9 +123,9 @@ class Atlas(Record, kind="atlas"):
         return tuple(dict(kind.most_common()) for kind in kinds)
 
     def to_table(self) -> Table:
-        """One row a head, with the scores that name most heads."""
+        """One row per head, with the scores that name most heads."""
         shown = ("previous_token", "first_token", "induction", "prefix_matching")
-        # Where there is one, both axes of the paper's scatter, from weights.
+        # Both axes of the paper's scatter, from weights, where a previous-token head exists.
         matching = MATCHING_THROUGH_PREVIOUS.name
         shown += ("copying" if matching in self.absent else matching, "copying_weights")
         titles = {info.name: info.title for info in self.infos}
@@ -160,8 +150,6 @@ class Atlas(Record, kind="atlas"):
 
     def to_html(self) -> str:
         """Every head and score as a heat map: one element, nothing loaded from anywhere."""
-        from pathsum.heads.atlas_html import atlas_html
-
         return atlas_html(self)
 
     def _repr_html_(self) -> str:
@@ -169,62 +157,77 @@ class Atlas(Record, kind="atlas"):
 
 
 @torch.no_grad()
-def atlas(model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent) -> Atlas:
+def atlas(
+    model: Model,
+    *,
+    sequences: int = SEQUENCES,
+    draws: int = NULL_HEADS,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Atlas:
     """Every head against every score, with what chance gives, and its kind.
 
-    The probe is random tokens, repeated (25 tokens, 4 times, `draws` draws; shorter where the
-    context is). Chance is, for scores from data, heads of the same singular values rotated at
-    random that read the same stream; for scores from weights see each score's own `null`.
+    The probe is random tokens, repeated (25 tokens, 4 times, in `sequences` sequences; shorter
+    where the context is). For scores from data, chance is `draws` random heads per layer: the same
+    singular values, rotated at random, reading the same stream. For scores from weights see each
+    score's `null`. Half-precision models are computed in float32.
 
     >>> from pathsum.model import construct
     >>> found = atlas(construct.induction())
     >>> found["L0H0"].kind, found["L1H0"].kind
     ('previous token', 'induction')
 
-    Not a proof of a mechanism: `induction(model)` tests the one claim that matters most by cutting
-    edges and putting ideal patterns in place.
+    An atlas does not prove a mechanism: `induction(model)` tests the one claim that matters most by
+    cutting edges and by putting ideal patterns in place.
     """
     require_heads(model)
+    check_draws(draws)
     model = in_full_precision(model)
-    frames = RandomFrames(model, DRAWN, seed)
-    scores = _data_scores(model, draws, seed, frames, progress)
-    for more in (word_piece_scores(model, frames, seed), weight_scores(model, frames, seed)):
-        for head, named in more.items():
-            scores[head] |= named
+    frames = RandomFrames(model, draws, seed)
+    scores = _data_scores(model, sequences, seed, frames, progress)
+    for head, named in word_piece_scores(model, frames, seed).items():
+        scores[head] |= named
+    for score in WEIGHT_SCORES:
+        for head, found in score.measure(model, frames).items():
+            scores[head][score.info.name] = found
     verdicts = _verdicts(model, scores)
-    previous = {
-        head: scores[head][PREVIOUS_TOKEN.info.name].value
-        for head, verdict in verdicts.items()
-        if "previous token" in verdict.kinds
-    }
-    matching = through_previous(model, previous, seed)
-    for head, score in matching.scores.items():
-        scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
-        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, ALPHA):
-            said = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
-            verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, said))
+    matching = _add_matching(model, scores, verdicts, seed)
     entries = tuple(
-        HeadEntry(
-            *(head, verdicts[head].kind, verdicts[head].kinds, named),
-            *(verdicts[head].evidence, verdicts[head].against),
-        )
-        for head, named in scores.items()
+        HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
+        for head, it in verdicts.items()
     )
     absent = {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     if WORD_PIECE.name not in entries[0].scores:
-        absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), NO_SPLIT_WORDS)
-    return Atlas(model.name, entries, INFOS, absent, _note(draws, matching))
+        absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
+    return Atlas(model.name, entries, ALL_SCORES, absent, _note(sequences, draws, matching))
 
 
-def _note(draws: int, matching: ThroughPrevious) -> str:
-    heads = ", ".join(dict.fromkeys(score.through for score in matching.scores.values()))
-    why_not = f"No score of matching through a previous-token head: {matching.absent}."
-    return (
-        f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
-        f"{draws} draws of repeated random tokens; for chance {DRAWN} random heads a layer, on "
-        f"{min(draws, DRAWS_FOR_CHANCE)} of them. "
-        + (f"Matching is read through {heads}." if heads else why_not)
-    )
+def check_draws(draws: int) -> None:
+    """An error if so few random heads could never show a p of ALPHA."""
+    if draws + 1 < 1 / ALPHA:
+        raise InputError(
+            f"draws={draws} random heads per layer are too few: p could not fall below "
+            f"{1 / (1 + max(draws, 0)):.2g}, and a kind needs p ≤ {ALPHA}; use at least "
+            f"{round(1 / ALPHA) - 1} (the number of probe sequences is `sequences`)"
+        )
+
+
+def _data_scores(
+    model: Model, sequences: int, seed: int, frames: RandomFrames, progress: Progress
+) -> dict[HeadId, dict[str, Score]]:
+    probe = repeats_probe(model, sequences, seed)
+    trace = model.trace(probe.tokens)
+    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    layers = model.config.n_layers
+    for layer, view in enumerate(layer_views(trace, probe)):
+        progress(layer, layers, "heads on the probe")
+        drawn = random_heads(model, layer, view.first(NULL_SEQUENCES), frames)
+        for score in DATA_SCORES:
+            compared = against_null(score.measure(view), score.measure(drawn).mean(0))
+            for head, result in enumerate(compared):
+                found[HeadId(layer, head)][score.info.name] = result
+    progress(layers, layers, "heads on the probe")
+    return found
 
 
 def _verdicts(model: Model, scores: dict[HeadId, dict[str, Score]]) -> dict[HeadId, Verdict]:
@@ -232,26 +235,39 @@ def _verdicts(model: Model, scores: dict[HeadId, dict[str, Score]]) -> dict[Head
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {profile.head: profile for profile in positional(model).heads}
-    infos = {info.name: info for info in INFOS}
     return {
-        head: judge(HeadEvidence(head, named, profiles.get(str(head)), composed), infos)
+        head: judge(HeadEvidence(head, named, profiles.get(str(head)), composed))
         for head, named in scores.items()
     }
 
 
-def _data_scores(
-    model: Model, draws: int, seed: int, frames: RandomFrames, progress: Progress
-) -> dict[HeadId, dict[str, Score]]:
-    probe = repeats_probe(model, draws, seed)
-    trace = model.trace(probe.tokens)
-    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
-    layers = model.config.n_layers
-    for layer, view in enumerate(layer_views(trace, probe)):
-        progress(layer, layers, "heads on the probe")
-        chance = random_heads(model, layer, view.few(DRAWS_FOR_CHANCE), frames)
-        for score in DATA_SCORES:
-            judged = against_null(score.measure(view), score.measure(chance).mean(0))
-            for head, result in enumerate(judged):
-                found[HeadId(layer, head)][score.info.name] = result
-    progress(layers, layers, "heads on the probe")
-    return found
+def _add_matching(
+    model: Model,
+    scores: dict[HeadId, dict[str, Score]],
+    verdicts: dict[HeadId, Verdict],
+    seed: int,
+) -> ThroughPrevious:
+    """Add the score that is read through a previous-token head, once those are known."""
+    previous = {
+        head: scores[head][PREVIOUS_TOKEN.info.name].value
+        for head, verdict in verdicts.items()
+        if previous_token.KIND.name in verdict.kinds
+    }
+    matching = through_previous(model, previous, seed)
+    for head, score in matching.scores.items():
+        scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
+        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, ALPHA):
+            line = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
+            verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, line))
+    return matching
+
+
+def _note(sequences: int, draws: int, matching: ThroughPrevious) -> str:
+    heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
+    read = f"Matching is read through {heads}."
+    why_not = f"No score of matching through a previous-token head: {matching.absent}."
+    return (
+        f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
+        f"{sequences} sequences of repeated random tokens; null: {draws} random heads per "
+        f"layer on {min(sequences, NULL_SEQUENCES)} of them. " + (read if heads else why_not)
+    )

@@ -1,15 +1,13 @@
-"""The in-context-learning score: how much better a model predicts late in a text than early."""
+"""`in_context_learning`: how much better a model predicts late in a text than early."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Model
-from pathsum.model.losses import Batches, split_by_memory, token_batches
-from pathsum.paths import Estimate
-from pathsum.result.estimate import ratio
+from pathsum.model.losses import Batches, run_losses, token_batches
+from pathsum.result.estimate import Estimate, ratio
 
 EARLY, LATE = 50, 500
 
@@ -20,41 +18,41 @@ def in_context_learning(
 ) -> Estimate:
     """Loss at token `late` minus loss at token `early`: negative where context helps.
 
-    The 2022 paper's tokens are 50 and 500; before induction heads form its models score about
-    −0.15 nats and after it about −0.4, whatever their size. A shorter context needs other tokens,
-    and the number is then another one. A `window` above 1 takes the mean over as many tokens that
-    end at each of the two: fewer sequences then give the same interval.
+    The 2022 paper uses tokens 50 and 500: its models score about −0.15 nats before induction heads
+    form and about −0.4 after, whatever their size. A shorter context needs other tokens, and its
+    scores are not comparable. With a `window` above 1 each loss is a mean over that many tokens up
+    to and including the named one, which narrows the interval.
     """
     check_places(early, late, window)
     losses: list[Tensor] = []
     for tokens in token_batches(model, batches):
-        if tokens.shape[1] <= late:
+        length = tokens.shape[1]
+        if length <= late:
             raise InputError(
-                f"sequences of {tokens.shape[1]} tokens have no token {late}; longer ones, or a "
-                f"late of at most {tokens.shape[1] - 1}, would be right"
+                f"sequences of {length} tokens have no token {late}; use longer sequences, or a "
+                f"late of at most {length - 1}"
             )
-        for part in split_by_memory(model, tokens):
-            logits = model(part[:, : late + 1])
-            wanted = part[:, 1 : late + 1]
-            losses.append(F.cross_entropy(logits[:, :-1].mT, wanted, reduction="none"))
+        losses.append(run_losses(model, tokens[:, : late + 1]))
     return late_minus_early(torch.cat(losses), early=early, late=late, window=window)
 
 
 def late_minus_early(
     losses: Float[Tensor, "sequence next"], *, early: int, late: int, window: int = 1
 ) -> Estimate:
-    """The same from losses that are known; column i holds the loss of token i + 1."""
+    """The score from known losses; column i holds the loss of token i + 1."""
     check_places(early, late, window)
-    means = [losses[:, place - window : place].double().mean(1) for place in (early, late)]
-    difference = means[1] - means[0]
+    at_early, at_late = (
+        losses[:, place - window : place].double().mean(1) for place in (early, late)
+    )
+    difference = at_late - at_early
     return ratio(difference, torch.ones_like(difference))
 
 
 def check_places(early: int, late: int, window: int) -> None:
-    """An error where the two windows are not two, or begin before the first predicted token."""
+    """An error if early is not before late, or a window begins before the first prediction."""
     if not 0 < early < late:
-        raise InputError(f"early={early} and late={late}: 0 < early < late would be right")
+        raise InputError(f"early={early} and late={late}, but 0 < early < late is required")
     if not 1 <= window <= early:
         raise InputError(
-            f"window={window} tokens cannot end at token {early}; 1 to {early} would be right"
+            f"a window of {window} tokens cannot end at token {early}; use 1 to {early}"
         )

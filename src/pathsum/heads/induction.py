@@ -1,49 +1,180 @@
-"""Induction, verified: which heads do it, through whom, how, and what it is worth."""
+"""`induction`: which heads do induction, through which lower head, how, and what it is worth."""
 
 import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.composition.composition import Composition, composition
 from pathsum.circuits.copying import copying_ratios
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.heads.atlas import DRAWN, DRAWS_FOR_CHANCE
-from pathsum.heads.induction_record import Induction, InductionHead, Mechanism
-from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE, measure
-from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
-from pathsum.heads.kinds.previous_token import measure as previous_token
-from pathsum.heads.layer_view import (
-    RandomFrames,
-    in_full_precision,
-    layer_views,
-    random_heads,
-)
-from pathsum.heads.partners import PartnerEdge, candidates, cut_edges
-from pathsum.heads.probe import repeats_probe
-from pathsum.heads.repeat_loss import copy_losses, second_copy, two_copies
+from pathsum.errors import HeadError
+from pathsum.heads.atlas import NULL_HEADS, NULL_SEQUENCES, check_draws
+from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.kinds.kind import ALPHA
+from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_views, random_heads
+from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
+from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.verdicts import ALPHA
-from pathsum.model import HeadId, Model, Path, Trace
-from pathsum.paths import Estimate, Replacement, ablate, replace
+from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
-from pathsum.result import Progress, silent
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.estimate import Estimate
+from pathsum.result.p_value import ProbabilityColumn
 from pathsum.text.probes import RepeatedTokens
 
-# A mechanism is named where cutting one edge takes away at least this share of the stripe.
+Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
+
+# A mechanism is named if cutting one edge removes at least this share of the stripe.
 LEAST_SHARE_LOST = 0.25
-DRAWS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class InductionHead(Record, kind="induction-head"):
+    """One induction head and the evidence for how it works.
+
+    `edges`          edges from lower heads into its query and key, and what cutting each one costs
+    `ov_positivity`  Σλ/Σ|λ| of its full OV: the scatter's x
+    `qk_positivity`  Σλ/Σ|λ| of its QK through the partner's OV: the scatter's y
+    `k_share`        share of the score at the stripe, above the row's mean, from terms with a head
+                     on the key side only; `q_share`, `qk_share` and `none_share` likewise
+    `cost`           rise of the second copy's loss without the head, everything after recomputed;
+                     `cost_patterns_kept` with all patterns kept
+    `recovered`      share of the ablation cost that the ideal induction pattern recovers;
+                     `partner_recovered` that of the ideal previous-token pattern in the partner
+    """
+
+    head: HeadId
+    stripe: Score
+    prefix_matching: Score
+    mechanism: Mechanism
+    partner: HeadId | None
+    edges: tuple[PartnerEdge, ...]
+    ov_positivity: float
+    qk_positivity: float | None
+    none_share: float
+    q_share: float
+    k_share: float
+    qk_share: float
+    cost: Estimate
+    cost_patterns_kept: Estimate
+    recovered: Estimate | None
+    partner_recovered: Estimate | None
+    evidence: tuple[str, ...]
+
+    def to_table(self) -> Table:
+        """The strongest edges, and the evidence below."""
+        columns = (
+            text_column("edge"),
+            Column("stripe left", ".3f"),
+            Column("lost", ".0%"),
+            Column("composition", ".3f"),
+            Column("z", "+.1f"),
+            ProbabilityColumn(),
+        )
+        rows = tuple(
+            (f"{e.writer}→{e.reader}.{e.side}", e.stripe_left, e.share_lost, e.score, e.z, e.p)
+            for e in self.edges[:6]
+        )
+        title = f"{self.head}: {self.mechanism_text}"
+        return Table(columns, rows, title=title, note="\n".join(self.evidence))
+
+    @property
+    def mechanism_text(self) -> str:
+        """The mechanism and the partner in words."""
+        if self.partner is None:
+            return "no single edge"
+        return f"{self.mechanism} with {self.partner}"
+
+
+@dataclass(frozen=True, eq=False)
+class Induction(Record, kind="induction"):
+    """The induction heads of a model, or why it has none; `found["L1H4"]` is one of them.
+
+    `rejected` says, per head, why one that attends like an induction head is not one; `stripes` is
+    the induction stripe of every head. `first_copy` and `second_copy` are losses on repeated random
+    tokens.
+    """
+
+    model: str
+    heads: tuple[InductionHead, ...]
+    why_none: str
+    rejected: dict[str, str]
+    stripes: dict[str, float]
+    first_copy: Estimate
+    second_copy: Estimate
+    best_stripe: float
+    note: str
+
+    def __getitem__(self, name: HeadName) -> InductionHead:
+        head = HeadId.parse(name)
+        for found in self.heads:
+            if found.head == head:
+                return found
+        label = str(head)
+        if label not in self.stripes:
+            labels = list(self.stripes)
+            there = f"its heads are {labels[0]} to {labels[-1]}" if labels else "it has no layers"
+            raise HeadError(f"{self.model} has no head {label}; {there}")
+        why = self.rejected.get(label) or (
+            f"has a stripe of {self.stripes[label]:.2f}, and an induction head needs at least "
+            f"{INDUCTION_STRIPE.info.threshold} with p ≤ {ALPHA}"
+        )
+        raise HeadError(f"{label} is not an induction head of {self.model}: it {why}")
+
+    def to_table(self) -> Table:
+        """One row per head."""
+        columns = (
+            text_column("head"),
+            text_column("mechanism"),
+            Column("stripe", ".2f"),
+            Column("prefix", ".2f"),
+            Column("K share", ".0%"),
+            Column("OV λ", "+.2f"),
+            Column("QK λ", "+.2f"),
+            Column("cost", ".2f"),
+            Column("recovered", ".0%"),
+        )
+        rows = tuple(
+            (
+                *(str(h.head), h.mechanism[0] + f" with {h.partner}" if h.partner else "none"),
+                *(h.stripe.value, h.prefix_matching.value, h.k_share, h.ov_positivity),
+                *(h.qk_positivity, h.cost.value, h.recovered and h.recovered.value),
+            )
+            for h in self.heads
+        )
+        rejected = [f"{head} {why}" for head, why in self.rejected.items()] if self.heads else []
+        legend = (
+            "λ: eigenvalue positivity of OV, and of QK through the partner; cost: nats on the "
+            "second copy without the head; recovered: share of the cost, by the ideal pattern"
+        )
+        losses = (
+            f"repeated random tokens: loss {self.first_copy} nats on the first copy, "
+            f"{self.second_copy} on the second; best stripe {self.best_stripe:.3f}"
+        )
+        notes = (self.why_none, *rejected, legend if self.heads else "", losses, self.note)
+        note = "\n".join(filter(None, notes))
+        return Table(columns, rows, title=f"induction in {self.model}", note=note)
 
 
 @torch.no_grad()
 def induction(
-    model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent
+    model: Model,
+    *,
+    sequences: int = SEQUENCES,
+    draws: int = NULL_HEADS,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> Induction:
-    """Find induction heads and test how they work, on repeated random tokens.
+    """Find induction heads on repeated random tokens, and test how they work.
 
-    A head whose stripe passes is a candidate. Then each edge from a lower head into its query or
-    its key is patched from another draw, alone: the edge that takes away most of the stripe is its
-    partner, and its side names the mechanism.
+    A head whose stripe passes against `draws` random heads is a candidate, unless it writes
+    nothing. Then each edge from a lower head into its query or key is patched, alone, from a run on
+    shuffled tokens: the edge that removes most of the stripe names the partner and the mechanism.
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
@@ -52,26 +183,26 @@ def induction(
     >>> by_q.heads[0].mechanism
     'Q-composition'
     """
+    check_draws(draws)
     model = in_full_precision(model)
-    probe = repeats_probe(model, draws, seed)
+    probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)
-    scores, previous = first_look(trace, probe, seed)
+    scores = attention_scores(trace, probe, draws=draws, seed=seed)
     threshold = INDUCTION_STRIPE.info.threshold
-    stripes = {head: stripe for head, (stripe, _) in scores.items()}
-    candidates = [head for head, stripe in stripes.items() if stripe.passes(threshold, ALPHA)]
+    candidates = [head for head, it in scores.items() if it.stripe.passes(threshold, ALPHA)]
     rejected = {
-        head: f"attends like one (stripe {stripes[head].value:.2f}) but writes nothing: {why}"
+        head: f"attends like one (stripe {scores[head].stripe.value:.2f}) but writes nothing: {why}"
         for head in candidates
         if (why := _why_silent(model, head))
     }
     found = [head for head in candidates if head not in rejected]
-    best = max((stripe.value for stripe in stripes.values()), default=0.0)
+    best = max((it.stripe.value for it in scores.values()), default=0.0)
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
         composed = composition(model)
         for number, head in enumerate(found):
             progress(number, len(found), f"testing {head}")
-            heads.append(_verify(trace, probe, head, scores[head], composed, previous))
+            heads.append(_verify(trace, probe, head, scores, composed))
         progress(len(found), len(found), "testing")
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -79,71 +210,71 @@ def induction(
         heads=tuple(heads),
         why_none="" if heads else _why_none(model, best, threshold, rejected),
         rejected={str(head): why for head, why in rejected.items()},
+        stripes={str(head): it.stripe.value for head, it in scores.items()},
         first_copy=first,
         second_copy=second,
         best_stripe=best,
-        stripes={str(head): stripe.value for head, stripe in stripes.items()},
-        note=f"{draws} draws of {probe.length} random tokens, {probe.repeats} times",
+        note=f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times",
     )
 
 
-def first_look(
-    trace: Trace, probe: RepeatedTokens, seed: int
-) -> tuple[dict[HeadId, tuple[Score, Score]], dict[HeadId, float]]:
-    """Stripe and prefix matching of every head against chance, and previous-token scores."""
-    frames = RandomFrames(trace.model, DRAWN, seed)
-    scores: dict[HeadId, tuple[Score, Score]] = {}
-    previous: dict[HeadId, float] = {}
+@dataclass(frozen=True)
+class AttentionScores:
+    """What one head attends to on the probe: two scores against chance, and the previous token."""
+
+    stripe: Score
+    prefix_matching: Score
+    previous_token: float
+
+
+def attention_scores(
+    trace: Trace, probe: RepeatedTokens, *, draws: int = NULL_HEADS, seed: int = 0
+) -> dict[HeadId, AttentionScores]:
+    """Induction stripe, prefix matching and previous-token attention of every head."""
+    frames = RandomFrames(trace.model, draws, seed)
+    found: dict[HeadId, AttentionScores] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        chance = random_heads(trace.model, layer, view.few(DRAWS_FOR_CHANCE), frames)
-        stripes = against_null(measure(view), measure(chance).mean(0))
-        prefixes = against_null(prefix_matching(view), prefix_matching(chance).mean(0))
-        back = previous_token(view).mean(0)
-        for head, pair in enumerate(zip(stripes, prefixes, strict=True)):
-            scores[HeadId(layer, head)] = pair
-            previous[HeadId(layer, head)] = float(back[head])
-    return scores, previous
+        drawn = random_heads(trace.model, layer, view.first(NULL_SEQUENCES), frames)
+        stripes, prefixes = (
+            against_null(score.measure(view), score.measure(drawn).mean(0))
+            for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
+        )
+        previous = PREVIOUS_TOKEN.measure(view).mean(0).tolist()
+        for head, scores in enumerate(zip(stripes, prefixes, previous, strict=True)):
+            found[HeadId(layer, head)] = AttentionScores(*scores)
+    return found
 
 
 def _verify(
     trace: Trace,
     probe: RepeatedTokens,
     head: HeadId,
-    scores: tuple[Score, Score],
+    scores: dict[HeadId, AttentionScores],
     composed: Composition,
-    previous: dict[HeadId, float],
 ) -> InductionHead:
     model = trace.model
-    edges = cut_edges(trace, probe, head, candidates(head, composed, previous), composed)
+    previous = {other: it.previous_token for other, it in scores.items()}
+    writers = candidate_partners(head, composed, previous)
+    edges = cut_edges(trace, probe, head, writers, composed)
     mechanism, partner = _mechanism(edges)
     ratios = {ratio.head: ratio.ratio for ratio in copying_ratios(model).heads}
+    ov = ratios[str(head)]
+    qk = None if partner is None else _matching_through(model, head, partner, mechanism)
     shares = _score_shares(trace, probe, head)
     tokens, start = two_copies(probe), second_copy(probe)
     ideal = replace(model, head, tokens, pattern="induction", from_position=start)
     below = None
     if partner is not None and mechanism == "K-composition":
         below = replace(model, partner, tokens, pattern="previous", from_position=start)
-    qk = None
-    if partner is not None:
-        through = Path("embed", [partner])
-        matching = (
-            token_qk(model, head, key_through=through)
-            if mechanism == "K-composition"
-            else token_qk(model, head, query_through=through)
-        )
-        ratio = float(positivity(matching.eigenvalues()))
-        # Pointers to positions carry no tokens to match: there is no such eigenvalue then.
-        qk = None if math.isnan(ratio) else ratio
     kept = ablate(model, head, tokens, after=After.PATTERNS_PRESERVED, from_position=start).cost
-    evidence = _evidence(shares, ratios[str(head)], qk, (ideal.cost, kept), ideal.share, below)
     return InductionHead(
         head=head,
-        stripe=scores[0],
-        prefix_matching=scores[1],
+        stripe=scores[head].stripe,
+        prefix_matching=scores[head].prefix_matching,
         mechanism=mechanism,
         partner=partner,
         edges=edges,
-        ov_positivity=ratios[str(head)],
+        ov_positivity=ov,
         qk_positivity=qk,
         none_share=shares["none"],
         q_share=shares["q"],
@@ -153,65 +284,81 @@ def _verify(
         cost_patterns_kept=kept,
         recovered=ideal.share,
         partner_recovered=None if below is None else below.share,
-        evidence=evidence,
+        evidence=_evidence(shares, ov, qk, ideal, kept, below),
     )
 
 
 def _mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
-    """The edge that takes away most of the stripe, if it takes away enough."""
+    """The edge whose cut removes most of the stripe, if it removes enough."""
     if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
         return "none", None
     side: Mechanism = "K-composition" if edges[0].side == "k" else "Q-composition"
     return side, edges[0].writer
 
 
-def _score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
-    """How much of the score at the stripe each group of terms carries.
+def _matching_through(
+    model: Model, head: HeadId, partner: HeadId, mechanism: Mechanism
+) -> float | None:
+    """Σλ/Σ|λ| of the head's QK through its partner's OV.
 
-    Each row's mean is taken out first: softmax ignores what is the same for all sources.
+    None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
+    """
+    through = Path("embed", [partner])
+    if mechanism == "K-composition":
+        matching = token_qk(model, head, key_through=through)
+    else:
+        matching = token_qk(model, head, query_through=through)
+    ratio = float(positivity(matching.eigenvalues()))
+    return None if math.isnan(ratio) else ratio
+
+
+def _score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
+    """The share of the score at the stripe that each group of terms carries.
+
+    Each row's mean is removed first: softmax ignores what is the same for all sources.
     """
     scores = trace.scores(head)
     rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
     columns = rows - probe.length + 1
     counts = 1.0 + rows
 
-    def above_the_row(group: torch.Tensor) -> float:
+    def above_row_mean(group: Tensor) -> float:
         means = group.tril()[:, rows].sum(-1) / counts
         return float((group[:, rows, columns] - means).mean())
 
     groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
-    parts = {name: above_the_row(group) for name, group in groups.items()}
+    parts = {name: above_row_mean(group) for name, group in groups.items()}
     total = sum(parts.values())
-    return {name: part / total if total else float("nan") for name, part in parts.items()}
+    return {name: part / total if total else math.nan for name, part in parts.items()}
 
 
 def _evidence(
     shares: dict[str, float],
     ov: float,
     qk: float | None,
-    costs: tuple[Estimate, Estimate],
-    recovered: Estimate | None,
+    ideal: Replacement,
+    cost_patterns_kept: Estimate,
     below: Replacement | None,
 ) -> tuple[str, ...]:
-    through = "" if qk is None else f", its QK through the partner {qk:+.2f}"
-    groups = (
-        f"score at the stripe: {shares['k']:.0%} from terms with a head on the key side alone, "
-        f"{shares['q']:.0%} on the query side alone, {shares['qk']:.0%} on both, "
+    through = "" if qk is None else f", QK through the partner {qk:+.2f}"
+    terms = (
+        f"score at the stripe: {shares['k']:.0%} from terms with a head on the key side only, "
+        f"{shares['q']:.0%} on the query side only, {shares['qk']:.0%} on both, "
         f"{shares['none']:.0%} on neither"
     )
-    cost = (
-        f"without it the second copy's loss rises by {costs[0]} nats, "
-        f"with all patterns kept by {costs[1]}"
+    costs = (
+        f"without the head the second copy's loss rises by {ideal.cost} nats, with all patterns "
+        f"kept by {cost_patterns_kept}"
     )
-    told = [groups, f"eigenvalue positivity: its OV {ov:+.2f}{through}", cost]
-    if recovered is not None:
-        told.append(f"the ideal induction pattern recovers {recovered.value:.0%} of that")
+    lines = [terms, f"eigenvalue positivity: OV {ov:+.2f}{through}", costs]
+    if ideal.share is not None:
+        lines.append(f"the ideal induction pattern recovers {ideal.share.value:.0%} of that")
     if below is not None and below.share is not None:
-        told.append(
+        lines.append(
             f"the ideal previous-token pattern in {below.head} recovers {below.share.value:.0%} "
             "of what its own ablation costs"
         )
-    return tuple(told)
+    return tuple(lines)
 
 
 def _why_silent(model: Model, name: HeadId) -> str:
@@ -226,12 +373,12 @@ def _why_silent(model: Model, name: HeadId) -> str:
 def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:
     layers = model.config.n_layers
     if layers == 0:
-        return "No induction: this model has no layers, so no position knows of another."
+        return "No induction: this model has no layers, so positions do not see each other."
     if layers == 1:
         return (
-            "No induction: one layer of heads matches a token with what stands at a position, "
-            "never with what stood before it; to find what followed, a head must read another "
-            f"head below it. The best stripe is {best:.3f}."
+            "No induction: one layer of heads matches a token with what is at a position, never "
+            "with what came before it; to find what followed, a head must read a head in a layer "
+            f"below. The best stripe is {best:.3f}."
         )
     if rejected:
         return "No induction: " + "; ".join(f"{head} {why}" for head, why in rejected.items()) + "."

@@ -1,4 +1,8 @@
-"""What the heads of one layer do on a probe: everything that a score from data may look at."""
+"""The heads of one layer on a probe, real or random: everything a score from data may use.
+
+Random heads are the null (PAPER.md §12): each has the singular values of one of the layer's heads,
+reads the same residual stream, and goes through the transformer's own attention.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,8 +15,8 @@ from torch import Tensor
 from pathsum.algebra.decompositions import cholesky, eigh
 from pathsum.model import Model, Trace
 from pathsum.model.reads import folded_unembedding, layer_reads
-from pathsum.model.rotary import rotate
-from pathsum.model.transformer import attention_pattern
+from pathsum.model.transformer import attend, queries_and_keys
+from pathsum.model.weights import LayerWeights
 from pathsum.text.probes import RepeatedTokens
 
 
@@ -20,34 +24,38 @@ from pathsum.text.probes import RepeatedTokens
 class LayerView:
     """Heads of one layer on a probe; real ones, or random ones that read the same stream.
 
-    `read` is the stream with its normalization scale, as folded reads meet it; `stream` is without.
-    A score of heads is a function of this alone, so that it means the same for a head of the model
-    and for one drawn at random.
+    `read` is the stream times its normalization scale, as folded reads see it; `stream` is without.
+    A score is a function of a view alone, so it means the same for real and for random heads.
     """
 
     probe: RepeatedTokens
-    stream: Float[Tensor, "draw pos d"]
-    read: Float[Tensor, "draw pos d"]
-    pattern: Float[Tensor, "draw head dest src"]
+    stream: Float[Tensor, "sequence pos d"]
+    read: Float[Tensor, "sequence pos d"]
+    pattern: Float[Tensor, "sequence head dest src"]
     W_V: Float[Tensor, "head d k"]
     W_O: Float[Tensor, "head k d"]
     W_U: Float[Tensor, "d vocab"]
 
-    def few(self, draws: int) -> "LayerView":
-        """The same on the first draws alone."""
-        probe = replace(self.probe, tokens=self.probe.tokens[:draws])
-        parts = (self.stream[:draws], self.read[:draws], self.pattern[:draws])
-        return replace(self, probe=probe, stream=parts[0], read=parts[1], pattern=parts[2])
+    def first(self, sequences: int) -> "LayerView":
+        """The same heads on the first few sequences."""
+        return replace(
+            self,
+            probe=replace(self.probe, tokens=self.probe.tokens[:sequences]),
+            stream=self.stream[:sequences],
+            read=self.read[:sequences],
+            pattern=self.pattern[:sequences],
+        )
 
     @property
-    def rows(self) -> Float[Tensor, "draw head dest src"]:
-        """The pattern without its first row, which has no choice."""
+    def rows(self) -> Float[Tensor, "sequence head dest src"]:
+        """The pattern without its first row, where a head has no choice."""
         return self.pattern[:, :, 1:]
 
 
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
-    """The heads of each layer in turn on a run of the probe."""
-    W_U = centered_unembedding(trace.model)
+    """The heads of each layer in turn, on a run of the probe."""
+    W_U = folded_unembedding(trace.model.weights)[0]
+    W_U = W_U - W_U.mean(-1, keepdim=True)
     config = trace.model.config
     for layer in range(config.n_layers):
         reads = layer_reads(trace.model.weights, layer)
@@ -71,94 +79,82 @@ def in_full_precision(model: Model) -> Model:
     return model.to(torch.float32) if half else model
 
 
-def centered_unembedding(model: Model) -> Float[Tensor, "d vocab"]:
-    """W_U as the logits read it, the vocabulary's mean removed."""
-    W_U = folded_unembedding(model.weights)[0]
-    return W_U - W_U.mean(-1, keepdim=True)
-
-
 class RandomFrames:
-    """Random directions to read and write in, drawn once for all layers of a model.
+    """Random directions to read from and write to, drawn once for all layers of a model.
 
-    Each of the four is `count` orthonormal frames of R^d, uniformly random: a layer's null takes
-    them with its own singular values, so that drawing costs nothing a layer.
+    Each of the four is `count` orthonormal frames of R^d, uniformly random. A layer's null combines
+    them with its own singular values, so drawing costs nothing per layer.
     """
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
         config = model.config
-        self.count = count
+        self.count, self.seed = count, seed
         self._generator = torch.Generator().manual_seed(seed)
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
-        self._like = model.weights.W_E[:0]
+        self._empty = model.weights.W_E[:0]  # for its dtype and device
 
     @cached_property
     def query(self) -> Float[Tensor, "drawn d r"]:
-        """Where queries read."""
-        return self._drawn()
+        """Directions that queries read."""
+        return self._draw()
 
     @cached_property
     def key(self) -> Float[Tensor, "drawn d r"]:
-        """Where keys read."""
-        return self._drawn()
+        """Directions that keys read."""
+        return self._draw()
 
     @cached_property
     def value(self) -> Float[Tensor, "drawn d r"]:
-        """Where values read."""
-        return self._drawn()
+        """Directions that values read."""
+        return self._draw()
 
     @cached_property
     def write(self) -> Float[Tensor, "drawn d r"]:
-        """Where heads write."""
-        return self._drawn()
+        """Directions that heads write to."""
+        return self._draw()
 
-    def _drawn(self) -> Float[Tensor, "drawn d r"]:
+    def _draw(self) -> Float[Tensor, "drawn d r"]:
         # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian
-        # noise has no direction, and whitening its columns by Cholesky keeps it so.
+        # noise has no preferred direction, and whitening its columns by Cholesky keeps it so.
         noise = torch.randn(self._shape, generator=self._generator).double()
         whitener = cholesky(noise.mT @ noise)
-        return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT.to(self._like)
+        return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT.to(self._empty)
 
 
 def random_heads(model: Model, layer: int, view: LayerView, frames: RandomFrames) -> LayerView:
-    """Heads drawn at random in place of a layer's own, reading the same stream.
+    """Random heads in place of a layer's own, reading the same stream.
 
     Each is one of the layer's heads with the stream rotated at random, and independently, before
-    its query, its key and its value, and after its write: it has the same singular values as a real
-    head, and looks nowhere and moves nothing in particular.
+    its query, its key and its value, and after its write: it keeps that head's singular values and
+    attends to nothing and moves nothing in particular.
     """
     config, reads = model.config, layer_reads(model.weights, layer)
-    like = torch.arange(frames.count) % config.n_heads
-    kv = like // config.heads_per_kv
-    W_Q, W_K = turned(reads.W_Q, like, frames.query), turned(reads.W_K, kv, frames.key)
-    W_V = turned(reads.W_V, kv, frames.value)
-    W_O = turned(view.W_O.mT, like, frames.write).mT
-    placed = view.read
-    W_pos = model.weights.layers[layer].W_pos
-    if W_pos is not None:
-        placed = placed + W_pos[: placed.shape[1]]
-    query = torch.einsum("bpd,hdk->bhpk", placed, W_Q)
-    key = torch.einsum("bpd,hdk->bhpk", placed, W_K)
-    if config.qk_norm != "none":
-        query, key = (x * torch.rsqrt(x.square().mean(-1, True)) for x in (query, key))
-    if config.positions == "rotary":
-        places = torch.arange(placed.shape[1], device=placed.device)
-        query, key = rotate(config, query, places), rotate(config, key, places)
-    scores = (query * config.score_scale) @ key.mT
-    return replace(view, pattern=attention_pattern(scores), W_V=W_V, W_O=W_O)
+    head = torch.arange(frames.count) % config.n_heads
+    kv = head // config.heads_per_kv
+    drawn = LayerWeights(
+        W_Q=rotated(reads.W_Q, head, frames.query),
+        W_K=rotated(reads.W_K, kv, frames.key),
+        W_V=rotated(reads.W_V, kv, frames.value),
+        W_O=rotated(view.W_O.mT, head, frames.write).mT,
+        W_pos=model.weights.layers[layer].W_pos,
+    )
+    wide = config.replace(n_heads=frames.count, n_kv_heads=frames.count)
+    query, key, _, _ = queries_and_keys(wide, drawn, view.read)
+    return replace(view, pattern=attend(wide, query, key), W_V=drawn.W_V, W_O=drawn.W_O)
 
 
-def turned(
-    W: Float[Tensor, "head d k"], like: Int[Tensor, " drawn"], frames: Float[Tensor, "drawn d r"]
+def rotated(
+    W: Float[Tensor, "head d k"], head: Int[Tensor, " drawn"], frames: Float[Tensor, "drawn d r"]
 ) -> Float[Tensor, "drawn d k"]:
-    """R W[like] for a uniformly random rotation R each: a random frame times W's own root."""
-    return frames @ root(W)[like]
+    """R W[head], with a uniformly random rotation R for each: a random frame times W's root."""
+    return frames @ root(W)[head]
 
 
 def root(W: Float[Tensor, "head d k"]) -> Float[Tensor, "head r k"]:
-    """All of each W that a rotation of its rows leaves: (Wᵀ W)^½, or W itself where d ≤ k.
+    """What rotations of the rows of each W leave unchanged: (Wᵀ W)^½, or W itself where d ≤ k.
 
-    A uniformly random frame times it is W rotated at random. From the k × k product, which costs a
-    tenth of a QR of W.
+    A uniformly random frame times it is W rotated at random. Taken from the k × k product, which
+    costs a tenth of a QR of W.
     """
     d, k = W.shape[-2:]
     if d <= k:

@@ -1,6 +1,6 @@
-"""Which lower head an induction head reads: by cutting each edge and watching the stripe."""
+"""Which lower head an induction head reads: cut each edge, measure what is left of the stripe."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from pathsum.text.probes import RepeatedTokens
 
 EdgeSide: TypeAlias = Literal["q", "k"]
 
-# On deep models only the edges that weights or patterns point at are cut.
+# In deep models only the edges that weights or patterns suggest are cut.
 MOST_BY_COMPOSITION = 6
 MOST_BY_PATTERN = 3
 
@@ -24,8 +24,9 @@ MOST_BY_PATTERN = 3
 class PartnerEdge(Record, kind="partner-edge"):
     """An edge from a lower head into an induction head's query or key.
 
-    `stripe_left` is the head's stripe when the edge alone carries another sequence's message, and
-    `share_lost` what that takes away of the stripe. `score`, `z` and `p` are its composition.
+    `stripe_left` is the head's stripe when this edge alone carries what it carries on shuffled
+    tokens, and `share_lost` the share of the stripe that this removes. `score`, `z` and `p` are the
+    edge's composition.
     """
 
     writer: HeadId
@@ -38,10 +39,10 @@ class PartnerEdge(Record, kind="partner-edge"):
     p: float
 
 
-def candidates(
-    reader: HeadId, composed: Composition, previous_token: dict[HeadId, float]
+def candidate_partners(
+    reader: HeadId, composed: Composition, previous_token: Mapping[HeadId, float]
 ) -> list[HeadId]:
-    """Lower heads worth cutting: all of a small model's, else those that something points at."""
+    """Lower heads whose edges to cut: all in a small model, else those with the best evidence."""
     lower = [head for head in previous_token if head.layer < reader.layer]
     if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
         return lower
@@ -55,19 +56,6 @@ def candidates(
     return sorted(set(chosen))
 
 
-def _shuffled(tokens: Tokens, probe: RepeatedTokens) -> Tokens:
-    """Other tokens at most places, and no copy at the old distance.
-
-    So an edge that tells which token stood before, and one that tells where the last copy stands,
-    both tell something wrong.
-    """
-    generator = torch.Generator().manual_seed(0)
-    places = torch.arange(tokens.shape[1])
-    tail = probe.first + torch.randperm(tokens.shape[1] - probe.first, generator=generator)
-    places[probe.first :] = tail
-    return tokens[:, places]
-
-
 def cut_edges(
     trace: Trace,
     probe: RepeatedTokens,
@@ -75,7 +63,7 @@ def cut_edges(
     writers: Sequence[HeadId],
     composed: Composition,
 ) -> tuple[PartnerEdge, ...]:
-    """Each edge patched from a run of the same tokens shuffled, everything after it recomputed."""
+    """Patch each edge from a run on shuffled tokens and recompute; the largest loss comes first."""
     other = trace.model.trace(_shuffled(trace.tokens, probe))
     before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
     column = composed.heads.index(str(reader))
@@ -99,3 +87,17 @@ def cut_edges(
                 )
             )
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
+
+
+def _shuffled(tokens: Tokens, probe: RepeatedTokens) -> Tokens:
+    """Other tokens at most positions, and no copy at the old distance.
+
+    An edge that says which token came before, and one that says where the last copy is, then both
+    carry something wrong.
+    """
+    generator = torch.Generator().manual_seed(0)
+    order = torch.arange(tokens.shape[1])
+    order[probe.first :] = probe.first + torch.randperm(
+        tokens.shape[1] - probe.first, generator=generator
+    )
+    return tokens[:, order]

@@ -1,40 +1,47 @@
-"""The probe of the atlas: repeated random tokens that fit the model's context and vocabulary."""
+"""The probe of atlas and induction: repeated random tokens, and the loss on each copy."""
 
-from jaxtyping import Int
-from torch import Tensor
-
-from pathsum.circuits.tokens.token import common_tokens
 from pathsum.errors import InputError
-from pathsum.model import Model
+from pathsum.model import Model, Trace
+from pathsum.model.losses import sequence_losses
+from pathsum.result.estimate import Estimate
+from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens, random_repeats
 
-LENGTH, REPEATS, DRAWS = 25, 4, 10
-# The most common tokens attract attention for what they are; the 2022 paper leaves them out too.
-MOST_COMMON_LEFT_OUT = 0.01
+LENGTH, REPEATS, SEQUENCES = 25, 4, 10
 
 
-def probe_tokens(model: Model) -> Int[Tensor, " id"]:
-    """Ids to draw probes from: seen in training often enough, and not the most common ones."""
-    allowed = common_tokens(model)
-    if model.config.start_token is not None:
-        allowed[model.config.start_token] = False
-    ids = allowed.nonzero()[:, 0]
-    if model.token_counts is None:
-        return ids
-    by_count = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
-    return by_count[int(len(by_count) * MOST_COMMON_LEFT_OUT) :].sort().values
-
-
-def repeats_probe(model: Model, draws: int = DRAWS, seed: int = 0) -> RepeatedTokens:
-    """25 random tokens, 4 times, after the start token; shorter where the context is."""
+def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> RepeatedTokens:
+    """25 random tokens, 4 times, after the start token; shorter where the context is shorter."""
     config = model.config
-    ids = probe_tokens(model)
-    room = config.n_ctx - (config.start_token is not None)
-    repeats = REPEATS if room >= 3 * REPEATS else 2
-    length = min(LENGTH, room // repeats, len(ids))
+    ids = model.token_pool().ids()
+    available = config.n_ctx - (config.start_token is not None)
+    repeats = REPEATS if available >= 3 * REPEATS else 2
+    length = min(LENGTH, available // repeats, len(ids))
     if length < 2:
         raise InputError(
             f"repeats of at least 2 tokens do not fit: the context has {config.n_ctx} positions "
-            f"and {len(ids)} tokens may be drawn; a longer context or a larger vocabulary would do"
+            f"and {len(ids)} tokens may be drawn; use a longer context or a larger vocabulary"
         )
-    return random_repeats(ids, length, repeats, draws, seed, config.start_token)
+    return random_repeats(ids, length, repeats, sequences, seed, config.start_token)
+
+
+def second_copy(probe: RepeatedTokens) -> int:
+    """Where the second copy begins: the first position whose next token can be known."""
+    return probe.first + probe.length
+
+
+def two_copies(probe: RepeatedTokens) -> Tokens:
+    """The probe up to the end of its second copy."""
+    return probe.tokens[:, : second_copy(probe) + probe.length]
+
+
+def copy_losses(trace: Trace, probe: RepeatedTokens) -> tuple[Estimate, Estimate]:
+    """Mean loss on the first copy, which nothing can predict, and on the second.
+
+    The second copy's first token is left out: nothing before it tells that a copy begins.
+    """
+    start = second_copy(probe)
+    end = start + probe.length
+    first = sequence_losses(trace.logits[:, :start], trace.tokens[:, :start])
+    second = sequence_losses(trace.logits[:, :end], trace.tokens[:, :end], start)
+    return first.mean(), second.mean()

@@ -1,4 +1,4 @@
-"""One number about one head, with what chance would give."""
+"""Score: a measured property of one head, and its comparison with random heads."""
 
 from dataclasses import dataclass
 
@@ -7,58 +7,60 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.circuits.copying import TIE
-from pathsum.result import Record
-from pathsum.result.p_value import format_p
+from pathsum.result.estimate import Estimate
 
 
 @dataclass(frozen=True)
-class Score(Record, kind="head-score"):
-    """A score of a head: its value, its standard error over draws, the null's mean, and p.
+class Score(Estimate):
+    """An `Estimate` about one head: its value, its error over probe sequences, and chance.
 
-    `p` is the share of heads drawn at random that score at least as much, counted as
-    (1 + those at or above) / (1 + all drawn); where `drawn` is 0 it comes from a law instead. A
-    score from weights alone has no error. `through` names the lower head that it was read through,
-    for a score that is.
+    `null` is the mean over random heads and `p` the share of them that score at least as much,
+    counted as (1 + number at or above) / (1 + draws). A score from weights alone has no error. A
+    head that does nothing has the value NaN and no p. `through` is the label of the lower head
+    that a score was read through, for scores that are.
     """
 
-    value: float
-    stderr: float
-    null: float
-    p: float
-    drawn: int = 0
-    through: str = ""
+    through: str | None = None
 
     def passes(self, threshold: float, alpha: float) -> bool:
-        """Whether it reaches the threshold and chance does not explain it."""
-        return self.value >= threshold and self.p <= alpha
-
-    @property
-    def format_p(self) -> str:
-        """p in words, as a bound where no draw came near."""
-        return format_p(self.p, self.drawn)
+        """Whether the score reaches the threshold and chance does not explain it."""
+        return self.value >= threshold and self.p is not None and self.p <= alpha
 
     def __str__(self) -> str:
-        error = f" ± {self.stderr:.2f}" if self.stderr else ""
-        through = f", through {self.through}" if self.through else ""
-        chance = round(self.null, 2) + 0.0  # what rounds to zero has no sign
-        return f"{self.value:.2f}{error} (chance {chance:.2f}, {self.format_p}){through}"
+        return self.format(".2f") + (f", through {self.through}" if self.through else "")
 
 
-def against_null(values: Float[Tensor, "draw head"], null: Float[Tensor, " drawn"]) -> list[Score]:
-    """The mean over draws of each head, compared with heads drawn at random."""
-    draws = values.shape[0]
-    error = values.std(0) / draws**0.5 if draws > 1 else torch.full_like(values[0], torch.nan)
+def against_null(
+    values: Float[Tensor, "sequence head"],
+    null: Float[Tensor, " drawn"],
+    through: str | None = None,
+) -> list[Score]:
+    """The mean over sequences of each head, compared with random heads.
+
+    One row of values, as scores from weights have, gives no error. Random heads that do nothing
+    (NaN) are left out of the null.
+    """
+    sequences = len(values)
+    null = null[~null.isnan()]
     mean = values.mean(0)
-    above = (null[None] >= mean[:, None] - TIE).sum(1)
-    # A head that does nothing has no score, and so nothing to compare.
-    p = torch.where(mean.isnan(), torch.nan, (1 + above) / (1 + len(null)))
-    return [
-        Score(
-            value=float(mean[head]),
-            stderr=float(error[head]),
-            null=float(null.mean()),
-            p=float(p[head]),
-            drawn=len(null),
+    stderr = values.std(0) / sequences**0.5 if sequences > 1 else torch.full_like(mean, torch.nan)
+    at_or_above = (null[None] >= mean[:, None] - TIE).sum(1)
+    scores: list[Score] = []
+    for value, error, above in zip(
+        mean.tolist(), stderr.tolist(), at_or_above.tolist(), strict=True
+    ):
+        sampled = Estimate.around(value, error, sequences)
+        compared = len(null) > 0 and value == value
+        scores.append(
+            Score(
+                value=value,
+                stderr=sampled.stderr,
+                low=sampled.low,
+                high=sampled.high,
+                null=float(null.mean()) if compared else None,
+                p=(1 + above) / (1 + len(null)) if compared else None,
+                draws=len(null) if compared else None,
+                through=through,
+            )
         )
-        for head in range(values.shape[1])
-    ]
+    return scores

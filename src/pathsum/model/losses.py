@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
@@ -47,13 +47,32 @@ class SequenceLosses:
         )
 
 
-def sequence_losses(logits: Logits, tokens: Tokens, first: int = 0) -> SequenceLosses:
-    """−log p of each next token, summed over a sequence, from position `first` on."""
+def target_losses(
+    logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """−log p of each target, in nats: the one loss that everything else here is made of."""
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+def token_losses(logits: Logits, tokens: Tokens, first: int = 0) -> Float[Tensor, "batch next"]:
+    """The loss of every token after position `first`."""
     batch, length = tokens.shape
     predicted = logits[:, first:-1].reshape(-1, logits.shape[-1])
-    wanted = tokens[:, first + 1 :].reshape(-1)
-    loss = torch.nn.functional.cross_entropy(predicted, wanted, reduction="none")
-    return _summed(loss.reshape(batch, length - 1 - first))
+    losses = target_losses(predicted, tokens[:, first + 1 :].reshape(-1))
+    return losses.reshape(batch, length - 1 - first)
+
+
+def sequence_losses(logits: Logits, tokens: Tokens, first: int = 0) -> SequenceLosses:
+    """The losses of the tokens after position `first`, summed per sequence."""
+    return _summed(token_losses(logits, tokens, first))
+
+
+def run_losses(model: Model, tokens: Tokens) -> Float[Tensor, "batch next"]:
+    """The loss of every token after the first, in a run of the model, in bounded memory."""
+    tokens = tokens.to(model.weights.device)
+    return torch.cat(
+        [token_losses(model(part), part) for part in split_by_memory(model, tokens)]
+    ).cpu()
 
 
 def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) -> SequenceLosses:
@@ -67,7 +86,7 @@ def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) 
         logits = block @ weights.W_U
         if weights.b_U is not None:
             logits += weights.b_U
-        losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
+        losses.append(target_losses(logits, wanted))
     return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
 
 

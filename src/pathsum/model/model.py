@@ -18,6 +18,7 @@ from pathsum.model.transformer import check_tokens, forward
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head
 from pathsum.text import Tokenizer
+from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,16 @@ class Model:
                 f"tokens, so ids go from 0 to {self.config.d_vocab - 1}"
             )
         return token
+
+    def token_pool(self, minimum_count: int = MINIMUM_COUNT) -> TokenPool:
+        """Which tokens may be drawn for probes and shown in tables."""
+        vocab = self.config.d_vocab
+        start = self.config.start_token
+        excluded: set[int] = set() if start is None else {start}
+        if self.tokenizer is not None:
+            excluded |= {token for token in self.tokenizer.special_tokens if token < vocab}
+            excluded |= set(range(self.tokenizer.size, vocab))
+        return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)), minimum_count)
 
     @overload
     def head(self, layer: HeadName) -> Head: ...

@@ -21,6 +21,7 @@ from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.shards import TokenShards
 from pathsum.text.survey import survey
+from pathsum.text.token_pool import TokenPool
 from pathsum.text.tokenizer import Tokenizer
 
 
@@ -135,6 +136,12 @@ class Corpus:
     def token_counts(self) -> Int[Tensor, " vocab"]:
         """How often each token occurs in what is trained on."""
         return self.train.counts(self.info.vocabulary)
+
+    @cached_property
+    def token_pool(self) -> TokenPool:
+        """Which tokens may be drawn for probes."""
+        excluded = {self.start_token, *self.tokenizer.special_tokens}
+        return TokenPool(self.info.vocabulary, self.token_counts, tuple(sorted(excluded)))
 
     @cached_property
     def start_token(self) -> int:

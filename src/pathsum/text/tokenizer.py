@@ -71,6 +71,12 @@ class Tokenizer:
         """How many ids it knows, special tokens included."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
+    @cached_property
+    def special_tokens(self) -> tuple[int, ...]:
+        """Ids of tokens that mark something (start, end, padding) and never occur inside text."""
+        added = self.backend.get_added_tokens_decoder()
+        return tuple(sorted(token for token, piece in added.items() if piece.special))
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without special tokens."""
         if isinstance(self.backend.model, models.WordLevel):

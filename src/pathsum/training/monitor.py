@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import Model
+from pathsum.model.losses import run_losses, token_losses
 from pathsum.names import HeadId
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
-
-SEEN_OFTEN = 100
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,10 @@ class Probe:
     def __init__(self, corpus: Corpus, n_ctx: int, sequences: int) -> None:
         length = max(1, min(64, (n_ctx - 1) // 2))
         self.repeats: RepeatedTokens = random_repeats(
-            often_seen(corpus.token_counts, corpus.start_token, 2 * length),
+            corpus.token_pool.ids(at_least=2 * length),
             length=length,
             repeats=2,
-            draws=8,
+            sequences=8,
             start_token=corpus.start_token,
         )
         self.held_out = corpus.held_out_batch(sequences, n_ctx)
@@ -58,7 +56,7 @@ class Probe:
         losses = token_losses(trace.logits, trace.tokens)
         first, length = self.repeats.first, self.repeats.length
         return ProbeResult(
-            held_out_loss=float(sequence_losses(model, self.held_out).mean()),
+            held_out_loss=float(run_losses(model, self.held_out).mean()),
             previous_token=previous[0],
             previous_token_head=previous[1],
             induction=stripe[0],
@@ -66,32 +64,6 @@ class Probe:
             repeat_first=float(losses[:, first : first + length - 1].mean()),
             repeat_second=float(losses[:, first + length :].mean()),
         )
-
-
-def often_seen(counts: Int[Tensor, " vocab"], start: int, least: int) -> Int[Tensor, " id"]:
-    """Ids seen over 100 times; at least the `least` commonest ones if the text is short."""
-    counts = counts.clone()
-    counts[start] = 0
-    enough = int((counts > SEEN_OFTEN).sum())
-    return counts.argsort(descending=True)[: max(enough, min(least, len(counts) - 1))].sort().values
-
-
-def sequence_losses(
-    model: Model, tokens: Int[Tensor, "batch pos"], together: int = 8
-) -> Float[Tensor, " batch"]:
-    """The mean loss of each sequence; their spread gives the interval of the mean."""
-    rows = [
-        token_losses(model(part), part.to(model.weights.device)).mean(1)
-        for part in tokens.split(together)
-    ]
-    return torch.cat(rows).cpu()
-
-
-def token_losses(
-    logits: Float[Tensor, "batch pos vocab"], tokens: Int[Tensor, "batch pos"]
-) -> Float[Tensor, "batch next"]:
-    """The loss of predicting each token after the first."""
-    return F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
 
 
 def _previous(pattern: Float[Tensor, "batch head dest src"]) -> Float[Tensor, " head"]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from pathsum.errors import InputError
 from pathsum.heads import Induction, induction
-from pathsum.heads.induction_record import Mechanism
+from pathsum.heads.induction import Mechanism
 from pathsum.model.storage import write_together
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.training.checkpoint import RUN, read_run, refuse_other_settings

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Model
+from pathsum.text.token_pool import MINIMUM_COUNT
 
-RARE = 100
+RARE = MINIMUM_COUNT
 """Tokens that training saw fewer times than this are hidden where counts are known."""
 
 
@@ -90,16 +91,7 @@ def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
     Embeddings of tokens that were hardly trained are close to where they started, and such tokens
     fill the top of every table that does not know this.
     """
-    counts = model.token_counts
-    if counts is None:
-        return torch.ones(model.config.d_vocab, dtype=torch.bool)
-    shown = counts.cpu() >= rare
-    if not bool(shown.any()):
-        raise InputError(
-            f"every token was seen fewer than {rare} times in training, so none would be shown; "
-            "rare=0 shows all"
-        )
-    return shown
+    return model.token_pool(rare).require_common()
 
 
 def hidden_note(shown: Bool[Tensor, " vocab"], rare: int) -> str:

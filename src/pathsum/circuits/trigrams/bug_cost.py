@@ -10,6 +10,7 @@ from torch import Tensor
 from pathsum.circuits.tokens.token_basis import unembed_through
 from pathsum.circuits.trigrams.bugs import Bug
 from pathsum.model import Model, Trace
+from pathsum.model.losses import target_losses
 from pathsum.result import Progress, Record, silent
 
 LOGITS_AT_ONCE = 128 << 20
@@ -88,7 +89,7 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
     rows = trace.logits[:, :-1][touched].double()
     target = trace.tokens[:, 1:][touched]
     amounts = amounts[:, touched]
-    before = _losses(rows, target)
+    before = target_losses(rows, target)
     cleaned = rows.clone()
     each: list[float] = []
     for bug, amount in zip(bugs, amounts, strict=True):
@@ -96,15 +97,9 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
         active = amount != 0
         alone = rows[active]  # indexing makes a copy
         alone[:, bug.out.id] -= amount[active]
-        each.append(float((before[active] - _losses(alone, target[active])).sum()))
-    together = float((before - _losses(cleaned, target)).sum())
+        each.append(float((before[active] - target_losses(alone, target[active])).sum()))
+    together = float((before - target_losses(cleaned, target)).sum())
     return _Changes(together, each, int(touched.sum()))
-
-
-def _losses(
-    logits: Float[Tensor, "some vocab"], target: Int[Tensor, " some"]
-) -> Float[Tensor, " some"]:
-    return torch.logsumexp(logits, -1) - logits.gather(-1, target[:, None])[:, 0]
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:

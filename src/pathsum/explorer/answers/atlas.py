@@ -97,7 +97,8 @@ def _score(found: Atlas, info: ScoreInfo) -> AtlasScore:
     scores = [entry.scores.get(info.name) for entry in found]
 
     def column(field: str) -> Tensor:
-        return torch.tensor([math.nan if s is None else getattr(s, field) for s in scores])
+        values = (None if score is None else getattr(score, field) for score in scores)
+        return torch.tensor([math.nan if value is None else value for value in values])
 
     return AtlasScore(
         name=info.name,

@@ -6,7 +6,7 @@ from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.terms import importance
 from pathsum.explorer.claims.claim import Measured, Statement, Subject
 from pathsum.heads import Induction, induction
-from pathsum.heads.induction_record import InductionHead
+from pathsum.heads.induction import InductionHead
 from pathsum.heads.probe import repeats_probe
 from pathsum.paths import Estimate
 
@@ -71,7 +71,7 @@ def _mechanism(subject: Subject) -> Measured:
         raise InputError(f"no head lies below {best.head}, so nothing can be cut")
     pair = f"{strongest.writer}→{best.head}.{strongest.side}"
     return Measured(
-        f"{best.head}: {best.told_mechanism}; cutting that edge takes away "
+        f"{best.head}: {best.mechanism_text}; cutting that edge takes away "
         f"{strongest.share_lost:.0%} of the stripe",
         best.mechanism == "K-composition",
         view=subject.link("circuit", edge=pair),

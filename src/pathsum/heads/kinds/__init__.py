@@ -1,16 +1,35 @@
-"""All scores from data, in the order in which tables show them."""
+"""Kinds of heads, one per file, and their scores in the order in which tables show them.
 
-from pathsum.heads.kinds.by_offset import BY_OFFSET
-from pathsum.heads.kinds.copying_by_data import COPYING_BY_DATA
+previous_token, current_token, first_token, duplicate_token, induction_stripe, prefix_matching,
+copying, positional, local_window and deleting are measured on repeated random tokens; word_piece on
+a probe of its own; matching_through_previous reads weights through a previous-token head. kind.py
+says what a kind is made of.
+"""
+
+from pathsum.heads.kinds import (
+    copying,
+    current_token,
+    deleting,
+    duplicate_token,
+    induction_stripe,
+    local_window,
+    positional,
+    previous_token,
+    word_piece,
+)
+from pathsum.heads.kinds.copying import COPYING_BY_DATA, COPYING_BY_WEIGHTS
 from pathsum.heads.kinds.current_token import CURRENT_TOKEN
-from pathsum.heads.kinds.deleting import DELETING
-from pathsum.heads.kinds.duplicate_token import DUPLICATE_TOKEN
+from pathsum.heads.kinds.deleting import DELETING, DELETING_BY_WEIGHTS
+from pathsum.heads.kinds.duplicate_token import DUPLICATE_TOKEN, MATCHING_BY_WEIGHTS
 from pathsum.heads.kinds.first_token import FIRST_TOKEN
 from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
-from pathsum.heads.kinds.kind import DataScore
+from pathsum.heads.kinds.kind import DataScore, Kind, ScoreInfo, WeightScore
 from pathsum.heads.kinds.local_window import LOCAL_WINDOW
+from pathsum.heads.kinds.matching_through_previous import MATCHING_THROUGH_PREVIOUS
+from pathsum.heads.kinds.positional import POSITIONAL
 from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
 from pathsum.heads.kinds.previous_token import PREVIOUS_TOKEN
+from pathsum.heads.kinds.word_piece import WORD_PIECE, WORD_PIECE_BY_WEIGHTS
 
 DATA_SCORES: tuple[DataScore, ...] = (
     PREVIOUS_TOKEN,
@@ -20,7 +39,37 @@ DATA_SCORES: tuple[DataScore, ...] = (
     INDUCTION_STRIPE,
     PREFIX_MATCHING,
     COPYING_BY_DATA,
-    BY_OFFSET,
+    POSITIONAL,
     LOCAL_WINDOW,
     DELETING,
 )
+"""Scores on repeated random tokens."""
+
+WEIGHT_SCORES: tuple[WeightScore, ...] = (
+    COPYING_BY_WEIGHTS,
+    MATCHING_BY_WEIGHTS,
+    DELETING_BY_WEIGHTS,
+)
+"""Scores from weights alone that every model has."""
+
+ALL_SCORES: tuple[ScoreInfo, ...] = (
+    *(score.info for score in DATA_SCORES),
+    WORD_PIECE,
+    *(score.info for score in WEIGHT_SCORES),
+    MATCHING_THROUGH_PREVIOUS,
+    WORD_PIECE_BY_WEIGHTS,
+)
+"""Every score of the atlas, in the order of its tables."""
+
+KINDS: tuple[Kind, ...] = (
+    induction_stripe.KIND,
+    previous_token.KIND,
+    duplicate_token.KIND,
+    word_piece.KIND,
+    current_token.KIND,
+    local_window.KIND,
+    copying.KIND,
+    deleting.KIND,
+    positional.KIND,
+)
+"""Every kind, the most specific first: the first that holds names the head."""

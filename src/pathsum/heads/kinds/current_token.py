@@ -1,14 +1,18 @@
-"""Current-token heads: each row attends to itself."""
+"""Current-token heads attend to their own position.
+
+Score: mean over i ≥ 1 of A[i, i] on repeated random tokens. Threshold 0.5, because no other single
+position can then have as much. The weights agree if the position part of QK peaks at offset 0.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, data_score
+from pathsum.heads.kinds.kind import PAPER_2022, Kind, data_score, position_peak
 from pathsum.heads.layer_view import LayerView
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
-    """Mean attention to the own position."""
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """Mean attention to the head's own position."""
     return view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
 
 
@@ -16,9 +20,10 @@ CURRENT_TOKEN = data_score(
     measure,
     name="current_token",
     title="current token",
-    about="How much the head attends to the position it stands on.",
+    about="How much the head attends to its own position.",
     formula="mean over i ≥ 1 of A[i, i]",
     threshold=0.5,
-    reason="half of the attention: no other single place can have as much",
+    reason="half of the attention: no other single position can have as much",
     citation=PAPER_2022,
 )
+KIND = Kind("current token", CURRENT_TOKEN.info, position_peak(0))

@@ -1,35 +1,81 @@
-"""Deleting heads: take out of the stream what stands in it."""
+"""Deleting heads remove from the residual stream what is already in it.
+
+Score from data: mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|² on repeated random
+tokens; 1 removes everything, 0 leaves it, and a head that overshoots exceeds 1. Threshold 0.1: a
+tenth of the stream, while random heads give 0 on average. Score from weights: −Σλ / Σ|λ| of OV in
+the stream's basis; the weights agree if it is positive beyond chance.
+"""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER, data_score
-from pathsum.heads.layer_view import LayerView
+from pathsum.algebra.spectrum import eigenvalues_of_many, positivity
+from pathsum.heads.kinds.kind import (
+    PAPER,
+    Kind,
+    WeightScore,
+    data_score,
+    positive_score,
+    weight_info,
+)
+from pathsum.heads.layer_view import LayerView, RandomFrames, rotated
+from pathsum.heads.score import Score, against_null
+from pathsum.model import HeadId, Model
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
-    """How much of the stream's own vector a head subtracts where it writes.
-
-    −⟨write, stream⟩ / ⟨stream, stream⟩ at a position: 1 removes what is there, 0 leaves it.
-    """
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """How much of the stream's own vector a head subtracts where it writes."""
     value = torch.einsum("bpd,hdk->bhpk", view.read, view.W_V)
-    # ⟨A v W_O, x⟩ = ⟨A v, x W_Oᵀ⟩: what is written is never made, which would be d_model wide.
-    asked = torch.einsum("bpd,hkd->bhpk", view.stream, view.W_O)
-    kept = (view.pattern @ value).mul_(asked).sum(-1)
+    # ⟨A v W_O, x⟩ = ⟨A v, x W_Oᵀ⟩: the write itself, which is d_model wide, is never made.
+    target = torch.einsum("bpd,hkd->bhpk", view.stream, view.W_O)
+    overlap = (view.pattern @ value).mul_(target).sum(-1)
     size = view.stream.square().sum(-1).clamp_min(1e-30)
-    return (-kept / size[:, None])[..., 1:].mean(-1)
+    return (-overlap / size[:, None])[..., 1:].mean(-1)
 
 
 DELETING = data_score(
     measure,
     name="deleting",
     title="deleting (data)",
-    about="How much of what stands in the stream the head takes out again.",
+    about="How much of what is in the stream the head takes out again.",
     formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
     threshold=0.1,
-    reason="a tenth of what stands in the stream; random heads give 0 on average",
+    reason="a tenth of what is in the stream; random heads give 0 on average",
     citation=PAPER,
     # No ceiling: a head can overshoot and write the negative of what it read.
     ceiling=float("inf"),
+)
+
+
+def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
+    """Eigenvalue negativity of every head's OV, against reads rotated at random."""
+    found: dict[HeadId, Score] = {}
+    for layer in range(model.config.n_layers):
+        heads = [head for head in model.heads if head.id.layer == layer]
+        W_V = torch.stack([head.W_V for head in heads])
+        W_O = torch.stack([head.W_O for head in heads])
+        drawn = torch.arange(frames.count) % len(heads)
+        values = -positivity(eigenvalues_of_many(W_O @ W_V))
+        null = -positivity(eigenvalues_of_many(W_O[drawn] @ rotated(W_V, drawn, frames.value)))
+        scores = against_null(values[None], null)
+        found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
+    return found
+
+
+DELETING_BY_WEIGHTS = WeightScore(
+    weight_info(
+        name="deleting_weights",
+        title="deleting (weights)",
+        about="Whether the head writes the negative of what it reads.",
+        formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
+        null="reads of the layer's heads, rotated at random",
+        reason="any excess of negative eigenvalues that chance does not explain",
+    ),
+    measure_weights,
+)
+KIND = Kind(
+    "deleting",
+    DELETING.info,
+    positive_score(DELETING_BY_WEIGHTS.info, "OV eigenvalue ratio, negated,"),
 )

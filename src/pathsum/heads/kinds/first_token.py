@@ -1,4 +1,9 @@
-"""First-token heads: at rest. Many heads attend to the first token when nothing matches."""
+"""First-token heads are at rest: many heads attend to the first token when nothing matches.
+
+Score: mean over i ≥ 1 of A[i, 0] on repeated random tokens. Threshold 0.5, because no other single
+position can then have as much. It is reported as evidence and names no kind, because heads of every
+kind rest there.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -7,7 +12,7 @@ from pathsum.heads.kinds.kind import PAPER, data_score
 from pathsum.heads.layer_view import LayerView
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """Mean attention to position 0."""
     return view.rows[..., 0].mean(-1)
 
@@ -16,9 +21,9 @@ FIRST_TOKEN = data_score(
     measure,
     name="first_token",
     title="first token",
-    about="How much the head rests on the first token, which is where heads look when idle.",
+    about="How much the head rests on the first token, as heads do when nothing matches.",
     formula="mean over i ≥ 1 of A[i, 0]",
     threshold=0.5,
-    reason="half of the attention: no other single place can have as much",
+    reason="half of the attention: no other single position can have as much",
     citation=PAPER,
 )

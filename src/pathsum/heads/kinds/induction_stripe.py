@@ -1,23 +1,39 @@
-"""Induction heads by their stripe: in a second repeat, attend to what followed the first time."""
+"""Induction heads attend, in a repeat, to the token that followed the first time.
+
+Score: mean over i in the second of two repeats of length L of A[i, i−L+1], the induction stripe, on
+repeated random tokens. Threshold 0.3: far above what random heads give, while trained induction
+heads reach 0.4 to 1. The weights agree if OV copies and the keys or queries read some lower head
+more than chance. `heads.induction` tests the mechanism itself.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER, data_score
+from pathsum.heads.kinds.copying import COPYING_BY_WEIGHTS
+from pathsum.heads.kinds.kind import (
+    ALPHA,
+    PAPER,
+    Finding,
+    HeadEvidence,
+    Kind,
+    data_score,
+    positive_score,
+)
 from pathsum.heads.layer_view import LayerView
+from pathsum.result.p_value import format_p
 from pathsum.text.probes import RepeatedTokens
 
 
 def stripe(
-    pattern: Float[Tensor, "draw head dest src"], probe: RepeatedTokens
-) -> Float[Tensor, "draw head"]:
-    """Mean attention in the second copy to the place that is one less than a copy back."""
+    pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
+) -> Float[Tensor, "sequence head"]:
+    """Mean attention, in the second copy, to one position less than a copy back."""
     start, length = probe.first + probe.length, probe.length
     second = pattern[:, :, start : start + length]
     return second[..., start - length + 1 :].diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """The stripe of every head."""
     return stripe(view.pattern, view.probe)
 
@@ -32,3 +48,25 @@ INDUCTION_STRIPE = data_score(
     reason="far above what random heads give; trained induction heads reach 0.4 to 1",
     citation=PAPER,
 )
+
+
+def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
+    copies = positive_score(COPYING_BY_WEIGHTS.info, "OV eigenvalue ratio")(known)
+    column = known.composition.heads.index(str(known.head))
+    edges: list[tuple[float, str]] = []
+    for kind in ("k", "q"):
+        p = known.composition.scores(kind).p[:, column]
+        edges += [
+            (float(value), f"{kind.upper()}-composition with {writer}")
+            for value, writer in zip(p, known.composition.heads, strict=True)
+            if value == value
+        ]
+    if not edges:
+        return Finding(False, f"no head is below it; {copies.because}")
+    # The best of many edges: chance has as many tries.
+    p, edge = min(edges)
+    p = min(1.0, p * len(edges))
+    return Finding(copies.agrees and p <= ALPHA, f"{edge}, {format_p(p)}; {copies.because}")
+
+
+KIND = Kind("induction", INDUCTION_STRIPE.info, _copies_and_reads_a_lower_head)

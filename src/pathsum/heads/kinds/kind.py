@@ -1,29 +1,38 @@
-"""What a kind of head is: a score, its ceiling, its null, and why its threshold is where it is."""
+"""What a kind of head is made of: scores with a formula and a threshold, and a check of weights.
 
-from collections.abc import Callable
+A kind is named where two sources of evidence agree: what a head does on a probe (a `DataScore`) and
+what its weights say (a `Check`, often of a `WeightScore`).
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.layer_view import LayerView
+from pathsum.circuits.composition.composition import Composition
+from pathsum.circuits.positional import OffsetProfile
+from pathsum.heads.layer_view import LayerView, RandomFrames
+from pathsum.heads.score import Score
+from pathsum.model import HeadId, Model
 from pathsum.result import Record, Table, prose_column
-
-Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "draw head"]]
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 
+REPEATS = "random tokens that training has seen, repeated, after the start token"
+RANDOM_HEADS = "heads with the same singular values, rotated at random, on the same stream"
 
-SHOWN = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
+ALPHA = 0.01
+"""One in a hundred random heads may pass a score by chance; a kind needs two that agree."""
 
 
 @dataclass(frozen=True)
 class ScoreInfo(Record, kind="head-score-info"):
-    """What a score says, in words: shown wherever its numbers are.
+    """What a score means, in words: shown wherever its numbers are.
 
-    `about` is one plain sentence: what a head with a high score does.
+    `about` is one plain sentence that says what a head with a high score does.
     """
 
     name: str
@@ -39,9 +48,15 @@ class ScoreInfo(Record, kind="head-score-info"):
     citation: str
 
     def to_table(self) -> Table:
-        """One line a field."""
-        rows = tuple((name, str(getattr(self, name))) for name in SHOWN)
+        """One row per field."""
+        shown = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
+        rows = tuple((name, str(getattr(self, name))) for name in shown)
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
+
+
+Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
+MeasureWeights: TypeAlias = Callable[[Model, RandomFrames], Mapping[HeadId, Score]]
+"""Scores every head of a model from its weights, against heads in random frames."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +67,12 @@ class DataScore:
     measure: Measure
 
 
-REPEATS = "random tokens that training has seen, repeated, after the start token"
-RANDOM_HEADS = "heads of the same singular values, rotated at random, on the same stream"
+@dataclass(frozen=True)
+class WeightScore:
+    """A score that is computed from weights alone."""
+
+    info: ScoreInfo
+    measure: MeasureWeights
 
 
 def data_score(
@@ -68,7 +87,7 @@ def data_score(
     citation: str,
     ceiling: float = 1.0,
 ) -> DataScore:
-    """A score on repeated random tokens against heads drawn at random."""
+    """A score on repeated random tokens, compared with random heads."""
     info = ScoreInfo(
         name=name,
         title=title,
@@ -83,3 +102,83 @@ def data_score(
         citation=citation,
     )
     return DataScore(info, measure)
+
+
+def weight_info(
+    *, name: str, title: str, about: str, formula: str, null: str, reason: str
+) -> ScoreInfo:
+    """A score from weights whose null is symmetric around 0, which is its threshold."""
+    return ScoreInfo(
+        name=name,
+        title=title,
+        about=about,
+        evidence="weights",
+        formula=formula,
+        probe="none: weights alone",
+        ceiling=1.0,
+        null=null,
+        threshold=0.0,
+        reason=reason,
+        citation=PAPER,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEvidence:
+    """Everything known about one head when its kind is decided."""
+
+    head: HeadId
+    scores: Mapping[str, Score]
+    profile: OffsetProfile | None
+    composition: Composition
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether the weights agree with a kind, and why."""
+
+    agrees: bool
+    because: str
+
+
+Check: TypeAlias = Callable[[HeadEvidence], Finding]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of head: the score from data that suggests it, and the check of its weights.
+
+    The score must reach its threshold and `times_chance` times what chance gives. That is above 1
+    where data and weights depend on the same matrix, so that their agreement is weaker evidence.
+    """
+
+    name: str
+    score: ScoreInfo
+    check: Check
+    times_chance: float = 1.0
+
+
+NO_POSITIONS = Finding(False, "its weights have no position part to attend by")
+
+
+def position_peak(offset: int) -> Check:
+    """The position part of the head's QK is largest at this offset."""
+
+    def check(known: HeadEvidence) -> Finding:
+        if known.profile is None:
+            return NO_POSITIONS
+        peak = known.profile.peak
+        return Finding(peak == offset, f"its position part peaks at offset {peak}")
+
+    return check
+
+
+def positive_score(info: ScoreInfo, description: str) -> Check:
+    """A score from weights is positive and chance does not explain it."""
+
+    def check(known: HeadEvidence) -> Finding:
+        score = known.scores[info.name]
+        agrees = score.value > 0 and score.passes(0.0, ALPHA)
+        return Finding(agrees, f"{description} {score.value:+.2f}, {score.p_text}")
+
+    return check

@@ -1,23 +1,35 @@
-"""Local-window heads: attend to the last few tokens, whatever they are."""
+"""Local-window heads attend to the last few tokens, whatever they are.
+
+Score: mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5, on repeated random tokens. Threshold 0.7: most of
+the attention, spread over more than one position (a previous-token head is named first). The
+weights agree if the position part alone gives at least half of the attention to the same window.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER, data_score
+from pathsum.heads.kinds.kind import (
+    NO_POSITIONS,
+    PAPER,
+    Finding,
+    HeadEvidence,
+    Kind,
+    data_score,
+)
 from pathsum.heads.layer_view import LayerView
 
 WINDOW = 5
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
-    """Attention to the five positions before, from positions that have as many and more."""
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """Attention to the five positions before, from positions that have more than five."""
     pattern = view.pattern[:, :, WINDOW + 1 :]
-    back = pattern.new_zeros(pattern.shape[-2:])
-    for offset in range(1, WINDOW + 1):
-        back.diagonal(WINDOW + 1 - offset).fill_(1.0)
     if pattern.shape[-2] == 0:
         return pattern.new_zeros(pattern.shape[:2])
-    return (pattern * back).sum(-1).mean(-1)
+    window = pattern.new_zeros(pattern.shape[-2:])
+    for offset in range(1, WINDOW + 1):
+        window.diagonal(WINDOW + 1 - offset).fill_(1.0)
+    return (pattern * window).sum(-1).mean(-1)
 
 
 LOCAL_WINDOW = data_score(
@@ -27,6 +39,17 @@ LOCAL_WINDOW = data_score(
     about="How much the head attends to the five tokens just before, whatever they are.",
     formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
     threshold=0.7,
-    reason="most of the attention, and more than one place, or it is a previous-token head",
+    reason="most of the attention, over more than one position, or it is a previous-token head",
     citation=PAPER + " (erratum: heads that attend to the last several tokens)",
 )
+
+
+def _position_window(known: HeadEvidence) -> Finding:
+    profile = known.profile
+    if profile is None or profile.attention is None:
+        return NO_POSITIONS
+    share = float(profile.attention[1 : WINDOW + 1].sum())
+    return Finding(share >= 0.5, f"by position alone it gives {share:.2f} to the last {WINDOW}")
+
+
+KIND = Kind("local window", LOCAL_WINDOW.info, _position_window)

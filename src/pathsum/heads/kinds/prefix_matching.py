@@ -1,4 +1,9 @@
-"""Prefix matching: the attention that goes to whatever followed earlier copies of this token."""
+"""Prefix matching: attention to whatever followed earlier copies of the current token.
+
+Score: mean over queries i in later repeats of Σ A[i, j+1], over j < i with the token of i, on
+repeated random tokens. Threshold 0.3: far above what random heads give, while the 2022 paper's
+heads reach 0.94. It supports induction and names no kind of its own.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -7,10 +12,10 @@ from pathsum.heads.kinds.kind import PAPER_2022, data_score
 from pathsum.heads.layer_view import LayerView
 
 
-def measure(view: LayerView) -> Float[Tensor, "draw head"]:
-    """For each query of a later repeat the sum over all such places, averaged over queries.
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """For each query in a later repeat the sum over all such positions, averaged over queries.
 
-    The sum, not the mean over entries: with n repeats a query has up to n − 1 such places, and a
+    The sum, not the mean over entries: with n repeats a query has up to n − 1 such positions, and a
     mean over entries could not exceed 0.5 on four repeats for a head that does nothing else.
     """
     tokens, repeated = view.probe.tokens, view.probe.first + view.probe.length

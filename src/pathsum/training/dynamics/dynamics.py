@@ -9,10 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.heads.induction import first_look
+from pathsum.heads.induction import attention_scores
+from pathsum.heads.kinds.kind import ALPHA
 from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
-from pathsum.heads.probe import DRAWS, repeats_probe
-from pathsum.heads.verdicts import ALPHA
+from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
+from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
 from pathsum.model.transformer import check_tokens
 from pathsum.result import Progress, silent
@@ -39,7 +40,7 @@ def dynamics(
     *,
     tokens: Int[Tensor, "sequence pos"] | None = None,
     sequences: int = SEQUENCES,
-    draws: int = DRAWS,
+    probe_sequences: int = PROBE_SEQUENCES,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Dynamics:
@@ -57,9 +58,10 @@ def dynamics(
     explain at the end. A run of one layer has none, and `why_none` says so.
     """
     folder = run_folder(run)
-    if sequences < 2 or draws < 2:
+    if sequences < 2 or probe_sequences < 2:
         raise InputError(
-            f"sequences={sequences} and draws={draws}: an error needs at least two of each"
+            f"sequences={sequences} and probe_sequences={probe_sequences}: a standard error needs "
+            "at least two of each"
         )
     snapshots = read_snapshots(folder)
     if not snapshots:
@@ -72,7 +74,7 @@ def dynamics(
         tokens = held_out_tokens(folder, sequences, progress)
     tokens = check_tokens(last.config, tokens)
     places = Places.of(tokens.shape[1])
-    probe = repeats_probe(last, draws, seed)
+    probe = repeats_probe(last, probe_sequences, seed)
     looks: list[SnapshotMetrics] = []
     for number, snapshot in enumerate(snapshots):
         progress(number, len(snapshots), f"step {snapshot.step}")
@@ -142,7 +144,9 @@ def _why_none(last: Model, probe: RepeatedTokens, whom: Followed | None, seed: i
     """Why the last snapshot has no induction head, or nothing if it has one."""
     if whom is None:
         return "the model has no layers, so no position knows of another"
-    score = first_look(last.trace(probe.tokens), probe, seed)[0][whom.prefix][1]
+    score = attention_scores(last.trace(probe.tokens), probe, seed=seed)[
+        whom.prefix
+    ].prefix_matching
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""

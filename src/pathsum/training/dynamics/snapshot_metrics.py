@@ -15,16 +15,15 @@ from pathsum.heads.kinds.kind import Measure
 from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
 from pathsum.heads.kinds.previous_token import measure as previous_token
 from pathsum.heads.layer_view import LayerView, layer_views
-from pathsum.heads.repeat_loss import copy_losses
+from pathsum.heads.probe import copy_losses
 from pathsum.model import Model
-from pathsum.paths import Estimate
+from pathsum.model.losses import run_losses
+from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
-from pathsum.training.monitor import token_losses
 
 # The in-context-learning score is a mean over so many tokens at each of its two places.
 WINDOW = 16
-TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def measure_snapshot(
     model: Model, tokens: Tokens, probe: RepeatedTokens, places: Places
 ) -> SnapshotMetrics:
     """Look at a model with the scores of `heads` and the composition of `circuits`."""
-    losses = held_out_losses(model, tokens)
+    losses = run_losses(model, tokens)
     trace = model.trace(probe.tokens)
     first, second = copy_losses(trace, probe)
     views = list(layer_views(trace, probe))
@@ -94,12 +93,6 @@ def measure_snapshot(
         k_excess=none if composed is None else composed.excess.cpu(),
         k_z=none if composed is None else composed.z.cpu(),
     )
-
-
-def held_out_losses(model: Model, tokens: Tokens) -> Float[Tensor, "sequence next"]:
-    """The loss of every token after the first."""
-    parts = tokens.to(model.weights.device).split(TOGETHER)
-    return torch.cat([token_losses(model(part), part) for part in parts]).cpu()
 
 
 def _every_head(

@@ -11,8 +11,11 @@ from pathsum.circuits.matching_null import embedding_product
 from pathsum.cli.main import main
 from pathsum.errors import InputError
 from pathsum.explorer import Explorer
-from pathsum.heads.kinds.through_previous import MATCHING_THROUGH_PREVIOUS, through_previous
-from pathsum.heads.verdicts import CLAIMS
+from pathsum.heads.kinds import KINDS
+from pathsum.heads.kinds.matching_through_previous import (
+    MATCHING_THROUGH_PREVIOUS,
+    through_previous,
+)
 from pathsum.model import HeadId
 from pathsum.model.symmetries import scrambled
 
@@ -21,7 +24,7 @@ CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ct
 
 
 def test_an_induction_head_sits_in_the_positive_corner() -> None:
-    found = ps.atlas(ps.construct.induction(n_ctx=40), draws=2)
+    found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
     score = found["L1H0"].scores[NAME]
     assert score.value > 0.99 and score.p <= 0.01 and score.through == "L0H0"
     assert found["L1H0"].scores["copying_weights"].value > 0.9
@@ -34,7 +37,7 @@ def test_an_induction_head_sits_in_the_positive_corner() -> None:
 
 
 def test_the_bundled_two_layer_models_induction_head_matches() -> None:
-    found = ps.atlas(ps.load("two-layer"), draws=4)
+    found = ps.atlas(ps.load("two-layer"), sequences=4)
     previous = {str(entry.head) for entry in found if "previous token" in entry.kinds}
     heads = [entry for entry in found if "induction" in entry.kinds]
     assert heads
@@ -54,7 +57,7 @@ def test_where_there_is_none_it_says_why(changes: dict[str, object], why: str) -
     model = ps.random_model(CONFIG.replace(**changes))
     assert why in through_previous(model, {}).absent
     if "score_cap" not in changes:
-        found = ps.atlas(model, draws=2)
+        found = ps.atlas(model, sequences=2)
         assert why in found.absent[NAME] and why in found.note
         assert found.values(NAME) == {} and all(NAME not in entry.scores for entry in found)
 
@@ -67,7 +70,7 @@ def test_only_heads_above_one_have_it_and_each_reads_the_best_below() -> None:
         **{f"L2H{head}": "L1H2" for head in range(3)},
         **{f"L3H{head}": "L2H0" for head in range(3)},
     }
-    assert "no head lies above" in through_previous(model, {HeadId(3, 0): 0.9}).absent
+    assert "no head is above" in through_previous(model, {HeadId(3, 0): 0.9}).absent
 
 
 def test_it_names_no_head() -> None:
@@ -77,7 +80,7 @@ def test_it_names_no_head() -> None:
         found = through_previous(model, {HeadId(0, 0): 0.9}, seed)
         assert len(found.scores) == 3
         assert all(-1 <= score.value <= 1 and 0 < score.p <= 1 for score in found.scores.values())
-    assert NAME not in {claim.score for claim in CLAIMS}
+    assert NAME not in {kind.score.name for kind in KINDS}
 
 
 def test_p_is_fair_on_random_models() -> None:
@@ -121,8 +124,8 @@ def test_pages_show_it_where_it_exists() -> None:
 
 
 def test_the_command_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["atlas", "hand-built-induction", "--draws", "2"]) == 0
+    assert main(["atlas", "hand-built-induction", "--sequences", "2"]) == 0
     assert "Matching is read through L0H0" in " ".join(capsys.readouterr().out.split())
-    assert main(["atlas", "hand-built-induction", "--draws", "2", "--json"]) == 0
+    assert main(["atlas", "hand-built-induction", "--sequences", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["heads"][2]["scores"][NAME]
     assert told["through"] == "L0H0" and told["value"] > 0.99

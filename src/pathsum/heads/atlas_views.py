@@ -1,22 +1,44 @@
-"""The atlas as a heat map for a page: one row a head, one column a score, all of it inline."""
+"""Views of the atlas: a heat map for the terminal and a table of heat for a page."""
 
 import html
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pathsum.heads.verdicts import ALPHA
+from rich.text import Text
+
+from pathsum.heads.kinds.kind import ALPHA
+from pathsum.model import HeadId
 
 if TYPE_CHECKING:
     from pathsum.heads.atlas import Atlas, HeadEntry
     from pathsum.heads.kinds.kind import ScoreInfo
     from pathsum.heads.score import Score
 
+SHADES = " ░▒▓█"
+
+
+def heat_map(title: str, values: Mapping[HeadId, float], ceiling: float = 1.0) -> Text:
+    """One shade per head from 0 to the ceiling, layers as rows; negative values are blank."""
+    layers = sorted({head.layer for head in values})
+    n_heads = 1 + max(head.head for head in values)
+    lines = [title, "     " + "".join(f"{head:<3}" for head in range(n_heads))]
+    for layer in layers:
+        cells = [_shade(values[HeadId(layer, head)] / ceiling) for head in range(n_heads)]
+        lines.append(f"L{layer:<3} " + "".join(f"{cell} " for cell in cells))
+    return Text("\n".join(lines))
+
+
+def _shade(share: float) -> str:
+    level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(SHADES) - 1))
+    return SHADES[level] * 2
+
 
 def atlas_html(found: "Atlas") -> str:
-    """A table whose cells are shaded by value; what chance explains is gray.
+    """A table whose cells are shaded by value, gray where chance explains the value.
 
-    Hovering a cell tells value, error, chance and p; a heading tells the score's formula, a kind
-    its evidence. Every string is escaped and nothing is loaded from anywhere.
+    Hovering shows a cell's value, error, chance and p, a heading's formula and a kind's evidence.
+    Every string is escaped and nothing is loaded from anywhere.
     """
     shown = [
         info for info in found.infos if any(info.name in entry.scores for entry in found.heads)
@@ -47,15 +69,16 @@ def _row(entry: "HeadEntry", shown: "list[ScoreInfo]") -> str:
 
 
 def _cell(score: "Score | None", info: "ScoreInfo") -> str:
-    """Orange as far as the value goes towards its ceiling, gray where chance explains it."""
+    """Orange in proportion to the value, gray where chance explains it, a star where it passes."""
     if score is None or math.isnan(score.value):
         return '<td style="text-align:center">–</td>'
     ceiling = info.ceiling if math.isfinite(info.ceiling) else 1.0
     share = max(0.0, min(1.0, score.value / ceiling))
-    color = "224,138,30" if score.p <= ALPHA else "128,128,128"
-    # A star beside the number, so that color is not all that tells.
-    value = f"{round(score.value, 2) + 0.0:.2f}"  # what rounds to zero has no sign
-    star = "*" if score.p <= ALPHA and score.value >= info.threshold else ""
+    beyond_chance = score.p is not None and score.p <= ALPHA
+    color = "224,138,30" if beyond_chance else "128,128,128"
+    value = f"{round(score.value, 2) + 0.0:.2f}"  # a value that rounds to zero has no sign
+    # The star says the same as the color, for readers who cannot tell the colors apart.
+    star = "*" if score.passes(info.threshold, ALPHA) else ""
     return (
         f'<td title="{html.escape(f"{info.title}: {score}")}" style="text-align:right;'
         f'padding:2px 4px;background:rgba({color},{share:.2f})">{value}{star}</td>'

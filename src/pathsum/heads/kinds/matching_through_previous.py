@@ -1,7 +1,14 @@
-"""Matching through a previous-token head: the vertical axis of the paper's induction scatter."""
+"""Matching through a previous-token head: the vertical axis of the paper's induction scatter.
+
+Score: Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, with the OV of the best previous-token
+head below and keys centered over tokens. Threshold 0: any excess of positive eigenvalues that
+chance does not explain means that a token attends to where the token before is the same. Weights
+alone; the probe only decides which head is the previous-token head. It supports induction and names
+no kind.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +29,7 @@ MATCHING_THROUGH_PREVIOUS = ScoreInfo(
     evidence="weights",
     formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token head's "
     "below, keys centered over tokens",
-    probe="none: weights alone; the probe only tells which head is the previous-token head",
+    probe="none: weights alone; the probe only decides which head is the previous-token head",
     ceiling=1.0,
     null="W_Q, W_K, W_V and W_O of both heads drawn at random between this model's own embeddings",
     threshold=0.0,
@@ -45,17 +52,17 @@ def through_previous(
 ) -> ThroughPrevious:
     """How every head matches tokens through the best previous-token head below it.
 
-    `previous` are the previous-token heads with their scores; the best below a layer is the one
-    with the largest. Layers with none below have no such score. Costs one product of embeddings and
-    one null for each layer that such a head is in, whatever the number of heads.
+    `previous` maps previous-token heads to their scores; the best below a layer is the one with the
+    largest. Layers with none below have no such score. Costs one product of embeddings and one null
+    per layer that contains such a head, whatever the number of heads.
     """
     config = model.config
     if config.score_cap is not None:
-        return ThroughPrevious({}, "attention scores are soft-capped, so QK is no matrix")
+        return ThroughPrevious({}, "attention scores are soft-capped, so QK is not a matrix")
     if config.n_layers == 1:
         return ThroughPrevious({}, "one layer of heads has no layer below it to read")
     if not previous:
-        return ThroughPrevious({}, "no head is a previous-token head, so none can be read")
+        return ThroughPrevious({}, "no head is a previous-token head, so there is none to read")
     products: dict[bool, Float[Tensor, "d d"]] = {}
     nulls: dict[bool, Float[Tensor, " drawn"]] = {}
     found: dict[HeadId, Score] = {}
@@ -64,15 +71,15 @@ def through_previous(
         if not below:
             continue
         writer = max(below, key=lambda head: below[head])
-        # Layer 0 meets normalized embeddings, all deeper ones the same plain ones.
+        # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
         first = writer.layer == 0
         if first not in products:
             products[first] = embedding_product(model, writer.layer)
             nulls[first] = null_ratios(products[first], config.d_head, order=2, seed=seed)
         readers = [HeadId(layer, head) for head in range(config.n_heads)]
         values = positivity(matching_spectra(model, readers, writer, products[first]))
-        for reader, score in zip(readers, against_null(values[None], nulls[first]), strict=True):
-            found[reader] = replace(score, stderr=0.0, through=str(writer))
+        scores = against_null(values[None], nulls[first], through=str(writer))
+        found |= dict(zip(readers, scores, strict=True))
     if not found:
-        return ThroughPrevious({}, "no head lies above a previous-token head")
+        return ThroughPrevious({}, "no head is above a previous-token head")
     return ThroughPrevious(found)

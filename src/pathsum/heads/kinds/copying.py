@@ -1,0 +1,83 @@
+"""Copying heads raise the logit of the token that they attend to.
+
+Score from data: for each token of the probe's first copy, attended alone, the share of the raised
+logits that lands on that token, ReLU(own logit) / Σ ReLU(logits) among the probe's tokens, with the
+vocabulary's mean removed. Threshold 0.1 and twice what random heads give, because chance is one
+over the number of tokens, 0.04 for 25. Score from weights: Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U;
+the weights agree if it is positive beyond chance. Both depend on OV, hence the higher bar on data.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.circuits.copying import copying_ratios
+from pathsum.heads.kinds.kind import (
+    PAPER_2022,
+    Kind,
+    WeightScore,
+    data_score,
+    positive_score,
+    weight_info,
+)
+from pathsum.heads.layer_view import LayerView, RandomFrames
+from pathsum.heads.score import Score
+from pathsum.model import HeadId, Model
+
+
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """The share of raised logits, among the probe's own tokens, that is the attended token's."""
+    first, length = view.probe.first, view.probe.length
+    block = slice(first, first + length)
+    shares: list[Tensor] = []
+    for sequence, tokens in enumerate(view.probe.tokens[:, block]):
+        value = torch.einsum("pd,hdk->hpk", view.read[sequence, block], view.W_V)
+        raised = (value @ (view.W_O @ view.W_U[:, tokens])).clamp_min(0)
+        own = raised.diagonal(dim1=-2, dim2=-1)
+        shares.append((own / raised.sum(-1).clamp_min(1e-30)).mean(-1))
+    return torch.stack(shares)
+
+
+COPYING_BY_DATA = data_score(
+    measure,
+    name="copying",
+    title="copying (data)",
+    about="When the head attends to a token, how much of what it raises is that very token.",
+    formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
+    threshold=0.1,
+    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
+    "and twice what random heads give",
+    citation=PAPER_2022,
+)
+
+
+def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
+    """Eigenvalue positivity of every head's full OV; its null keeps the embeddings instead."""
+    found = copying_ratios(model, seed=frames.seed)
+    return {
+        head.id: Score(ratio.ratio)
+        if math.isnan(ratio.ratio)
+        else Score(ratio.ratio, null=0.0, p=ratio.p, draws=found.draws)
+        for ratio, head in zip(found.heads, model.heads, strict=True)
+    }
+
+
+COPYING_BY_WEIGHTS = WeightScore(
+    weight_info(
+        name="copying_weights",
+        title="copying (weights)",
+        about="Whether attending to a token raises that same token, for all tokens at once.",
+        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
+        null="W_V and W_O drawn at random between this model's own embeddings",
+        reason="any excess of positive eigenvalues that chance does not explain",
+    ),
+    measure_weights,
+)
+KIND = Kind(
+    "copying",
+    COPYING_BY_DATA.info,
+    positive_score(COPYING_BY_WEIGHTS.info, "OV eigenvalue ratio"),
+    times_chance=2.0,
+)
