@@ -3,8 +3,9 @@
 Score from data: for each token of the probe's first copy, attended alone, the share of the raised
 logits that lands on that token, ReLU(own logit) / Σ ReLU(logits) among the probe's tokens, with the
 vocabulary's mean removed. Threshold 0.1 and twice what random heads give, because chance is one
-over the number of tokens, 0.04 for 25. Score from weights: Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U;
-the weights agree if it is positive beyond chance. Both depend on OV, hence the higher bar on data.
+over the number of tokens, 0.04 for 25. Score from weights: Σλ / Σ|λ|, λ the eigenvalues of
+W_E OV W_U; the weights agree if it is positive beyond chance. Both depend on OV, hence the higher
+bar on data.
 """
 
 import math

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.spectrum import eigenvalues_of_many, positivity
+from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra.spectrum import positivity
 from pathsum.heads.kinds.kind import (
     PAPER,
     Kind,
@@ -56,8 +57,8 @@ def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
         W_V = torch.stack([head.W_V for head in heads])
         W_O = torch.stack([head.W_O for head in heads])
         drawn = torch.arange(frames.count) % len(heads)
-        values = -positivity(eigenvalues_of_many(W_O @ W_V))
-        null = -positivity(eigenvalues_of_many(W_O[drawn] @ rotated(W_V, drawn, frames.value)))
+        values = -positivity(eigvals(W_O @ W_V))
+        null = -positivity(eigvals(W_O[drawn] @ rotated(W_V, drawn, frames.value)))
         scores = against_null(values[None], null)
         found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
     return found

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.spectrum import eigenvalues_of_many, positivity
+from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.heads.kinds.kind import Kind, WeightScore, data_score, positive_score, weight_info
 from pathsum.heads.layer_view import LayerView, RandomFrames, root
@@ -80,8 +81,8 @@ def _match(heads: Sequence[Head], gram: _TokenGram, frames: RandomFrames) -> lis
     if heads[0].model.config.positions == "rotary":
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
     drawn = torch.arange(frames.count) % len(heads)
-    values = positivity(eigenvalues_of_many(W_K.mT @ gram.whole @ W_Q))
-    null = eigenvalues_of_many(root(W_K)[drawn].mT @ gram.framed @ root(W_Q)[drawn])
+    values = positivity(eigvals(W_K.mT @ gram.whole @ W_Q))
+    null = eigvals(root(W_K)[drawn].mT @ gram.framed @ root(W_Q)[drawn])
     return against_null(values[None], positivity(null))
 
 
