@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.measurement import Measurement
 from pathsum.algebra import Factored
-from pathsum.circuits import copying_ratios, token_ov
+from pathsum.circuits import copying, token_ov
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.model import Config, Model, random_model
@@ -64,7 +64,7 @@ def spectra(model: Model) -> list[Measurement]:
     seconds = best(ours, 5)
     theirs = peer_seconds()
     told = "transformer-lens" if theirs is not None else "transformer-lens (environment missing)"
-    null = best(lambda: copying_ratios(model), 1)
+    null = best(lambda: copying(model, measures="eigenvalues"), 1)
     return [
         Measurement("eigenvalues of 144 full OV", seconds, "s", told, theirs),
         Measurement("the same with the copying null, 400 draws", null, "s", "without it", seconds),

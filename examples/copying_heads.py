@@ -6,12 +6,11 @@ resemble each other make some copying by themselves.
 """
 
 import pathsum as ps
-from pathsum.circuits import copying_ratios
 
 
 def main() -> None:
-    """One line a head."""
-    found = copying_ratios(ps.load("one-layer"), draws=2000)
+    """One line per head."""
+    found = ps.copying(ps.load("one-layer"), measures="eigenvalues", draws=2000)
     print(found)
     copies = sum(each.p < 0.001 for each in found.heads)
     print(f"{copies} of {len(found.heads)} heads copy (p < 0.001)")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import composition, copying_ratios
+from pathsum.circuits import composition, copying
 from pathsum.heads import atlas
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import Model
@@ -149,7 +149,7 @@ def of_heads(model: Model) -> dict[str, Any]:
             "score": Measured(score.value, 1.96 * score.stderr_or_nan),
             "chance": score.null,
         }
-    ratios = copying_ratios(model, draws=NULL_DRAWS).heads
+    ratios = copying(model, measures="eigenvalues", draws=NULL_DRAWS).heads
     best["copying_heads"] = sum(head.ratio > 0 and head.p < 0.001 for head in ratios)
     best["heads"] = len(ratios)
     if model.config.n_layers > 1:

@@ -5,7 +5,7 @@ The map, in reading order:
     what is studied      Config Model Head Trace Path Weights
     where models come    load random_model from_tensors construct
     the algebra          Factored
-    from weights alone   bigram skip_trigrams composition bandwidth
+    from weights alone   bigram copying skip_trigrams composition bandwidth align_heads
     who does what        atlas induction
     on a run             term_importance ablate replace
     training             Corpus train dynamics
@@ -29,7 +29,14 @@ from pathsum._version import __version__
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
-    from pathsum.circuits import bandwidth, bigram, composition, skip_trigrams
+    from pathsum.circuits import (
+        align_heads,
+        bandwidth,
+        bigram,
+        composition,
+        copying,
+        skip_trigrams,
+    )
     from pathsum.errors import PathsumError
     from pathsum.explorer import report
     from pathsum.heads import atlas, induction
@@ -61,11 +68,13 @@ _HOMES = {
     "Trace": "pathsum.model",
     "Weights": "pathsum.model",
     "ablate": "pathsum.paths",
+    "align_heads": "pathsum.circuits",
     "atlas": "pathsum.heads",
     "bandwidth": "pathsum.circuits",
     "bigram": "pathsum.circuits",
     "composition": "pathsum.circuits",
     "construct": "pathsum.model",
+    "copying": "pathsum.circuits",
     "dynamics": "pathsum.training",
     "explore": "pathsum.server",
     "from_tensors": "pathsum.model",
@@ -91,11 +100,13 @@ __all__ = [
     "Weights",
     "__version__",
     "ablate",
+    "align_heads",
     "atlas",
     "bandwidth",
     "bigram",
     "composition",
     "construct",
+    "copying",
     "dynamics",
     "explore",
     "from_tensors",

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits import clusters, copying, copying_ratios
+from pathsum.circuits import clusters, copying
 from pathsum.circuits.copying import null_ratios
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import HeadError, InputError, NotExactError
-from pathsum.model import Config, Model, Path, construct, from_tensors, random_model
+from pathsum.model import Config, HeadId, Model, Path, construct, from_tensors, random_model
 from pathsum.result import schema
 
 INDUCTION = construct.induction("abcdefgh", n_ctx=12)
@@ -43,7 +43,7 @@ def test_the_counter_example_inside_a_model():
     model = with_full_ov(wanted)
     assert torch.allclose(token_ov(model, "L0H0").dense(), wanted)
     found = copying(model, "L0H0").heads[0]
-    assert found.ratio.ratio == pytest.approx(1.0)
+    assert found.ratio == pytest.approx(1.0)
     assert found.positive_diagonal == pytest.approx(1 / 3)
     assert found.top_1 == pytest.approx(1 / 3)
 
@@ -51,11 +51,11 @@ def test_the_counter_example_inside_a_model():
 def test_a_head_that_copies_and_a_head_that_does_nothing():
     found = copying(INDUCTION)
     copies, nothing = found["L1H0"], found["L0H0"]
-    assert copies.ratio.ratio == pytest.approx(1.0, abs=1e-3)
-    assert copies.ratio.p == pytest.approx(1 / 401)
+    assert copies.ratio == pytest.approx(1.0, abs=1e-3)
+    assert copies.p == pytest.approx(1 / 401)
     assert (copies.positive_diagonal, copies.top_1, copies.top_5) == (1.0, 1.0, 1.0)
-    assert math.isnan(nothing.ratio.ratio)
-    assert math.isnan(nothing.ratio.p)
+    assert math.isnan(nothing.ratio)
+    assert math.isnan(nothing.p)
     assert (nothing.positive_diagonal, nothing.top_1, nothing.top_5) == (0.0, 0.0, 0.0)
 
 
@@ -63,7 +63,7 @@ def test_a_virtual_head_copies_what_it_is_built_to():
     model = construct.virtual_head({word: word for word in "abcdefgh"}, "abcdefgh", n_ctx=12)
     found = copying(model, Path("embed", ["L0H0", "L1H0"]), "L0H0").heads
     assert found[0].head == "L0H0→L1H0"
-    assert found[0].ratio.ratio == pytest.approx(1.0, abs=1e-3)
+    assert found[0].ratio == pytest.approx(1.0, abs=1e-3)
     assert found[0].top_1 == pytest.approx(8 / 9)  # all but the start token
     assert found[1].top_1 == 0.0
 
@@ -91,7 +91,7 @@ def test_the_null_keeps_the_embeddings():
 
 def test_random_heads_follow_the_null():
     model = random_model(Config(4, 16, 24, 6, 200, 8), seed=5, dtype=torch.float64)
-    found = copying_ratios(model, draws=400)
+    found = copying(model, measures="eigenvalues", draws=400)
     z = torch.tensor([head.z for head in found.heads])
     p = torch.tensor([head.p for head in found.heads])
     assert 0.7 < float(z.std()) < 1.3
@@ -103,11 +103,24 @@ def test_random_heads_follow_the_null():
 
 def test_ratios_alone_are_the_ratios():
     model = random_model(Config(2, 3, 24, 8, 40, 20, norm="layer"), seed=0, gains=True)
-    cheap, whole = copying_ratios(model), copying(model)
+    cheap, whole = copying(model, measures="eigenvalues"), copying(model)
     for a, b in zip(cheap.heads, whole.heads, strict=True):
-        assert (a.head, a.p) == (b.head, b.ratio.p)
-        assert a.ratio == pytest.approx(b.ratio.ratio, abs=1e-4)
+        assert (a.head, a.p) == (b.head, b.p)
+        assert a.ratio == pytest.approx(b.ratio, abs=1e-4)
     assert "layers above 0: direct path, scale omitted" in cheap.note
+
+
+def test_one_head_is_found_by_label_pair_or_path():
+    found = copying(INDUCTION, "L1H0", Path("embed", ["L0H0", "L1H0"]))
+    one = found["L1H0"]
+    assert one is found[1, 0] is found[HeadId(1, 0)] and one.head == "L1H0"
+    assert one.ratio > 0.99 and abs(one.null) < 0.2 and one.p < 0.01
+    virtual = found[Path("embed", ["L0H0", "L1H0"])]
+    assert virtual is found["L0H0→L1H0"] is found.heads[1]
+    with pytest.raises(HeadError, match="no result for L0H1, only for L1H0, L0H0→"):
+        found["L0H1"]
+    with pytest.raises(HeadError, match="does not name a head"):
+        found["head 3"]
 
 
 def test_clusters_are_tokens_that_raise_each_other():
@@ -135,7 +148,7 @@ def test_shares_of_a_mode_sum_to_1():
 def test_bad_input_is_told():
     model = random_model(Config(2, 3, 24, 8, 40, 20))
     with pytest.raises(InputError, match="draws=50 random heads are too few"):
-        copying_ratios(model, draws=50)
+        copying(model, draws=50)
     with pytest.raises(HeadError, match="head L5H0 does not exist"):
         copying(model, "L5H0")
     with pytest.raises(HeadError, match="is not a head nor a virtual head"):
@@ -143,7 +156,7 @@ def test_bad_input_is_told():
     with pytest.raises(HeadError, match="has no layers, so it has no heads"):
         copying(random_model(Config(0, 1, 8, 4, 10, 8)))
     with pytest.raises(NotExactError, match="copying cannot be read from the weights"):
-        copying_ratios(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)))
+        copying(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)))
     with pytest.raises(InputError, match="k=9 modes were asked for, but there are 8"):
         clusters(model, "L0H0", modes=9)
 
@@ -151,9 +164,7 @@ def test_bad_input_is_told():
 def test_records_have_schemas_and_views():
     found = copying(INDUCTION, "L1H0")
     assert schema(type(found))["properties"]["heads"]["type"] == "array"
-    assert found.to_dict()["heads"][0]["ratio"]["eigenvalues"][0] == pytest.approx(
-        [10.0, 0.0], abs=1
-    )
+    assert found.to_dict()["heads"][0]["eigenvalues"][0] == pytest.approx([10.0, 0.0], abs=1)
     assert all(len(line) <= 80 for line in found.to_table().to_text(80).splitlines())
-    assert "null" in copying_ratios(INDUCTION).to_table().to_text(80)
+    assert "null" in copying(INDUCTION, measures="eigenvalues").to_table().to_text(80)
     assert schema(type(clusters(INDUCTION, "L1H0")))["title"] == "Clusters"

@@ -7,7 +7,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.circuits.bigram.bigram import DirectPath
-from pathsum.circuits.copying import copying_ratios, layer_eigenvalues
+from pathsum.circuits.copying import copying, layer_eigenvalues
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import average_rotation, token_qk
 from pathsum.circuits.tokens.token_basis import token_product
@@ -101,7 +101,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
 @settings(max_examples=15)
 @given(models(min_layers=1, max_layers=2, max_heads=2))
 def test_the_ratio_is_the_one_of_the_dense_eigenvalues(model: Model) -> None:
-    found = copying_ratios(model, draws=200)
+    found = copying(model, measures="eigenvalues", draws=200)
     for one, head in zip(found.heads, model.heads, strict=True):
         dense = torch.linalg.eigvals(centered(head.full_ov.dense()))
         size = float(dense.abs().sum())

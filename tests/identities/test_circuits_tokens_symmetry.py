@@ -39,12 +39,12 @@ def test_copying(model: Model, seed: int) -> None:
     first = copying(model, *circuits, *paths, draws=200)
     second = copying(other, *circuits, *paths, draws=200)
     for a, b in zip(first.heads, second.heads, strict=True):
-        size = float(a.ratio.eigenvalues.abs().sum())
+        size = float(a.eigenvalues.abs().sum())
         if size < 1e-4:
             continue
-        assert agree(a.ratio.ratio, b.ratio.ratio, 1e-4)
-        assert agree(a.ratio.null_sd, b.ratio.null_sd, 1e-4)
-        assert abs(a.ratio.p - b.ratio.p) <= 2 / 201
+        assert agree(a.ratio, b.ratio, 1e-4)
+        assert agree(a.null_sd, b.null_sd, 1e-4)
+        assert abs(a.p - b.p) <= 2 / 201
         assert (a.positive_diagonal, a.top_1, a.top_5) == (b.positive_diagonal, b.top_1, b.top_5)
 
 

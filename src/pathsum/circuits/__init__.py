@@ -21,7 +21,7 @@ from pathsum.circuits.composition.edges import Edges, ScoredEdge
 from pathsum.circuits.composition.pair_components import PairComponents, pair_components
 from pathsum.circuits.composition.projection_kernel import ProjectionKernel, projection_kernel
 from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
-from pathsum.circuits.copying import Copying, CopyingRatios, copying, copying_ratios
+from pathsum.circuits.copying import Copying, HeadCopying, copying
 from pathsum.circuits.positional import OffsetProfile, Positional, positional
 from pathsum.circuits.stream.bandwidth import Bandwidth, bandwidth
 from pathsum.circuits.tokens.clusters import Clusters, Mode, clusters
@@ -49,12 +49,12 @@ __all__ = [
     "CompositionScores",
     "Continuations",
     "Copying",
-    "CopyingRatios",
     "Edges",
     "Effect",
     "Evidence",
     "HeadAlignment",
     "HeadCard",
+    "HeadCopying",
     "HeadMatch",
     "Mode",
     "OffsetProfile",
@@ -79,7 +79,6 @@ __all__ = [
     "composition",
     "continuations",
     "copying",
-    "copying_ratios",
     "effect",
     "forced_bugs",
     "head_card",

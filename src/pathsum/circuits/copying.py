@@ -1,17 +1,19 @@
-"""Copying: does attending to a token raise that same token? Eigenvalues, and what they cannot say.
+"""Copying: does attending to a token raise that same token? Eigenvalues, and the diagonal itself.
 
 The paper's summary of a head's full OV circuit is
 
     copying = Σλ / Σ|λ|      in [−1, 1], λ its eigenvalues
 
 It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, and a
-negative diagonal entry. So the diagonal itself stands beside it, and how often a token's own logit
-is the one raised most. And chance gives large ratios where embeddings share directions, so the
-ratio is compared with heads drawn at random between *this* model's embeddings.
+negative diagonal entry. So the diagonal itself is reported too, and how often a token's own logit
+is the one raised most. Chance gives large ratios where embeddings share directions, so the ratio is
+compared with heads drawn at random between *this* model's embeddings.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Complex, Float
@@ -25,6 +27,7 @@ from pathsum.circuits.tokens.token_basis import (
     as_path,
     basis_note,
     circuit_label,
+    find_circuit,
     refuse_capped_logits,
     require_heads,
     token_product,
@@ -34,7 +37,10 @@ from pathsum.model import HeadName, Model, Path
 from pathsum.model.reads import fold_read
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.options import parse_choice
 from pathsum.result.p_value import counted_p
+
+Measures: TypeAlias = Literal["all", "eigenvalues"]
 
 DRAWS = 400
 LEAST_DRAWS = 200
@@ -45,31 +51,45 @@ DRAWN_AT_ONCE = 50
 
 
 @dataclass(frozen=True, eq=False)
-class CopyingRatio(Record, kind="copying-ratio"):
-    """The eigenvalue ratio of one head, or virtual head, and what chance would give.
+class HeadCopying(Record, kind="head-copying"):
+    """How much one head, or virtual head, copies.
 
-    `z` is the ratio over the null's standard deviation (its mean is 0 by symmetry), `p` the share
-    of draws that copy at least as much, counted as (1 + draws at or above) / (1 + draws).
+    `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean and standard deviation over random heads, `z`
+    the ratio over `null_sd` (the true mean is 0 by symmetry), and `p` the share of random heads
+    that copy at least as much, counted as (1 + draws at or above) / (1 + draws). A head that writes
+    nothing to the logits has NaN for ratio, z and p.
+
+    `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
+    `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
+    the five that rise most, counted over the whole vocabulary. None where not measured.
     """
 
     head: str
     ratio: float
+    null: float
     null_sd: float
     z: float
     p: float
     eigenvalues: Complex[Tensor, " k"]
+    positive_diagonal: float | None
+    top_1: float | None
+    top_5: float | None
+    note: str
 
 
 @dataclass(frozen=True, eq=False)
-class CopyingRatios(Record, kind="copying-ratios"):
-    """The eigenvalue ratios of all heads of a model."""
+class Copying(Record, kind="copying"):
+    """Copying of several heads; `copying["L1H4"]` is that of one."""
 
-    heads: tuple[CopyingRatio, ...]
+    heads: tuple[HeadCopying, ...]
     draws: int
     note: str
 
+    def __getitem__(self, head: HeadName | Path) -> HeadCopying:
+        return find_circuit({each.head: each for each in self.heads}, head)
+
     def to_table(self) -> Table:
-        """One row a head."""
+        """One row per head."""
         columns = (
             text_column("head"),
             Column("Σλ/Σ|λ|", "+.3f"),
@@ -78,101 +98,24 @@ class CopyingRatios(Record, kind="copying-ratios"):
             counted_p(self.draws),
         )
         rows = tuple((h.head, h.ratio, h.null_sd, h.z, h.p) for h in self.heads)
-        return Table(columns, rows, title="copying by eigenvalues", note=self.note)
-
-
-@dataclass(frozen=True, eq=False)
-class HeadCopying(Record, kind="head-copying"):
-    """Everything about one head's copying.
-
-    `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
-    `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
-    the five that rise most, counted over the whole vocabulary.
-    """
-
-    head: str
-    ratio: CopyingRatio
-    positive_diagonal: float
-    top_1: float
-    top_5: float
-    note: str
-
-
-@dataclass(frozen=True, eq=False)
-class Copying(Record, kind="copying"):
-    """Copying of several heads."""
-
-    heads: tuple[HeadCopying, ...]
-    draws: int
-    note: str
-
-    def __getitem__(self, label: str) -> HeadCopying:
-        return next(head for head in self.heads if head.head == label)
-
-    def to_table(self) -> Table:
-        """One row a head."""
-        columns = (
-            text_column("head"),
-            Column("Σλ/Σ|λ|", "+.3f"),
-            Column("null sd"),
-            Column("z", "+.2f"),
-            counted_p(self.draws),
-            Column("own > 0", ".1%"),
-            Column("top 1", ".1%"),
-            Column("top 5", ".1%"),
-        )
+        if all(head.top_1 is None for head in self.heads):
+            return Table(columns, rows, title="copying by eigenvalues", note=self.note)
+        columns += (Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%"))
         rows = tuple(
-            (
-                *(h.head, h.ratio.ratio, h.ratio.null_sd, h.ratio.z, h.ratio.p),
-                *(h.positive_diagonal, h.top_1, h.top_5),
-            )
-            for h in self.heads
+            (*row, h.positive_diagonal, h.top_1, h.top_5)
+            for row, h in zip(rows, self.heads, strict=True)
         )
-        told = (
+        legend = (
             "own > 0, top 1, top 5: tokens whose own logit rises, rises most, is of the five most"
         )
-        return Table(columns, rows, title="copying", note=joined((told, self.note)))
-
-
-@torch.no_grad()
-def copying_ratios(
-    model: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent
-) -> CopyingRatios:
-    """The eigenvalue ratio of every head's full OV, against the null, at the cost of one product.
-
-    `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`: the d × d product in the
-    middle is made once, and every head is d_head × d_head after that. Nothing is vocabulary-sized
-    for a head, so this takes seconds where the full circuits would take hours.
-
-        >>> from pathsum.model import construct
-        >>> print(copying_ratios(construct.induction()).heads[2].head)
-        L1H0
-
-    For the diagonal and the top-1 shares, which do need the whole vocabulary, see `copying`.
-    """
-    heads = require_heads(model)
-    refuse_capped_logits(model, "copying")
-    _check_draws(draws)
-    weights, config = model.weights, model.config
-    found: list[CopyingRatio] = []
-    null = product = None
-    for layer in range(config.n_layers):
-        progress(layer, config.n_layers, "eigenvalues of full OV")
-        if product is None or (layer == 1 and config.norm != "none"):
-            product = token_product(weights, layer)
-            null = null_ratios(product, config.d_head, draws=draws, seed=seed)
-        assert null is not None
-        values = layer_eigenvalues(weights, layer, product)
-        labels = [str(head) for head in heads if head.layer == layer]
-        found += [_against(null, label, own) for label, own in zip(labels, values, strict=True)]
-    progress(config.n_layers, config.n_layers, "eigenvalues of full OV")
-    return CopyingRatios(tuple(found), draws, _note(model, draws, config.n_layers > 1))
+        return Table(columns, rows, title="copying", note=joined((legend, self.note)))
 
 
 @torch.no_grad()
 def copying(
     model: Model,
-    *circuits: HeadName | Path,
+    *heads: HeadName | Path,
+    measures: Measures = "all",
     draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
@@ -184,32 +127,68 @@ def copying(
     the whole vocabulary by streaming: argmax over a sub-block of tokens overstates copying.
 
     >>> from pathsum.model import construct
-    >>> copies = copying(construct.induction(), "L1H0").heads[0]
-    >>> copies.ratio.ratio > 0.9, copies.top_1 > 0.9
-    (True, True)
+    >>> copies = copying(construct.induction())["L1H0"]
+    >>> copies.ratio > 0.9, copies.p < 0.01, copies.top_1 > 0.9
+    (True, True, True)
 
-    Costs vocabulary² × d_head multiplications a head; `copying_ratios` does without.
+    The shares of tokens cost vocabulary² × d_head multiplications per head. With
+    `measures="eigenvalues"` they are left out, and the cost is one product for the whole model:
+    `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
+    middle is made once, and every head is d_head × d_head after that.
     """
     every = require_heads(model)
     refuse_capped_logits(model, "copying")
-    _check_draws(draws)
-    paths = [as_path(model, circuit) for circuit in circuits or every]
+    measures = parse_choice(get_args(Measures), measures, "measures")
+    if draws < LEAST_DRAWS:
+        raise InputError(
+            f"draws={draws} random heads are too few for a null: p could not fall below "
+            f"{1 / (1 + max(draws, 0)):.3f}; use at least {LEAST_DRAWS}"
+        )
+    paths = [as_path(model, head) for head in heads or every]
     products: dict[bool, Tensor] = {}
+    for path in paths:
+        if _normed(model, path) not in products:
+            products[_normed(model, path)] = token_product(model.weights, path.heads[0].layer)
     nulls: dict[tuple[bool, int], Tensor] = {}
     found: list[HeadCopying] = []
-    for index, path in enumerate(paths):
+    for index, (path, values) in enumerate(
+        zip(paths, _spectra(model, paths, products), strict=True)
+    ):
         progress(index, len(paths), f"copying of {circuit_label(path)}")
-        normed = path.heads[0].layer == 0 and model.config.norm != "none"
-        if normed not in products:
-            products[normed] = token_product(model.weights, path.heads[0].layer)
+        normed = _normed(model, path)
         if (normed, path.order) not in nulls:
             nulls[normed, path.order] = null_ratios(
                 products[normed], model.config.d_head, order=path.order, draws=draws, seed=seed
             )
-        found.append(head_copying(model, path, products[normed], nulls[normed, path.order]))
+        found.append(_measured(model, path, values, nulls[normed, path.order], measures))
     progress(len(paths), len(paths), "copying")
-    deeper = any(path.heads[-1].layer > 0 for path in paths)
-    return Copying(tuple(found), draws, _note(model, draws, deeper))
+    note = f"null: {draws} heads with Gaussian W_V, W_O between this model's W_E and W_U"
+    if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
+        note += "; layers above 0: direct path, scale omitted"
+    return Copying(tuple(found), draws, note)
+
+
+def _normed(model: Model, path: Path) -> bool:
+    """Whether a circuit reads embeddings as layer 0 normalizes them."""
+    return path.heads[0].layer == 0 and model.config.norm != "none"
+
+
+def _spectra(
+    model: Model, paths: Sequence[Path], products: dict[bool, Tensor]
+) -> list[Complex[Tensor, " k"]]:
+    """The eigenvalues of full OV of each circuit; those of a layer's heads in one batch."""
+    layers: dict[int, Tensor] = {}
+    found: list[Tensor] = []
+    for path in paths:
+        product = products[_normed(model, path)]
+        if path.order > 1:
+            found.append(_path_eigenvalues(model, path, product))
+            continue
+        head = path.heads[0]
+        if head.layer not in layers:
+            layers[head.layer] = layer_eigenvalues(model.weights, head.layer, product)
+        found.append(layers[head.layer][head.head])
+    return found
 
 
 def null_ratios(
@@ -282,53 +261,46 @@ def head_copying(
     model: Model, path: Path, product: Float[Tensor, "d d"], null: Float[Tensor, " draws"]
 ) -> HeadCopying:
     """One record of `copying`, given what all heads of a depth share (`null_ratios`)."""
-    ov = token_ov(model, path)
+    return _measured(model, path, _path_eigenvalues(model, path, product), null, "all")
+
+
+def _path_eigenvalues(
+    model: Model, path: Path, product: Float[Tensor, "d d"]
+) -> Complex[Tensor, " k"]:
     inner, write = read_and_write(model, path)
     left, right = write @ product, model.head(path.heads[0]).W_V
     right = right if inner is None else right @ inner
-    values = eigenvalues_above_noise(left @ right, left.norm() * right.norm())
-    ranks = extremes.row_ranks(ov, torch.arange(ov.shape[-1], device=ov.device))
-    own = ov.diagonal()
-    label = circuit_label(path)
+    return eigenvalues_above_noise(left @ right, left.norm() * right.norm())
+
+
+def _measured(
+    model: Model,
+    path: Path,
+    values: Complex[Tensor, " k"],
+    null: Float[Tensor, " draws"],
+    measures: Measures,
+) -> HeadCopying:
+    """A record from a circuit's eigenvalues and the ratios of random heads."""
+    ratio, sd = float(spectrum.positivity(values)), float(null.square().mean().sqrt())
+    # A head that writes nothing to the logits has no ratio, so no p either.
+    at_or_above = int((null >= ratio - TIE).sum())
+    positive_diagonal = top_1 = top_5 = None
+    if measures == "all":
+        ov = token_ov(model, path)
+        ranks = extremes.row_ranks(ov, torch.arange(ov.shape[-1], device=ov.device))
+        rises = ov.diagonal() > 0
+        positive_diagonal = float(rises.double().mean())
+        top_1, top_5 = (float(((ranks < n) & rises).double().mean()) for n in (1, 5))
     return HeadCopying(
-        head=label,
-        ratio=_against(null, label, values),
-        positive_diagonal=float((own > 0).double().mean()),
-        top_1=float(((ranks < 1) & (own > 0)).double().mean()),
-        top_5=float(((ranks < 5) & (own > 0)).double().mean()),
-        note=basis_note(model, path),
-    )
-
-
-def _against(
-    null: Float[Tensor, " draws"], label: str, values: Complex[Tensor, " k"]
-) -> CopyingRatio:
-    order = values.abs().argsort(descending=True, stable=True)
-    ratio = float(spectrum.positivity(values))
-    sd = float(null.square().mean().sqrt())
-    missing = math.isnan(
-        ratio
-    )  # a head that writes nothing to the logits neither copies nor does not
-    return CopyingRatio(
-        head=label,
+        head=circuit_label(path),
         ratio=ratio,
+        null=float(null.mean()),
         null_sd=sd,
         z=ratio / sd if sd > 0 else math.nan,
-        p=math.nan if missing else (1 + int((null >= ratio - TIE).sum())) / (1 + len(null)),
-        eigenvalues=values[order],
+        p=math.nan if math.isnan(ratio) else (1 + at_or_above) / (1 + len(null)),
+        eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
+        positive_diagonal=positive_diagonal,
+        top_1=top_1,
+        top_5=top_5,
+        note=basis_note(model, path),
     )
-
-
-def _check_draws(draws: int) -> None:
-    if draws < LEAST_DRAWS:
-        raise InputError(
-            f"draws={draws} random heads are too few to say what chance gives: p could not fall "
-            f"below {1 / (1 + max(draws, 0)):.3f}; at least {LEAST_DRAWS} would be right"
-        )
-
-
-def _note(model: Model, draws: int, deeper: bool) -> str:
-    told = f"null: {draws} heads with Gaussian W_V, W_O between this model's W_E and W_U"
-    if deeper and model.config.norm != "none":
-        told += "; layers above 0: direct path, scale omitted"
-    return told

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import refuse_capped_scores, require_heads
+from pathsum.circuits.tokens.token_basis import find_circuit, refuse_capped_scores, require_heads
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -82,8 +82,8 @@ class Positional(Record, kind="positional"):
     heads: tuple[OffsetProfile, ...]
     note: str
 
-    def __getitem__(self, label: str) -> OffsetProfile:
-        return next(head for head in self.heads if head.head == label)
+    def __getitem__(self, head: HeadName) -> OffsetProfile:
+        return find_circuit({each.head: each for each in self.heads}, head)
 
     def to_table(self) -> Table:
         """One row a head: where its profile peaks, and position beside content."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.composition.composition import Composition, composition
-from pathsum.circuits.copying import copying_ratios
+from pathsum.circuits.copying import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import HeadError
 from pathsum.heads.atlas import NULL_HEADS, NULL_SEQUENCES, check_draws
@@ -257,8 +257,7 @@ def _verify(
     writers = candidate_partners(head, composed, previous)
     edges = cut_edges(trace, probe, head, writers, composed)
     mechanism, partner = _mechanism(edges)
-    ratios = {ratio.head: ratio.ratio for ratio in copying_ratios(model).heads}
-    ov = ratios[str(head)]
+    ov = copying(model, head, measures="eigenvalues").heads[0].ratio
     qk = None if partner is None else _matching_through(model, head, partner, mechanism)
     shares = _score_shares(trace, probe, head)
     tokens, start = two_copies(probe), second_copy(probe)

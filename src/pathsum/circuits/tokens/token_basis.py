@@ -10,6 +10,9 @@ Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may de
 centered here and nowhere else.
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,12 +23,14 @@ from pathsum.model.head import token_basis_note
 from pathsum.model.reads import fold_read
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, HeadName
+from pathsum.names import ARROW, HeadId, HeadName
 
 ROWS = 16_384
 """Rows of an embedding that are copied at a time."""
 TOKENS = 4096
 """Tokens that a product over the vocabulary takes at a time: these stay in a cache."""
+
+Found = TypeVar("Found")
 
 
 def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
@@ -108,8 +113,22 @@ def as_path(model: Model, circuit: HeadName | Path) -> Path:
 
 
 def circuit_label(path: Path) -> str:
-    """`L1H4`, or `L0H7→L1H4` for a virtual head."""
-    return "→".join(map(str, path.heads))
+    """`L1H4`, a `HeadId`, or `L0H7→L1H4` for a virtual head."""
+    return path.heads[0] if path.order == 1 else ARROW.join(path.heads)
+
+
+def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
+    """What belongs to the head or virtual head that a label, a pair, a HeadId or a path names."""
+    if isinstance(name, Path):
+        label = circuit_label(name)
+    elif isinstance(name, str) and ARROW in name:
+        label = name
+    else:
+        label = HeadId.parse(name)
+    if label not in by_label:
+        listed = [*list(by_label)[:8], *(["…"] if len(by_label) > 8 else [])]
+        raise HeadError(f"there is no result for {label}, only for {', '.join(listed)}")
+    return by_label[label]
 
 
 def basis_note(model: Model, path: Path) -> str:

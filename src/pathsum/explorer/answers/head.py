@@ -64,7 +64,7 @@ def head(bench: Workbench, asked: AboutHead) -> HeadPage:
     kind = head_kind(bench, asked, name)
     chance = bench.result(asked, f"copying null {model.head(name).id.layer == 0}", _chance(name))
     copies = _copies(model, name, chance)
-    values = copies.ratio.eigenvalues
+    values = copies.eigenvalues
     profile = _profile(model, name)
     window = 0 if profile is None else len(profile.score)
     return HeadPage(
@@ -124,9 +124,8 @@ def _attention(profile: OffsetProfile | None) -> Tensor:
 
 
 def _copying_scores(found: HeadCopying) -> tuple[CopyingScore, ...]:
-    ratio = found.ratio
     return (
-        CopyingScore("Σλ / Σ|λ|", finite(ratio.ratio), 0.0, finite(ratio.p)),
+        CopyingScore("Σλ / Σ|λ|", finite(found.ratio), 0.0, finite(found.p)),
         CopyingScore("tokens whose own logit rises", found.positive_diagonal, 0.5, None),
         CopyingScore("tokens whose own logit rises most", found.top_1, None, None),
         CopyingScore("tokens whose own logit is among the five", found.top_5, None, None),

@@ -1,6 +1,6 @@
 """Claims about models of one layer."""
 
-from pathsum.circuits import copying_ratios, positional, skip_trigrams
+from pathsum.circuits import Copying, copying, positional, skip_trigrams
 from pathsum.circuits.tokens.token import common_tokens
 from pathsum.explorer.answers.terms import importance
 from pathsum.explorer.claims.claim import Measured, Statement, Subject
@@ -24,8 +24,12 @@ def _individual_heads(subject: Subject) -> Measured:
     )
 
 
+def _eigenvalue_ratios(model: Model) -> Copying:
+    return copying(model, measures="eigenvalues")
+
+
 def _copying_heads(subject: Subject) -> Measured:
-    found = subject.bench.result(subject.asked, "copying", copying_ratios)
+    found = subject.bench.result(subject.asked, "copying", _eigenvalue_ratios)
     copies = [head for head in found.heads if head.ratio > 0 and head.p <= ALPHA]
     most = max(found.heads, key=lambda head: head.ratio)
     return Measured(

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.copying import copying_ratios
+from pathsum.circuits.copying import copying
 from pathsum.heads.kinds.kind import (
     PAPER_2022,
     Kind,
@@ -56,12 +56,12 @@ COPYING_BY_DATA = data_score(
 
 def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
     """Eigenvalue positivity of every head's full OV; its null keeps the embeddings instead."""
-    found = copying_ratios(model, seed=frames.seed)
+    found = copying(model, measures="eigenvalues", seed=frames.seed)
     return {
-        head.id: Score(ratio.ratio)
-        if math.isnan(ratio.ratio)
-        else Score(ratio.ratio, null=0.0, p=ratio.p, draws=found.draws)
-        for ratio, head in zip(found.heads, model.heads, strict=True)
+        head.id: Score(one.ratio)
+        if math.isnan(one.ratio)
+        else Score(one.ratio, null=0.0, p=one.p, draws=found.draws)
+        for one, head in zip(found.heads, model.heads, strict=True)
     }
 
 
