@@ -1,20 +1,36 @@
 # Every target makes or updates the environment it needs; nothing has to be run first.
 #
-# Set-up leaves stamps in .venv. A stamp is written after the step it stands for, so a step that was
-# interrupted runs again, and it is older than the files it was made from when these change.
+# Set-up leaves stamps in the environment. A stamp is written after its step, so an interrupted step
+# runs again; a stamp older than the files its step reads makes the step run again too.
 
 PYTHON ?= python3
+# Other versions, each in an environment of its own:
+#   make test TORCH=2.8.0
+#   make test PYTHON=python3.13 TORCH=2.15.0
+TORCH ?=
+ifeq ($(TORCH),)
 VENV := .venv
+CONSTRAINTS := constraints.txt
+else
+VENV := .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+CONSTRAINTS := $(VENV)/constraints.txt
+# constraints.txt does not describe such an environment, and its tests are skipped there.
+export PATHSUM_OTHER_VERSIONS := 1
+endif
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --constraint constraints.txt
+PIP := $(PY) -m pip install --quiet --constraint $(CONSTRAINTS)
 
-# What testing needs beyond running: the tools, the notebook widget, and transformers as an oracle.
-TEST_EXTRAS := hf,notebook,test
-# A worker imports torch for itself, which costs seconds and memory: few of them, however many cores.
+# What testing needs beyond running: the tools and the notebook widget.
+TEST_EXTRAS := notebook,test
+# Each worker imports torch, which costs seconds and memory: use few, however many cores there are.
 WORKERS ?= auto
 PYTEST := $(PY) -m pytest
+PARALLEL := -n $(WORKERS) --maxprocesses 4
 # More arguments for pytest: make test ARGS='-k trace -x'
 ARGS ?=
+# What the plain pass and the passes for other processors run.
+PLAIN := tests/test_options.py tests/identities tests/paths tests/heads tests/result
+NUMERIC := tests/algebra tests/identities tests/model tests/circuits
 
 # An editable install follows the sources by itself; its metadata come from these files.
 METADATA := pyproject.toml constraints.txt src/pathsum/_version.py
@@ -25,7 +41,7 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-browser check format types web bench peers wheel clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-browser check format types web bench peers wheel clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,19 +52,31 @@ setup: $(VENV)/.for-testing ## make .venv with everything that developing needs
 demo: $(VENV)/.for-running ## run the demo
 	@$(PY) -m pathsum demo
 
-test: $(VENV)/.for-testing ## run the tests
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 4 $(ARGS)
+test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another torch)
+	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-# One process: slow tests may measure time or use all cores. Status 5 says that no test has the marker.
+# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on.
+test-plain: $(VENV)/.for-testing ## run the core tests without run-time type checks
+	@$(PYTEST) $(PARALLEL) -o addopts='--strict-markers --strict-config --import-mode=importlib' \
+	  -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
+
+# The kernels of older processors: MKL's, then torch's own.
+test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels of other processors
+	@status=0; \
+	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
+	exit $$status
+
+# One process: slow tests may measure time or use all cores. pytest exits with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
 	@$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
 
-# Drives the system's Chromium. Without one the tests are skipped by name; with
-# PATHSUM_REQUIRE_BROWSER=1 that is an error.
+# Drives the system's Chromium. Without one the tests are skipped; with PATHSUM_REQUIRE_BROWSER=1
+# that is an error.
 test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chromium
 	@$(PYTEST) -m browser tests/browser $(ARGS)
 
-# All four speak, whatever the first one says.
+# All four run, even if the first one fails.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports
 	@status=0; \
 	$(PY) -m ruff format --check . || status=1; \
@@ -57,14 +85,14 @@ check: $(VENV)/.for-testing ## check format, lint, types and the order of import
 	$(VENV)/bin/lint-imports --no-logo --cache-dir .cache/import-linter || status=1; \
 	exit $$status
 
-format: $(VENV)/.for-testing ## format the code and fix what can be fixed by itself
+format: $(VENV)/.for-testing ## format the code and apply automatic fixes
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
 
 types: $(VENV)/.for-running ## write the browser's types from the records
 	@$(PY) -m pathsum.explorer.typescript web/src/generated/answers.ts
 
-# Node is needed here and nowhere else: what it builds is committed.
+# Only this target needs Node: the build is committed.
 web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/bundle
 	@cd web && npm run --silent check && npm test --silent && npm run --silent build
 
@@ -79,16 +107,16 @@ clean: ## remove what builds, tests and tools leave behind
 	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove the environments
-	@rm -rf $(VENV) .venv-peers-*
+	@rm -rf .venv .venv-torch-* .venv-peers-*
 
 # --- the environment ------------------------------------------------------------------------------
 
-# A Python that was upgraded or removed leaves a dangling link behind: then no stamp counts.
+# A Python that was upgraded or removed leaves a dangling link behind: then the stamps do not count.
 ifneq ($(shell test -x $(PY) && echo runs),runs)
 .PHONY: $(VENV)/.made
 endif
 
-# An environment whose pip works is kept, whoever made it; a half-made one is made again.
+# An environment with a working pip is kept; an incomplete one is made again.
 $(VENV)/.made:
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v "$(PYTHON)" >/dev/null 2>&1 || { \
@@ -100,8 +128,16 @@ $(VENV)/.made:
 	fi
 	@touch $@
 
+# Pins that another version of torch may disagree with are left to pip.
+ifneq ($(TORCH),)
+$(CONSTRAINTS): constraints.txt $(VENV)/.made
+	@grep -vE '^(torch|numpy|filelock|fsspec|setuptools)==' \
+	  constraints.txt > $@
+	@echo 'torch==$(TORCH)' >> $@
+endif
+
 # hatchling comes first and from the constraints, so that the build does not fetch one of its own.
-$(VENV)/.for-running: $(VENV)/.made $(METADATA)
+$(VENV)/.for-running: $(VENV)/.made $(CONSTRAINTS) $(METADATA)
 	@echo "installing what running needs (the first time takes minutes: torch is large)" >&2
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable .
@@ -122,8 +158,8 @@ web/node_modules/.made: web/package.json web/package-lock.json
 
 # --- peers ----------------------------------------------------------------------------------------
 
-# Other libraries want other versions of what we share, so each has an environment of its own. They
-# share torch with us, or a benchmark would compare two versions of torch.
+# Other libraries need other versions of shared dependencies, so each has its own environment. torch
+# is the same in all of them, or a benchmark would compare two versions of torch.
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers-%/.made,$(wildcard benchmarks/peers/*.txt))
 
 peers: $(PEERS) ## make the environments of the libraries that benchmarks compare with

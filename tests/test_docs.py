@@ -1,4 +1,4 @@
-"""The guide runs: the Python of every page, in order, in one namespace a page."""
+"""The guide runs: the Python of every page, in order, in one namespace per page."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = page.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -19,6 +24,7 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         # Blank lines before the code, so that a traceback names the page's own line.
         lines = text[: block.start(1)].count("\n")
         exec(compile("\n" * lines + block[1], str(page), "exec"), namespace)
+    assert capsys.readouterr().err == ""
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
