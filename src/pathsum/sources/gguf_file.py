@@ -1,0 +1,173 @@
+"""A GGUF file: its metadata, and its tensors dequantized when they are read.
+
+The header is parsed here: the gguf package's own reader makes several arrays per string, which
+takes seconds for a tokenizer. Its tables of block layouts dequantize the tensors.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pathsum.errors import FileError
+from pathsum.model.store import Store
+
+_VERSIONS = (2, 3)
+_STRING, _ARRAY = 8, 9
+# GGUF's codes of value types, as struct writes them.
+_NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+    n_bytes: int
+
+
+class GgufFile(Store):
+    """Tensors by the file's own names, in float32, and the metadata as plain values."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        header = _Header(file)
+        try:
+            self.metadata: Mapping[str, Any] = header.read_metadata()
+            tensors = header.read_tensors()
+        except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
+            raise FileError(
+                f"{file} ends inside its header or holds what no GGUF file does ({error}); it may "
+                "have been cut short or damaged: download it again"
+            ) from error
+        alignment = int(self.metadata.get("general.alignment", 32))
+        self._start = -(-header.at // alignment) * alignment
+        self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
+        self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        self.dtypes = dict.fromkeys(self._tensors, torch.float32)
+        size = file.stat().st_size
+        end = max((tensor.offset + tensor.n_bytes for tensor in self._tensors.values()), default=0)
+        if end > size:
+            raise FileError(
+                f"{file} has {size:,} bytes, but its header describes tensors up to byte {end:,}; "
+                "it was cut short: download it again"
+            )
+        self._bytes = np.memmap(file, dtype=np.uint8, mode="c")
+
+    def get(self, name: str) -> Tensor:
+        """One tensor: mapped if it is stored as float32, dequantized otherwise."""
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        tensor = self._tensors[name]
+        data = self._bytes[tensor.offset : tensor.offset + tensor.n_bytes]
+        kind = GGMLQuantizationType(tensor.kind)
+        if kind is GGMLQuantizationType.F32:
+            return torch.from_numpy(data.view(np.float32)).reshape(tensor.shape)
+        if kind is GGMLQuantizationType.F16:
+            return torch.from_numpy(data.view(np.float16)).reshape(tensor.shape).float()
+        numbers = dequantize(data.reshape(*tensor.shape[:-1], -1), kind)
+        return torch.from_numpy(np.ascontiguousarray(numbers)).reshape(tensor.shape)
+
+    def _located(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        known = {member.value: member for member in GGMLQuantizationType}
+        if kind not in known:
+            raise FileError(
+                f"{self.file} stores {name} in the layout {kind}, which this version of the gguf "
+                "package does not know; update gguf, or use a file in F16 or Q8_0"
+            )
+        block, size = GGML_QUANT_SIZES[known[kind]]
+        count = prod(shape)
+        if shape[-1] % block:
+            raise FileError(
+                f"{self.file} stores {name} of shape {list(shape)} in blocks of {block}, which do "
+                "not divide it; the file is damaged: download it again"
+            )
+        return _Tensor(shape, kind, self._start + offset, count // block * size)
+
+
+class _Header:
+    """A cursor over the file's first part."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.at = file, 0
+        with file.open("rb") as opened:
+            if opened.read(4) != b"GGUF":
+                raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
+            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        self.at = 4
+        try:
+            version = self._number(4)
+            self._n_tensors, self._n_values = self._number(10), self._number(10)
+        except struct.error as error:
+            raise FileError(f"{file} ends inside its header; download it again") from error
+        if version not in _VERSIONS:
+            raise FileError(
+                f"{file} is of version {version} of GGUF, and pathsum reads versions 2 and 3 "
+                "(little-endian); convert it again with a current llama.cpp"
+            )
+
+    def read_metadata(self) -> dict[str, Any]:
+        """Every key and value, in order."""
+        return {self._string(): self._value(self._number(4)) for _ in range(self._n_values)}
+
+    def read_tensors(self) -> dict[str, tuple[tuple[int, ...], int, int]]:
+        """Shape (slowest axis first), layout and offset of each tensor."""
+        found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(self._n_tensors):
+            name = self._string()
+            if name in found:
+                raise FileError(f"{self.file} holds {name} twice; download it again")
+            sizes = [self._number(10) for _ in range(self._number(4))]
+            found[name] = (tuple(reversed(sizes)), self._number(4), self._number(10))
+        return found
+
+    def _number(self, kind: int) -> Any:
+        form = "<" + _NUMBERS[kind]
+        (value,) = struct.unpack_from(form, self._map, self.at)
+        self.at += struct.calcsize(form)
+        return value
+
+    def _string(self) -> str:
+        length = self._number(10)
+        if self.at + length > len(self._map):
+            raise IndexError(f"a string of {length} bytes at byte {self.at}")
+        text = self._map[self.at : self.at + length]
+        self.at += length
+        return text.decode("utf-8", errors="surrogateescape")
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind != _ARRAY:
+            if kind not in _NUMBERS:
+                raise IndexError(f"a value of type {kind} at byte {self.at}")
+            return self._number(kind)
+        inner, length = self._number(4), self._number(10)
+        if inner not in _NUMBERS:
+            return [self._value(inner) for _ in range(length)]
+        form = f"<{length}{_NUMBERS[inner]}"
+        values = struct.unpack_from(form, self._map, self.at)
+        self.at += struct.calcsize(form)
+        return list(values)

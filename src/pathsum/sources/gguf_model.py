@@ -1,0 +1,152 @@
+"""GGUF files as models: every architecture has the same tensor names, so one table serves all."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pathsum.errors import ConfigError, FileError, near_misses
+from pathsum.model import Model, Weights
+from pathsum.model.config import Config
+from pathsum.sources.facts import Facts
+from pathsum.sources.gguf_file import GgufFile
+from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
+from pathsum.sources.mapped_store import Layout, Stored
+
+_LAYER = {
+    "ln1_w": Stored("attn_norm.weight", "d"),
+    "ln1_b": Stored("attn_norm.bias", "d", optional=True),
+    "W_O": Stored("attn_output.weight", "d (h k) -> h k d"),
+    "b_O": Stored("attn_output.bias", "d", optional=True),
+    "ln2_w": Stored("ffn_norm.weight", "d"),
+    "ln2_b": Stored("ffn_norm.bias", "d", optional=True),
+    "W_in": Stored("ffn_up.weight", "m d -> d m"),
+    "b_in": Stored("ffn_up.bias", "m", optional=True),
+    "W_gate": Stored("ffn_gate.weight", "m d -> d m"),
+    "W_out": Stored("ffn_down.weight", "d m -> m d"),
+    "b_out": Stored("ffn_down.bias", "d", optional=True),
+    "q_norm_w": Stored("attn_q_norm.weight", "k"),
+    "k_norm_w": Stored("attn_k_norm.weight", "k"),
+}
+_SPLIT = ("h k", "g k", "g k")
+_MODEL = {
+    "W_E": Stored("token_embd.weight", "v d"),
+    "W_U": Stored("output.weight", "v d -> d v"),
+    "b_U": Stored("output.bias", "v", optional=True),
+    "W_pos": Stored("position_embd.weight", "p d"),
+    "ln_f_w": Stored("output_norm.weight", "d"),
+    "ln_f_b": Stored("output_norm.bias", "d", optional=True),
+}
+
+# What an architecture's name implies. Converters reorder Llama's queries and keys so that rotated
+# dimensions are adjacent; scores are the same, so the weights are used as they are stored.
+_RMS = {"norm": "rms", "mlp": "silu_gated", "positions": "rotary"}
+_ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
+    "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
+    "llama": {**_RMS, "rotary_pairing": "adjacent"},
+    "phi2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "rotary", "block": "parallel"},
+    "qwen2": _RMS,
+    "qwen3": {**_RMS, "qk_norm": "rms"},
+    "stablelm": {**_RMS, "norm": "layer"},
+}
+
+
+def open_gguf(file: Path, name: str | None = None) -> Model:
+    """The model and the tokenizer of a GGUF file; tensors are dequantized layer by layer."""
+    opened = GgufFile(file)
+    architecture = opened.metadata.get("general.architecture")
+    if architecture not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise FileError(
+            f"{file} is of the architecture {architecture!r}, which pathsum does not read from "
+            f"GGUF{near_misses(str(architecture), _ARCHITECTURES)} (it reads {known})"
+        )
+    config = _config(opened, architecture)
+    tokenizer = _tokenizer(opened)
+    if tokenizer is not None:
+        config = config.replace(start_token=start_token(opened.metadata))
+    layout = Layout(config, _model_table(config), _layer_table(opened, config), "blk.{}.")
+    store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
+    label = name or str(opened.metadata.get("general.name", file.stem))
+    return Model(Weights(config, store), name=label, tokenizer=tokenizer)
+
+
+def _config(opened: GgufFile, architecture: str) -> Config:
+    prefix = f"{architecture}."
+    own = {
+        key.removeprefix(prefix): value
+        for key, value in opened.metadata.items()
+        if key.startswith(prefix)
+    }
+    facts = Facts(own, f"the metadata of {opened.file}")
+    fields = dict(_ARCHITECTURES[architecture])
+    d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
+    d_head = facts.size("attention.key_length", d // heads)
+    eps = "rms_epsilon" if fields["norm"] == "rms" else "epsilon"
+    if facts.size("attention.value_length", d_head) != d_head:
+        raise ConfigError(f"{facts.where} gives keys and values different widths")
+    if fields["positions"] == "rotary":
+        _refuse_scaled_rotations(facts, opened)
+        fields["rotary_base"] = facts.number("rope.freq_base", 10_000.0)
+        fields["rotary_fraction"] = facts.size("rope.dimension_count", d_head) / d_head
+    if "use_parallel_residual" in own:
+        fields["block"] = "parallel" if facts.flag("use_parallel_residual") else "serial"
+    if architecture == "stablelm" and "blk.0.ffn_norm.weight" not in opened.shapes:
+        fields["block"] = "parallel"
+    return Config(
+        n_layers=facts.size("block_count"),
+        n_heads=heads,
+        n_kv_heads=facts.size("attention.head_count_kv", heads),
+        d_model=d,
+        d_head=d_head,
+        d_vocab=opened.shapes.get("token_embd.weight", (facts.size("vocab_size", 1),))[0],
+        n_ctx=facts.size("context_length"),
+        d_mlp=facts.size("feed_forward_length", 4 * d),
+        norm_eps=facts.number(f"attention.layer_norm_{eps}", 1e-5),
+        tied="output.weight" not in opened.shapes,
+        **fields,
+    )
+
+
+def _refuse_scaled_rotations(facts: Facts, opened: GgufFile) -> None:
+    facts.only("rope.scaling.type", "none")
+    if "rope_freqs.weight" in opened.shapes:
+        raise ConfigError(f"{opened.file} scales its rotations, which pathsum does not compute")
+
+
+def _model_table(config: Config) -> dict[str, Stored]:
+    absent = {"W_U"} if config.tied else set[str]()
+    absent |= set() if config.positions == "residual" else {"W_pos"}
+    return {name: fact for name, fact in _MODEL.items() if name not in absent}
+
+
+def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
+    table = dict(_LAYER)
+    if not config.mlp.endswith("gated"):
+        del table["W_gate"]
+    if config.qk_norm == "none":
+        del table["q_norm_w"], table["k_norm_w"]
+    if "blk.0.ffn_norm.weight" not in opened.shapes and config.block == "parallel":
+        # One norm serves heads and MLP.
+        table |= {"ln2_w": table["ln1_w"], "ln2_b": table["ln1_b"]}
+    fused = "blk.0.attn_qkv.weight" in opened.shapes
+    for part, (letter, heads) in enumerate(zip("QKV", "hgg", strict=True)):
+        stored = "attn_qkv" if fused else f"attn_{letter.lower()}"
+        split = _SPLIT if fused else ()
+        weight, bias = f"({heads} k) d -> {heads} d k", f"({heads} k) -> {heads} k"
+        table[f"W_{letter}"] = Stored(f"{stored}.weight", weight, split=split, part=part)
+        table[f"b_{letter}"] = Stored(f"{stored}.bias", bias, split=split, part=part, optional=True)
+    return table
+
+
+def _unused(config: Config) -> set[str]:
+    """Tensors that follow from the metadata."""
+    return {"rope_freqs.weight"} if config.positions == "rotary" else set()
+
+
+def _tokenizer(opened: GgufFile) -> Any:
+    try:
+        return read_tokenizer(opened.metadata)
+    except ConfigError as error:
+        warnings.warn(f"{opened.file} was loaded without its tokenizer: {error}", stacklevel=3)
+        return None

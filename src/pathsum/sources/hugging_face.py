@@ -1,0 +1,139 @@
+"""Hugging Face checkpoints: a folder, or a model in memory. transformers is not imported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import FileError, InputError
+from pathsum.model import Model, Weights
+from pathsum.model.store import MemoryStore, Store
+from pathsum.sources.checkpoint import open_tensors
+from pathsum.sources.facts import Facts
+from pathsum.sources.family import find_family, is_buffer
+from pathsum.sources.mapped_store import Layout
+from pathsum.text import Tokenizer
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+# What unembeddings are called; a tied checkpoint may hold a second copy under one of these names.
+_HEADS = ("lm_head.weight", "embed_out.weight")
+
+
+def open_hugging_face(folder: Path, name: str | None = None) -> Model:
+    """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
+    facts = Facts.read(folder / "config.json")
+    file = folder / TOKENIZER
+    tokenizer = Tokenizer.from_file(file) if file.is_file() else None
+    start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
+    layout = _describe(facts)
+    return _model(layout, open_tensors(folder), str(folder), name or folder.name, tokenizer, start)
+
+
+def from_hf(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Model:
+    """A transformers model as a pathsum model; the two share their memory.
+
+    `tokenizer` is the one of transformers, of `tokenizers` or of pathsum. The weights are those of
+    the moment: train the model further and this one changes with it.
+    """
+    config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
+    if config is None or not hasattr(config, "to_dict") or state is None:
+        raise InputError(
+            f"from_hf takes a transformers model, not a {type(model).__name__}; for a folder or a "
+            "hub id use pathsum.load"
+        )
+    where = type(model).__name__
+    facts = Facts(config.to_dict(), f"the config of {where}")
+    tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
+    ours = wrap_tokenizer(tokenizer)
+    start = None if ours is None else _leading_special(ours)
+    label = name or str(getattr(config, "name_or_path", "") or where)
+    return _model(_describe(facts), MemoryStore(tensors), where, label, ours, start)
+
+
+def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
+    """A tokenizer of pathsum, of `tokenizers`, or of transformers' fast kind, as ours."""
+    import tokenizers
+
+    if tokenizer is None or isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if isinstance(backend, tokenizers.Tokenizer):
+        return Tokenizer(backend)
+    raise InputError(
+        f"{type(tokenizer).__name__} has no tokenizer of the tokenizers library inside; pass a "
+        "fast tokenizer, or a pathsum.text.Tokenizer"
+    )
+
+
+def _describe(facts: Facts) -> Layout:
+    family = find_family(facts)
+    _refuse_quantized(facts)
+    return family.describe(facts)
+
+
+def _refuse_quantized(facts: Facts) -> None:
+    method = facts.table("quantization_config").values.get("quant_method")
+    if method is not None:
+        raise FileError(
+            f"{facts.where} says that the weights are quantized by {method!r}, a layout that "
+            "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
+        )
+
+
+def _model(
+    layout: Layout,
+    source: Store,
+    where: str,
+    name: str,
+    tokenizer: Tokenizer | None,
+    start: int | None,
+) -> Model:
+    copies = [head for head in _HEADS if layout.config.tied and head in source.shapes]
+    store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
+    for head in copies:
+        _check_tied(store.get("W_E"), source.get(head), head, where)
+    config = layout.config
+    if start is not None and start < config.d_vocab:
+        config = config.replace(start_token=start)
+    return Model(Weights(config, store), name=name, tokenizer=tokenizer)
+
+
+def _check_tied(embedding: Tensor, head: Tensor, name: str, where: str) -> None:
+    same_memory = embedding.data_ptr() == head.data_ptr()
+    if embedding.shape != head.shape or not (same_memory or torch.equal(embedding, head)):
+        raise FileError(
+            f"the config of {where} says that embedding and unembedding are tied, but {name} "
+            "differs from the embedding; set tie_word_embeddings to false if both are meant"
+        )
+
+
+def _start_token(tokenizer: Tokenizer, file: Path) -> int | None:
+    """The token that the checkpoint's own tokenizer puts before a text."""
+    if file.is_file():
+        try:
+            said = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FileError(f"{file} is not JSON ({error}); download it again") from error
+        adds = said.get("add_bos_token") if isinstance(said, dict) else None
+        if adds is False:
+            return None
+        if adds is True:
+            token = said.get("bos_token")
+            text = token.get("content") if isinstance(token, dict) else token
+            return None if text is None else tokenizer.backend.token_to_id(str(text))
+    return _leading_special(tokenizer)
+
+
+def _leading_special(tokenizer: Tokenizer) -> int | None:
+    """The token that the tokenizer's last step puts first, read from its description."""
+    step = json.loads(tokenizer.to_json()).get("post_processor") or {}
+    for one in step.get("processors", [step]):
+        first = (one.get("single") or [{}])[0]
+        if "SpecialToken" in first:
+            return one["special_tokens"][first["SpecialToken"]["id"]]["ids"][0]
+        if one.get("type") in ("RobertaProcessing", "BertProcessing"):
+            return one["cls"][1]
+    return None

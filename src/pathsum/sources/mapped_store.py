@@ -1,0 +1,206 @@
+"""A checkpoint's tensors under our names, read and rearranged when they are first used.
+
+A family says where each of our tensors is stored, as a fact:
+
+    "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
+
+Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, m d_mlp, v d_vocab,
+p n_ctx; a number stands for itself. The left side is the shape in the checkpoint, so a tensor that
+does not have it is found before anything is read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pathsum.errors import FileError, WeightsError, near_misses
+from pathsum.model.config import Config
+from pathsum.model.store import Store
+
+_SIZES: dict[str, Callable[[Config], int]] = {
+    "h": lambda config: config.n_heads,
+    "g": lambda config: config.n_kv_heads,
+    "k": lambda config: config.d_head,
+    "d": lambda config: config.d_model,
+    "m": lambda config: config.d_mlp,
+    "v": lambda config: config.d_vocab,
+    "p": lambda config: config.n_ctx,
+}
+_COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where one of our tensors is stored, and how its axes lie there.
+
+    Several of ours may share one of the checkpoint's. `split` lists the blocks that are joined
+    along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
+    them this is; interleaved ones are a number among the axes that comes first on the right side
+    ("(h 3 k) d -> 3 h d k"), and `part` is its index. `add` is added to every entry (norms that
+    store their gain minus 1). An `optional` tensor is used if the checkpoint has it.
+    """
+
+    name: str
+    axes: str
+    split: tuple[str, ...] = ()
+    part: int = 0
+    axis: int = 0
+    add: float = 0.0
+    optional: bool = False
+
+    def named(self, name: str) -> "Stored":
+        """The same fact about a tensor of another name."""
+        return replace(self, name=name)
+
+    def shape(self, config: Config) -> tuple[int, ...]:
+        """The shape that the checkpoint's tensor must have."""
+        sizes = [_size(group, config) for group in _groups(self._left)]
+        if self.split:
+            sizes[self.axis] = sum(_size(block.split(), config) for block in self.split)
+        return tuple(sizes)
+
+    def of(self, tensor: Tensor, config: Config) -> Tensor:
+        """Our tensor: a view of the checkpoint's wherever nothing is added."""
+        if self.split:
+            lengths = [_size(block.split(), config) for block in self.split]
+            start = sum(lengths[: self.part])
+            tensor = tensor.narrow(self.axis, start, lengths[self.part])
+        atoms = [atom for group in _groups(self._left) for atom in group]
+        tensor = tensor.reshape([_size([atom], config) for atom in atoms])
+        order = self._right.split()
+        tensor = tensor.permute([atoms.index(atom) for atom in order])
+        if order[0].isdigit():
+            tensor = tensor[self.part]
+        return tensor + self.add if self.add else tensor
+
+    @property
+    def _left(self) -> str:
+        return self.axes.partition("->")[0]
+
+    @property
+    def _right(self) -> str:
+        return self.axes.partition("->")[2] or self.axes
+
+
+class MappedStore(Store):
+    """Our tensors, each made from one of another store's when it is read."""
+
+    def __init__(
+        self, source: Store, stored: Mapping[str, Stored], config: Config, where: str
+    ) -> None:
+        self._source, self._stored, self._config = source, dict(stored), config
+        for name, fact in self._stored.items():
+            _check(source, name, fact, config, where)
+        self.dtypes = {name: source.dtypes[fact.name] for name, fact in self._stored.items()}
+        self.shapes = {
+            name: tuple(fact.of(_without_numbers(fact, config), config).shape)
+            for name, fact in self._stored.items()
+        }
+
+    def get(self, name: str) -> Tensor:
+        """One of our tensors."""
+        fact = self._stored[name]
+        return fact.of(self._source.get(fact.name), self._config)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A checkpoint described: its config, and where each of our tensors is stored.
+
+    Names in `layer` follow `layers`, in which {} is the layer's number. Checkpoints of the model
+    without its unembedding leave `prefix` out of every name.
+    """
+
+    config: Config
+    model: Mapping[str, Stored]
+    layer: Mapping[str, Stored]
+    layers: str
+    prefix: str = ""
+
+    def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
+        """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
+        facts = dict(self.model)
+        for layer in range(self.config.n_layers):
+            start = self.layers.format(layer)
+            facts |= {
+                f"layers.{layer}.{name}": fact.named(start + fact.name)
+                for name, fact in self.layer.items()
+            }
+        bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in source.shapes)
+        if bare:
+            facts = {
+                n: fact.named(fact.name.removeprefix(self.prefix)) for n, fact in facts.items()
+            }
+        facts = {n: f for n, f in facts.items() if not f.optional or f.name in source.shapes}
+        used = {fact.name for fact in facts.values()}
+        left = [name for name in source.shapes if name not in used and not ignore(name)]
+        mapped = MappedStore(source, facts, self.config, where)
+        if left:
+            raise FileError(self._left_over(left, where, bare=bare))
+        return mapped
+
+    def _left_over(self, left: list[str], where: str, *, bare: bool) -> str:
+        beyond = self.layers.format(self.config.n_layers)
+        beyond = beyond.removeprefix(self.prefix) if bare else beyond
+        if any(name.startswith(beyond) for name in left):
+            return (
+                f"{where} has tensors of a layer {self.config.n_layers} ({left[0]}), but its "
+                f"config says that there are {self.config.n_layers} layers; one of the two is wrong"
+            )
+        return (
+            f"{where} has {len(left)} tensors that its config gives no use for ({_some(left)}); "
+            "leaving them out could change what the model computes, so it was not loaded"
+        )
+
+
+def _groups(side: str) -> list[list[str]]:
+    """Axes of one side: "(h k) d" is [["h", "k"], ["d"]]."""
+    groups: list[list[str]] = []
+    inside = False
+    for word in side.replace("(", " ( ").replace(")", " ) ").split():
+        if word in "()":
+            inside = word == "("
+            groups += [[]] if inside else []
+        elif inside:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
+
+def _size(atoms: Iterable[str], config: Config) -> int:
+    return prod(int(atom) if atom.isdigit() else _SIZES[atom](config) for atom in atoms)
+
+
+def _without_numbers(fact: Stored, config: Config) -> Tensor:
+    return torch.empty(fact.shape(config), device="meta")
+
+
+def _check(source: Store, name: str, fact: Stored, config: Config, where: str) -> None:
+    if fact.name not in source.shapes:
+        raise FileError(
+            f"{where} has no tensor {fact.name}, from which {name} is read"
+            f"{near_misses(fact.name, source.shapes, limit=1)} "
+            f"(it has {_some(list(source.shapes))})"
+        )
+    found, needed = tuple(source.shapes[fact.name]), fact.shape(config)
+    if found != needed:
+        letters = sorted({a for group in _groups(fact.axes.partition("->")[0]) for a in group})
+        sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
+        raise WeightsError(
+            f"{fact.name} of {where} has shape {list(found)}, but its config says {list(needed)} "
+            f"({sizes}); one of the two is wrong"
+        )
+    if source.dtypes[fact.name] not in _COMPUTABLE:
+        raise FileError(
+            f"{fact.name} of {where} is stored as {source.dtypes[fact.name]}, which is a quantized "
+            "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
+        )
+
+
+def _some(names: list[str], k: int = 3) -> str:
+    more = f", … {len(names) - k} more" if len(names) > k else ""
+    return ", ".join(names[:k]) + more

@@ -1,0 +1,224 @@
+"""TransformerLens: its models in memory, and old checkpoints that were saved in its layout."""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pathsum.errors import ConfigError, FileError, InputError
+from pathsum.model import Model, Weights
+from pathsum.model.config import Config
+from pathsum.model.store import MemoryStore, Store
+from pathsum.sources.checkpoint import PickleStore, open_tensors
+from pathsum.sources.facts import Facts
+from pathsum.sources.hugging_face import TOKENIZER, from_hf, wrap_tokenizer
+from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.text import Tokenizer
+
+_POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
+_NORMS = {"LN": "layer", "LNPre": "layer", "RMS": "rms", "RMSPre": "rms", "none": "none"}
+_BUFFER = re.compile(r"\.(mask|IGNORE|rotary_sin|rotary_cos)$")
+
+# Ours → theirs. Axes are in the same order in both, so nothing is rearranged.
+_LAYER = {
+    "W_Q": Stored("attn.W_Q", "h d k"),
+    "W_K": Stored("attn.W_K", "g d k"),
+    "W_V": Stored("attn.W_V", "g d k"),
+    "W_O": Stored("attn.W_O", "h k d"),
+    "b_Q": Stored("attn.b_Q", "h k", optional=True),
+    "b_K": Stored("attn.b_K", "g k", optional=True),
+    "b_V": Stored("attn.b_V", "g k", optional=True),
+    "b_O": Stored("attn.b_O", "d", optional=True),
+    "q_norm_w": Stored("attn.q_norm.w", "k", optional=True),
+    "k_norm_w": Stored("attn.k_norm.w", "k", optional=True),
+    "ln1_w": Stored("ln1.w", "d", optional=True),
+    "ln1_b": Stored("ln1.b", "d", optional=True),
+    "ln2_w": Stored("ln2.w", "d", optional=True),
+    "ln2_b": Stored("ln2.b", "d", optional=True),
+}
+_MLP = {
+    "W_in": Stored("mlp.W_in", "d m"),
+    "b_in": Stored("mlp.b_in", "m", optional=True),
+    "W_out": Stored("mlp.W_out", "m d"),
+    "b_out": Stored("mlp.b_out", "d", optional=True),
+}
+_MODEL = {
+    "W_E": Stored("embed.W_E", "v d"),
+    "W_U": Stored("unembed.W_U", "d v"),
+    "b_U": Stored("unembed.b_U", "v", optional=True),
+    "ln_f_w": Stored("ln_final.w", "d", optional=True),
+    "ln_f_b": Stored("ln_final.b", "d", optional=True),
+}
+
+
+def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
+    """A HookedTransformer or a TransformerBridge as a pathsum model; the two share their memory.
+
+    What TransformerLens did to the weights on loading (folded norms, centered writes) is kept: the
+    logits are those of the model that is passed in.
+    """
+    cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
+    if cfg is None or state is None:
+        raise InputError(
+            f"from_transformer_lens takes a HookedTransformer or a TransformerBridge, not a "
+            f"{type(model).__name__}; for a transformers model use pathsum.from_hf"
+        )
+    theirs = getattr(model, "tokenizer", None)
+    tokenizer = wrap_tokenizer(theirs)
+    start = getattr(theirs, "bos_token_id", None)
+    start = start if tokenizer is not None and getattr(cfg, "default_prepend_bos", True) else None
+    label = name or str(getattr(cfg, "model_name", None) or type(model).__name__)
+    original = getattr(model, "original_model", None)
+    if original is not None:
+        return _from_bridge(original, tokenizer, start, label)
+    tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
+    facts = Facts(_plain(cfg), f"the cfg of {label}")
+    return _model(facts, MemoryStore(tensors), label, label, tokenizer, start)
+
+
+def is_transformer_lens(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is in TransformerLens's terms."""
+    return "model_type" not in config and {"d_model", "n_layers", "n_heads"} <= set(config)
+
+
+def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
+    """A checkpoint in TransformerLens's layout: config.json with its cfg, and a state dict."""
+    values = dict(Facts.read(folder / "config.json").values)
+    # The attention-only models of 2022 have other names for these two.
+    if "normalization" in values:
+        values["normalization_type"] = values.pop("normalization")
+    if "shortformer_pos" in values:
+        kind = "shortformer" if values.pop("shortformer_pos") else "standard"
+        values.setdefault("positional_embedding_type", kind)
+    values.setdefault("positional_embedding_type", "standard")
+    facts = Facts(values, str(folder / "config.json"))
+    file = folder / TOKENIZER
+    tokenizer = Tokenizer.from_file(file) if file.is_file() else None
+    return _model(facts, _open_state(folder), str(folder), name or folder.name, tokenizer, None)
+
+
+def _open_state(folder: Path) -> Store:
+    files = sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
+    if len(files) == 1:
+        return PickleStore(files[0])
+    if len(files) > 1:
+        final = [file for file in files if "final" in file.name]
+        if len(final) == 1:
+            return PickleStore(final[0])
+        listed = ", ".join(file.name for file in files[:4])
+        raise FileError(f"{folder} holds several state dicts ({listed}); leave the one to load")
+    return open_tensors(folder)
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    values = cfg.to_dict() if hasattr(cfg, "to_dict") else vars(cfg)
+    return {str(key): value for key, value in dict(values).items()}
+
+
+def _model(
+    facts: Facts,
+    source: Store,
+    where: str,
+    name: str,
+    tokenizer: Tokenizer | None,
+    start: int | None,
+) -> Model:
+    config = _config(facts, source).replace(start_token=start)
+    model, layer = dict(_MODEL), dict(_LAYER)
+    if config.positions in ("residual", "qk"):
+        model["W_pos"] = Stored("pos_embed.W_pos", "p d")
+    if config.n_kv_heads != config.n_heads:
+        # Shared heads are parameters of these names; W_K and W_V are copies made on access.
+        for ours in ("W_K", "W_V", "b_K", "b_V"):
+            layer[ours] = layer[ours].named(f"attn._{ours}")
+    if config.mlp != "none":
+        layer |= _MLP
+    if config.mlp.endswith("gated"):
+        layer["W_gate"] = Stored("mlp.W_gate", "d m")
+    layout = Layout(config, model, layer, layers="blocks.{}.")
+    store = layout.resolve(source, where, ignore=lambda key: _BUFFER.search(key) is not None)
+    return Model(Weights(config, store), name=name, tokenizer=tokenizer)
+
+
+def _config(facts: Facts, source: Store) -> Config:
+    for unknown in ("use_local_attn", "use_normalization_before_and_after", "final_rms"):
+        facts.only(unknown, False)
+    facts.only("attention_dir", "causal")
+    facts.only("use_NTK_by_parts_rope", False)
+    facts.only("scale_attn_by_inverse_layer_idx", False)
+    facts.only("post_embedding_ln", False)
+    if "num_experts" in facts.values:
+        raise ConfigError(f"{facts.where} has experts, which pathsum does not compute")
+    heads, d_head = facts.size("n_heads"), facts.size("d_head")
+    fields: dict[str, Any] = {
+        "positions": _translate(facts, "positional_embedding_type", _POSITIONS, "standard"),
+        "norm": _translate(facts, "normalization_type", _NORMS, "none"),
+        "norm_eps": facts.number("eps", 1e-5),
+        "score_scale": _score_scale(facts, d_head),
+        "score_cap": _cap(facts, "attn_scores_soft_cap"),
+        "logit_cap": _cap(facts, "output_logits_soft_cap"),
+        "qk_norm": "rms" if facts.flag("use_qk_norm", False) else "none",
+    }
+    if not facts.flag("attn_only", False):
+        fields["mlp"] = _activation(facts)
+        fields["d_mlp"] = facts.size("d_mlp", 4 * facts.size("d_model"))
+        fields["block"] = "parallel" if facts.flag("parallel_attn_mlp", False) else "serial"
+    if fields["positions"] == "rotary":
+        adjacent = facts.flag("rotary_adjacent_pairs", False)
+        fields["rotary_pairing"] = "adjacent" if adjacent else "halves"
+        fields["rotary_base"] = facts.number("rotary_base", 10_000.0)
+        fields["rotary_fraction"] = facts.size("rotary_dim", d_head) / d_head
+    vocabulary = source.shapes.get("embed.W_E", (1,))[0]
+    return Config(
+        n_layers=facts.size("n_layers"),
+        n_heads=heads,
+        n_kv_heads=facts.size("n_key_value_heads", heads),
+        d_model=facts.size("d_model"),
+        d_head=d_head,
+        d_vocab=facts.size("d_vocab", vocabulary),
+        n_ctx=facts.size("n_ctx"),
+        **fields,
+    )
+
+
+def _translate(facts: Facts, name: str, table: Mapping[str, str], default: str) -> str:
+    value = facts.values.get(name, default)
+    if value not in table:
+        raise ConfigError(
+            f"{facts.where} says {name}={value!r}, which pathsum does not compute; it computes "
+            f"{', '.join(table)}"
+        )
+    return table[value]
+
+
+def _activation(facts: Facts) -> str:
+    gated = facts.flag("gated_mlp", False)
+    if gated and facts.values.get("act_fn") == "silu":
+        return "silu_gated"
+    if gated:
+        raise ConfigError(
+            f"{facts.where} has a gated MLP with act_fn={facts.values.get('act_fn')!r}, and "
+            "pathsum computes 'silu'"
+        )
+    return facts.mlp("act_fn")
+
+
+def _score_scale(facts: Facts, d_head: int) -> float:
+    if not facts.flag("use_attn_scale", True):
+        return 1.0
+    scale = facts.number("attn_scale", -1.0)
+    return 1 / scale if scale > 0 else 1 / math.sqrt(d_head)
+
+
+def _cap(facts: Facts, name: str) -> float | None:
+    cap = facts.number(name, -1.0)
+    return cap if cap > 0 else None
+
+
+def _from_bridge(original: Any, tokenizer: Tokenizer | None, start: int | None, name: str) -> Model:
+    model = from_hf(original, tokenizer, name=name)
+    weights = Weights(model.config.replace(start_token=start), model.weights.store)
+    return Model(weights, name=name, tokenizer=tokenizer)

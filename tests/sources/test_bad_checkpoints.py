@@ -1,0 +1,275 @@
+"""Checkpoints that are not what they say: a clear error, and nothing half-read is used."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.sources import tiny
+
+import pathsum as ps
+from pathsum.errors import ConfigError, FileError, PathsumError, TokenError, WeightsError
+from pathsum.text import Tokenizer
+
+TOKENS = torch.tensor([[5, 9, 2, 17]])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.write("llama", folder)
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "copy")
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    tiny.write("llama", tmp_path / "shards", max_shard_size="20KB")
+    return tmp_path / "shards"
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    values = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps(values))
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    file = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    edit(tensors)
+    save_file(tensors, file)
+
+
+class TestConfig:
+    def test_an_unknown_architecture_names_those_known_and_the_closest(self, folder: Path) -> None:
+        edit_config(folder, model_type="lama")
+        with pytest.raises(FileError, match="'lama'.*did you mean 'llama'.*GPT-2.*Llama"):
+            ps.load(folder)
+
+    def test_no_architecture_at_all(self, folder: Path) -> None:
+        edit_config(folder, model_type=None)
+        with pytest.raises(FileError, match="has no model_type.*GPT-2"):
+            ps.load(folder)
+
+    def test_a_missing_size(self, folder: Path) -> None:
+        edit_config(folder, hidden_size=None)
+        with pytest.raises(ConfigError, match="has no hidden_size"):
+            ps.load(folder)
+
+    @pytest.mark.parametrize("value", [0, -3, 2.5, "24", True])
+    def test_a_size_that_is_none(self, folder: Path, value: object) -> None:
+        edit_config(folder, hidden_size=value)
+        with pytest.raises(ConfigError, match="hidden_size=.*is not a size"):
+            ps.load(folder)
+
+    def test_an_activation_that_is_not_computed(self, folder: Path) -> None:
+        edit_config(folder, hidden_act="relu2")
+        with pytest.raises(ConfigError, match="hidden_act='relu2'.*does not compute"):
+            ps.load(folder)
+
+    def test_more_layers_than_the_tensors_have(self, folder: Path) -> None:
+        edit_config(folder, num_hidden_layers=3)
+        with pytest.raises(FileError, match=r"has no tensor model\.layers\.2\..*did you mean"):
+            ps.load(folder)
+
+    def test_fewer_layers_than_the_tensors_have(self, folder: Path) -> None:
+        edit_config(folder, num_hidden_layers=1)
+        with pytest.raises(FileError, match="tensors of a layer 1 .*config says that there are 1"):
+            ps.load(folder)
+
+    def test_biases_that_the_tensors_do_not_have(self, folder: Path) -> None:
+        edit_config(folder, attention_bias=True)
+        with pytest.raises(FileError, match=r"has no tensor model.layers.0.self_attn.q_proj.bias"):
+            ps.load(folder)
+
+    def test_a_quantized_checkpoint(self, folder: Path) -> None:
+        edit_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+        with pytest.raises(FileError, match="quantized by 'gptq'.*GGUF"):
+            ps.load(folder)
+
+    def test_tied_embeddings_that_differ(self, folder: Path) -> None:
+        edit_config(folder, tie_word_embeddings=True)
+        with pytest.raises(FileError, match="are tied, but lm_head.weight differs"):
+            ps.load(folder)
+
+    def test_a_config_that_is_not_json(self, folder: Path) -> None:
+        (folder / "config.json").write_text('{"model_type": ')
+        with pytest.raises(FileError, match="config.json is not JSON"):
+            ps.load(folder)
+
+
+class TestTensors:
+    def test_a_wrong_shape(self, folder: Path) -> None:
+        def narrower(tensors: dict[str, torch.Tensor]) -> None:
+            name = "model.layers.1.self_attn.k_proj.weight"
+            tensors[name] = tensors[name][:-1].contiguous()
+
+        edit_tensors(folder, narrower)
+        message = (
+            r"layers.1.self_attn.k_proj.weight .*\[15, 24\].*\[16, 24\] \(d = 24, g = 2, k = 8"
+        )
+        with pytest.raises(WeightsError, match=message):
+            ps.load(folder)
+
+    def test_a_missing_tensor(self, folder: Path) -> None:
+        edit_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
+        with pytest.raises(FileError, match="has no tensor model.norm.weight, from which ln_f_w"):
+            ps.load(folder)
+
+    def test_a_tensor_too_many(self, folder: Path) -> None:
+        extra = {"model.layers.0.self_attn.q_norm.weight": torch.ones(8)}
+        edit_tensors(folder, lambda tensors: tensors.update(extra))
+        with pytest.raises(FileError, match="1 tensors that its config gives no use for .*q_norm"):
+            ps.load(folder)
+
+    def test_float8(self, folder: Path) -> None:
+        def eighth(tensors: dict[str, torch.Tensor]) -> None:
+            name = "model.layers.0.mlp.up_proj.weight"
+            tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+
+        edit_tensors(folder, eighth)
+        with pytest.raises(FileError, match="up_proj.weight.*float8_e4m3fn.*quantized layout"):
+            ps.load(folder)
+
+    def test_int4_in_words(self, folder: Path) -> None:
+        def packed(tensors: dict[str, torch.Tensor]) -> None:
+            name = "model.layers.0.mlp.up_proj.weight"
+            del tensors[name]
+            tensors[name.replace("weight", "qweight")] = torch.zeros(3, 40, dtype=torch.int32)
+
+        edit_tensors(folder, packed)
+        with pytest.raises(FileError, match="has no tensor .*up_proj.weight.*up_proj.qweight"):
+            ps.load(folder)
+
+    def test_a_truncated_file(self, folder: Path) -> None:
+        file = folder / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        with pytest.raises(FileError, match="not a whole safetensors file.*cut short"):
+            ps.load(folder)
+
+    def test_numbers_that_are_not_finite(self, folder: Path) -> None:
+        edit_tensors(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
+        model = ps.load(folder)
+        with pytest.raises(WeightsError, match="ln_f_w holds 24 numbers that are NaN or infinite"):
+            model(TOKENS)
+
+    def test_no_weights(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(FileError, match="holds no weights"):
+            ps.load(folder)
+
+
+class TestShards:
+    def test_give_the_same_model_as_one_file(self, folder: Path, sharded: Path) -> None:
+        assert len(list(sharded.glob("model-*.safetensors"))) > 2
+        assert torch.equal(ps.load(sharded)(TOKENS), ps.load(folder)(TOKENS))
+
+    def test_a_missing_shard(self, sharded: Path) -> None:
+        gone = sorted(sharded.glob("model-*.safetensors"))[1]
+        gone.unlink()
+        with pytest.raises(FileError, match=f"lacks 1 of .* shards.*{gone.name}"):
+            ps.load(sharded)
+
+    def test_a_doubled_tensor(self, sharded: Path) -> None:
+        first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
+        tensors = {**load_file(first), **load_file(second)}
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, second)
+        with pytest.raises(FileError, match="is in two shards"):
+            ps.load(sharded)
+
+    def test_a_shard_of_another_checkpoint(self, sharded: Path) -> None:
+        first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
+        shutil.copy(first, second)
+        with pytest.raises(FileError, match="different checkpoints"):
+            ps.load(sharded)
+
+    def test_shards_without_their_index(self, sharded: Path) -> None:
+        (sharded / "model.safetensors.index.json").unlink()
+        with pytest.raises(FileError, match="without model.safetensors.index.json"):
+            ps.load(sharded)
+
+    def test_an_index_that_leaves_the_folder(self, sharded: Path) -> None:
+        file = sharded / "model.safetensors.index.json"
+        found = json.loads(file.read_text())
+        found["weight_map"]["lm_head.weight"] = "../other.safetensors"
+        file.write_text(json.dumps(found))
+        with pytest.raises(FileError, match="'../other.safetensors'"):
+            ps.load(sharded)
+
+
+class TestPickles:
+    @staticmethod
+    def pickled(folder: Path, **options: Any) -> Path:
+        tensors = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(tensors, folder / "pytorch_model.bin", **options)
+        return folder
+
+    def test_are_read_by_the_weights_only_loader(self, folder: Path) -> None:
+        expected = ps.load(folder)(TOKENS)
+        assert torch.equal(ps.load(self.pickled(folder))(TOKENS), expected)
+
+    def test_of_before_torch_1_6(self, folder: Path) -> None:
+        expected = ps.load(folder)(TOKENS)
+        old = self.pickled(folder, _use_new_zipfile_serialization=False)
+        assert torch.equal(ps.load(old)(TOKENS), expected)
+
+    def test_that_hold_code_are_never_opened(self, folder: Path, tmp_path: Path) -> None:
+        class Harmful:
+            def __reduce__(self) -> Any:
+                return (Path.touch, (tmp_path / "was-run",))
+
+        (folder / "model.safetensors").unlink()
+        torch.save({"model.norm.weight": Harmful()}, folder / "pytorch_model.bin")
+        with pytest.raises(FileError, match="could run code.*convert it.*save_file"):
+            ps.load(folder)
+        assert not (tmp_path / "was-run").exists()
+
+    @pytest.mark.parametrize("keep", [10, 3000])
+    def test_cut_short(self, folder: Path, keep: int) -> None:
+        file = self.pickled(folder) / "pytorch_model.bin"
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(FileError, match="pytorch_model.bin"):
+            ps.load(folder)
+
+    def test_of_something_else(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        torch.save([torch.ones(3)], folder / "pytorch_model.bin")
+        with pytest.raises(FileError, match="holds a list that is not a state dict"):
+            ps.load(folder)
+
+
+class TestTokenizers:
+    @staticmethod
+    def add(folder: Path, words: int) -> None:
+        tokenizer = Tokenizer.of_words([f"w{i}" for i in range(words)])
+        (folder / "tokenizer.json").write_text(tokenizer.to_json())
+
+    def test_a_vocabulary_padded_past_the_tokenizer(self, folder: Path) -> None:
+        self.add(folder, 50)
+        model = ps.load(folder)
+        assert model.tokenizer is not None and model.tokenizer.size == 50
+        assert model.config.d_vocab == 61
+        assert model.token_text(60) == "<60>"
+        assert model.trace("w3 w49").logits.shape == (1, 2, 61)
+
+    def test_a_tokenizer_past_the_vocabulary(self, folder: Path) -> None:
+        self.add(folder, 62)
+        with pytest.raises(TokenError, match="62 tokens.*61"):
+            ps.load(folder)
+
+
+def test_every_error_is_one_sentence_of_ours(folder: Path) -> None:
+    edit_config(folder, model_type="mamba")
+    with pytest.raises(PathsumError) as caught:
+        ps.load(folder)
+    assert "\n" not in str(caught.value)

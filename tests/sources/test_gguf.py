@@ -1,0 +1,239 @@
+"""GGUF files, written by the gguf package: the same model as the checkpoint they were made from."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.sources import tiny
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import pathsum as ps
+from pathsum.errors import FileError
+from pathsum.sources.gguf_file import GgufFile
+from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
+from pathsum.text import Tokenizer
+
+TOKENS = torch.randint(0, 61, (2, 11), generator=torch.Generator().manual_seed(1))
+_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.": "blk.",
+}
+
+
+def adjacent(weight: torch.Tensor, d_head: int) -> torch.Tensor:
+    """Rows of each head reordered so that the two of a rotated plane are neighbors."""
+    split = weight.reshape(-1, 2, d_head // 2, *weight.shape[1:])
+    return split.transpose(1, 2).reshape(weight.shape)
+
+
+def convert(case: str, folder: Path, kind: Any = None) -> Path:
+    """A tiny checkpoint of transformers as a GGUF file."""
+    fields = tiny.CASES[case][2]
+    heads, d = fields["num_attention_heads"], fields["hidden_size"]
+    d_head = fields.get("head_dim", d // heads)
+    file = folder / "model.gguf"
+    writer = gguf.GGUFWriter(file, case)
+    writer.add_block_count(2)
+    writer.add_context_length(32)
+    writer.add_embedding_length(d)
+    writer.add_feed_forward_length(fields["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(d_head)
+    writer.add_value_length(d_head)
+    writer.add_rope_freq_base(5_000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if case == "llama" and (".q_proj" in name or ".k_proj" in name):
+            tensor = adjacent(tensor, d_head)
+        for theirs, ours in _NAMES.items():
+            name = name.replace(theirs, ours)
+        numbers = tensor.numpy()
+        if kind is None or tensor.ndim == 1:
+            writer.add_tensor(name, numbers)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
+def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    theirs = tiny.write(case, tmp_path)
+    model = ps.load(convert(case, tmp_path))
+    assert model.config.tied is False
+    torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", [gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16], ids=str
+)
+def test_half_precision_is_computed_in_float32(kind: Any, tmp_path: Path) -> None:
+    tiny.write("llama", tmp_path)
+    whole = ps.load(tmp_path).weights
+    half = ps.load(convert("llama", tmp_path, kind)).weights
+    rounded = torch.float16 if kind is gguf.GGMLQuantizationType.F16 else torch.bfloat16
+    assert half.W_E.dtype == torch.float32
+    assert torch.equal(half.W_E, whole.W_E.to(rounded).float())
+    assert torch.equal(half.layers[1].W_O, whole.layers[1].W_O.to(rounded).float())
+
+
+def test_blocks_are_dequantized(tmp_path: Path) -> None:
+    file = tmp_path / "blocks.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    numbers = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)
+    kinds = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+    packed = {
+        name: gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[name]) for name in kinds
+    }
+    for name, data in packed.items():
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    opened = GgufFile(file)
+    for name, data in packed.items():
+        expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name])
+        assert torch.equal(opened.get(name), torch.from_numpy(expected))
+        assert float((opened.get(name) - torch.from_numpy(numbers)).abs().max()) < 0.5
+
+
+class TestBadFiles:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        tiny.write("llama", tmp_path)
+        return convert("llama", tmp_path)
+
+    @pytest.mark.parametrize("keep", [4, 10, 60, 500, -50])
+    def test_cut_short(self, file: Path, keep: int) -> None:
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(FileError, match="download it again"):
+            ps.load(file)
+
+    def test_of_another_format(self, file: Path) -> None:
+        file.write_bytes(b"GGML" + file.read_bytes()[4:])
+        with pytest.raises(FileError, match="does not begin with GGUF"):
+            ps.load(file)
+
+    def test_of_another_version(self, file: Path) -> None:
+        file.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + file.read_bytes()[8:])
+        with pytest.raises(FileError, match="version 9"):
+            ps.load(file)
+
+    def test_of_an_unknown_architecture(self, file: Path) -> None:
+        data = file.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma", 1)
+        file.write_bytes(data)
+        with pytest.raises(FileError, match="'lamma'.*did you mean 'llama'"):
+            ps.load(file)
+
+
+TEXT = "The cat's 123 hats, they're 4 o'clock.\n  New   lines\tand naïve 日本 <|end|> tokens"
+
+
+def trained(pre: Any, alphabet: bool = True) -> Backend:
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|start|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if alphabet else [],
+        show_progress=False,
+    )
+    backend.train_from_iterator([TEXT, "the cats and hats of then and there"] * 3, trainer)
+    return backend
+
+
+def metadata_of(backend: Backend, rule: str) -> dict[str, Any]:
+    import json
+
+    described = json.loads(backend.to_str())["model"]
+    tokens = sorted(described["vocab"], key=described["vocab"].__getitem__)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": rule,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in described["merges"]],
+        "tokenizer.ggml.token_type": [3 if i < 2 else 1 for i in range(len(tokens))],
+        "tokenizer.ggml.bos_token_id": 0,
+    }
+
+
+@pytest.mark.parametrize("rule", ["gpt-2", "smollm"])
+def test_a_byte_level_tokenizer_cuts_text_as_the_original(rule: str) -> None:
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    pre = level if rule == "gpt-2" else pre_tokenizers.Sequence([digits, level])
+    original = trained(pre)
+    found = read_tokenizer(metadata_of(original, rule))
+    assert found is not None
+    assert found.encode(TEXT) == original.encode(TEXT).ids
+    assert found.decode(found.encode(TEXT)) == TEXT
+
+
+def test_rules_differ_in_how_digits_are_cut() -> None:
+    pieces = {}
+    for rule in ("llama-bpe", "qwen2"):
+        found = read_tokenizer(metadata_of(trained(pre_tokenizers.ByteLevel(False)), rule))
+        assert found is not None
+        words = found.backend.pre_tokenizer.pre_tokenize_str("in 12345")
+        pieces[rule] = [word for word, _ in words]
+    assert pieces == {
+        "llama-bpe": ["in", "Ġ", "123", "45"],
+        "qwen2": ["in", "Ġ", "1", "2", "3", "4", "5"],
+    }
+
+
+def test_a_sentencepiece_tokenizer_joins_by_score() -> None:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    pieces = ["▁", "t", "h", "e", "c", "a", "▁t", "he", "▁the", "▁c", "at", "▁cat"]
+    kinds = [2, 3, 3] + [6] * 256 + [1] * len(pieces)
+    scores = [0.0] * 259 + [-float(1000 + i) for i in range(len(pieces))]
+    for piece, score in {"▁t": -1, "he": -2, "▁the": -3, "▁c": -4, "at": -5, "▁cat": -6}.items():
+        scores[259 + pieces.index(piece)] = float(score)
+    found = read_tokenizer(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": [*tokens, *pieces],
+            "tokenizer.ggml.scores": scores,
+            "tokenizer.ggml.token_type": kinds,
+        }
+    )
+    assert isinstance(found, Tokenizer)
+    ids = found.encode("the cat!")
+    assert [found.backend.id_to_token(i) for i in ids] == ["▁the", "▁cat", "<0x21>"]
+    assert found.decode(ids) == "the cat!"
+
+
+def test_an_unknown_rule_leaves_the_model_without_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ps.PathsumError, match="rule 'martian'"):
+        read_tokenizer(metadata_of(trained(pre_tokenizers.ByteLevel(False)), "martian"))
+
+
+def test_the_start_token_is_the_one_that_the_file_adds() -> None:
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.bos_token_id": 7}
+    assert start_token(metadata) is None
+    assert start_token({**metadata, "tokenizer.ggml.add_bos_token": True}) == 7
+    assert start_token({**metadata, "tokenizer.ggml.model": "llama"}) == 7

@@ -1,0 +1,112 @@
+"""Tiny random checkpoints, one per architecture, as transformers itself writes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_ROPE = {"rope_theta": 5_000.0, "rope_type": "default"}
+_COMMON: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_GQA = {**_COMMON, "num_key_value_heads": 2, "rope_parameters": _ROPE}
+_OLD: dict[str, Any] = {
+    "vocab_size": 61,
+    "n_embd": 24,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+# Name of a case → (transformers' config class, its model class, the config's fields).
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", _OLD),
+    "gpt2-inner": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {**_OLD, "n_inner": 50, "activation_function": "relu"},
+    ),
+    "gpt2-untied": ("GPT2Config", "GPT2LMHeadModel", {**_OLD, "tie_word_embeddings": False}),
+    "gpt_neox": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {**_COMMON, "hidden_size": 32, "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.25}},
+    ),
+    "gpt_neox-serial": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {**_COMMON, "hidden_size": 32, "use_parallel_residual": False, "attention_bias": False},
+    ),
+    "opt": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        {**_COMMON, "ffn_dim": 40, "word_embed_proj_dim": 24},
+    ),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {**_GQA, "head_dim": 8}),
+    "llama-biases": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**_GQA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _GQA),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_GQA, "head_dim": 8}),
+    "gptj": ("GPTJConfig", "GPTJForCausalLM", {**_OLD, "n_head": 2, "rotary_dim": 4}),
+    "phi": (
+        "PhiConfig",
+        "PhiForCausalLM",
+        {**_COMMON, "hidden_size": 32, "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5}},
+    ),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {**_GQA, "sliding_window": None}),
+    "stablelm": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {**_GQA, "hidden_size": 32, "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.25}},
+    ),
+    "stablelm-parallel": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {**_GQA, "hidden_size": 64, "use_parallel_residual": True, "use_qkv_bias": True},
+    ),
+}
+
+
+def make(case: str, seed: int = 0) -> Any:
+    """A model of transformers with random weights, biases and gains."""
+    import transformers
+
+    config_class, model_class, fields = CASES[case]
+    torch.manual_seed(seed)
+    config = getattr(transformers, config_class)(**fields, attn_implementation="eager")
+    model = getattr(transformers, model_class)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Fresh models have zero biases and gains of 1, which would hide a wrong table.
+            scale = 0.3 if parameter.ndim > 1 else 0.2
+            noise = torch.randn_like(parameter) * scale
+            parameter.copy_(noise + 1 if "norm" in name or "ln_" in name else noise)
+            if "norm" in name and name.endswith("bias"):
+                parameter.copy_(noise)
+    return model
+
+
+def write(case: str, folder: Path, seed: int = 0, **options: Any) -> Callable[[Any], Any]:
+    """Save a tiny checkpoint; the result is transformers' own forward pass."""
+    model = make(case, seed)
+    model.save_pretrained(folder, **options)
+
+    def logits(tokens: Any) -> Any:
+        with torch.no_grad():
+            return model(tokens).logits
+
+    return logits
