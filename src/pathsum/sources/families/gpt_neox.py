@@ -44,6 +44,9 @@ def _describe(facts: Facts) -> Layout:
         **embeddings("gpt_neox.embed_in", "embed_out", tied=config.tied),
         **norm("ln_f", "gpt_neox.final_layer_norm", bias=True),
     }
+    if not config.tied:
+        # Called embed_out in files and, in memory, lm_head by transformers 5.
+        model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
     return Layout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
 
 
