@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,8 @@ from pathsum.errors import FileError
 from pathsum.sources.gguf_file import GgufFile
 from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
 from pathsum.text import Tokenizer
+
+gguf: Any = pytest.importorskip("gguf")
 
 TOKENS = torch.randint(0, 61, (2, 11), generator=torch.Generator().manual_seed(1))
 _NAMES = {
