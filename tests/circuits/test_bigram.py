@@ -1,16 +1,14 @@
 """The direct path: a given table is recovered, and text says how well it fits."""
 
 import math
-import sys
 
 import pytest
 import torch
 from torch import Tensor
 
 from pathsum.circuits import bigram, continuations
-from pathsum.circuits.bigram.bigram import DirectPath, block_rows
-from pathsum.circuits.bigram.bigram_counts import count_bigrams
-from pathsum.circuits.bigram.bigram_fit import rank_correlation
+from pathsum.circuits.bigram import DirectPath, block_rows
+from pathsum.circuits.bigram_fit import count_bigrams, rank_correlation
 from pathsum.errors import InputError, NotExactError, TokenError
 from pathsum.model import Config, construct, random_model
 from pathsum.result import schema
@@ -86,10 +84,9 @@ def test_the_loss_of_a_zero_layer_model_is_its_own():
     assert fit.loss == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_counts_are_those_of_a_dense_table(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.modules[count_bigrams.__module__], "MERGE_AT", 7)
+def test_counts_are_those_of_a_dense_table():
     tokens = text(table(), sequences=6, length=11)
-    counts = count_bigrams([tokens[:2], tokens[2:]], V)
+    counts = count_bigrams([tokens[:2], tokens[2:]], V, merge_at=7)
     dense = torch.zeros(V, V, dtype=torch.long)
     for a, b in zip(tokens[:, :-1].flatten(), tokens[:, 1:].flatten(), strict=True):
         dense[a, b] += 1

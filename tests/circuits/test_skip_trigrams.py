@@ -12,8 +12,7 @@ from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
 from pathsum.circuits.tokens.token import token_of
 from pathsum.circuits.trigrams.bug_cost import removed
 from pathsum.circuits.trigrams.bugs import Bug, Cause
-from pathsum.circuits.trigrams.evidence import gather_evidence
-from pathsum.circuits.trigrams.trigram_patterns import Pattern
+from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.model.reads import folded_unembedding

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits.matching import matching_spectra
-from pathsum.circuits.matching_null import embedding_product
+from pathsum.circuits.matching import embedding_product, matching_spectra
 from pathsum.cli.main import main
 from pathsum.errors import InputError
 from pathsum.explorer import Explorer

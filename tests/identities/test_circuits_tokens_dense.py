@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 from torch import Tensor
 
-from pathsum.circuits.bigram.bigram import DirectPath
+from pathsum.circuits.bigram import DirectPath
 from pathsum.circuits.copying import copying, layer_eigenvalues
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import average_rotation, token_qk

@@ -6,8 +6,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.matching import matching_spectra
-from pathsum.circuits.matching_null import embedding_product, null_matching_spectra
+from pathsum.circuits.matching import embedding_product, matching_spectra, null_matching_spectra
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.model import Head, Model, Path
 from pathsum.model.head import embeddings_as_read

@@ -15,7 +15,7 @@ largest entries, rows and spectra are found from the factors.
 """
 
 from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
-from pathsum.circuits.bigram.bigram import Bigram, Continuations, bigram, continuations
+from pathsum.circuits.bigram import Bigram, Continuations, bigram, continuations
 from pathsum.circuits.composition.composition import Composition, CompositionScores, composition
 from pathsum.circuits.composition.edges import Edges, ScoredEdge
 from pathsum.circuits.composition.pair_components import PairComponents, pair_components
@@ -31,10 +31,9 @@ from pathsum.circuits.tokens.qk import Attention, attention, token_qk
 from pathsum.circuits.tokens.token import Scored, Token
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
 from pathsum.circuits.trigrams.bugs import Bug, Bugs, forced_bugs
-from pathsum.circuits.trigrams.evidence import Evidence
 from pathsum.circuits.trigrams.skip_trigrams import SkipTrigram, SkipTrigrams, skip_trigrams
 from pathsum.circuits.trigrams.source_table import SourceTable, source_table
-from pathsum.circuits.trigrams.trigram_patterns import Pattern
+from pathsum.circuits.trigrams.triple import Evidence, Pattern
 from pathsum.model.sequences import open_text
 
 __all__ = [

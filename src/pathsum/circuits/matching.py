@@ -1,9 +1,13 @@
-"""Matching: does a head attend to same tokens, where its keys read what a lower head wrote?
+"""Matching: does a head attend to equal tokens where its keys read what a lower head wrote?
 
-With a previous-token head below, `W_E QK (OV)ᵀ W_Eᵀ` says how much a destination token attends to
-a position because of the token *before* it. An induction head matches same with same there, so the
+With a previous-token head below, `W_E QK (OV)ᵀ W_Eᵀ` is how much a destination token attends to a
+position because of the token *before* it. An induction head matches equal tokens there, so the
 eigenvalues of that matrix are positive: `Σλ / Σ|λ|` near 1 is the vertical axis of the paper's
 scatter of induction heads.
+
+The matrix has the nonzero eigenvalues of a d_head × d_head product in which W_E occurs only as
+`C = (W_E − mean)ᵀ W_E`. With Gaussian W_Q, W_K, W_V and W_O that product has the distribution of
+the null for virtual heads of order 2, with C in place of the product of embeddings.
 """
 
 from collections.abc import Sequence
@@ -12,9 +16,9 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.circuits.copying import eigenvalues_above_noise
+from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise, null_spectra
 from pathsum.circuits.tokens.qk import average_rotation
-from pathsum.circuits.tokens.token_basis import refuse_capped_scores
+from pathsum.circuits.tokens.token_basis import ROWS, read_scales, refuse_capped_scores
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 
@@ -29,7 +33,7 @@ def matching_spectra(
     """Eigenvalues of `W_E QK (OV)ᵀ W_Eᵀ` for each reader, with the OV of one writer below them.
 
     They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
-    `C = embedding_product(model, writer's layer)`, given as `product` and made once for all. Keys
+    `C = embedding_product(model, writer's layer)`, passed as `product` and made once for all. Keys
     are centered over tokens, which also takes out every bias; on a rotary model QK is averaged over
     the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out.
 
@@ -42,8 +46,8 @@ def matching_spectra(
     for head in heads:
         if head.id.layer <= below.id.layer:
             raise InputError(
-                f"{head.label} does not read what {below.label} writes, because it is not in a "
-                f"layer above it; a head of layer {below.id.layer + 1} or higher would be right"
+                f"{head.label} cannot read what {below.label} writes: it is not in a later layer; "
+                f"name a head of layer {below.id.layer + 1} or above"
             )
     # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
     through = below.W_V.mT @ product
@@ -54,3 +58,36 @@ def matching_spectra(
     right = through @ queries
     size = keys.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
     return eigenvalues_above_noise(keys.mT @ right, size)
+
+
+@torch.no_grad()
+def null_matching_spectra(
+    model: Model, writer: HeadName, *, draws: int = DRAWS, seed: int = 0
+) -> Complex[Tensor, "draws k"]:
+    """Eigenvalues of heads drawn at random in the place of `writer` and of a reader above it.
+
+    The same for all writers of a layer, and for Q- and K-composition: the product of embeddings
+    that the query side reads through is the transpose of the key side's. Scale is free.
+    """
+    product = embedding_product(model, model.head(writer).id.layer)
+    return null_spectra(product, model.config.d_head, order=2, draws=draws, seed=seed)
+
+
+def embedding_product(model: Model, layer: int) -> Float[Tensor, "d d"]:
+    """(W_E − mean over tokens)ᵀ W_E, in blocks of tokens.
+
+    On the left embeddings as `layer` reads them, on the right as a deeper layer does, which is
+    without a scale.
+    """
+    W_E, scales = model.weights.W_E, read_scales(model.weights, layer)
+    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
+    total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
+    for start in range(0, len(W_E), ROWS):
+        rows = W_E[start : start + ROWS]
+        keys = rows if scales is None else rows * scales[start : start + ROWS, None]
+        total.addmm_((keys - mean).T, rows)
+    if model.config.norm == "layer":
+        # Reads are centered, so what the ones-direction holds reaches no head.
+        total = total - total.mean(0)
+        total = total - total.mean(1, keepdim=True)
+    return total

@@ -10,7 +10,7 @@ of the rectangle taken out, speaks for two opposite corners, the other two are b
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,10 +18,16 @@ from torch import Tensor
 
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import Token, find_token, token_frequencies, token_of
+from pathsum.circuits.tokens.token import Token, find_token, token_of
 from pathsum.circuits.tokens.token_basis import embeddings_of, require_heads, unembed_through
-from pathsum.circuits.trigrams.evidence import Ids, gather_evidence
-from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
+from pathsum.circuits.trigrams.triple import (
+    Ids,
+    Pattern,
+    Triple,
+    gather_evidence,
+    pattern_of,
+    source_weights,
+)
 from pathsum.model import Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
@@ -29,33 +35,6 @@ WIDTH = 8
 """Destinations and outs of a source looked at, each at least half as strong as the best."""
 CLEAR = 0.5
 """Nats by which the direct path must speak for a corner of a rectangle, or against it."""
-
-
-FREQUENCY_POWER = 0.1
-
-
-def source_weights(model: Model) -> Float[Tensor, " vocab"]:
-    """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
-    if model.token_counts is None:
-        return torch.ones(model.config.d_vocab, dtype=torch.float64)
-    return token_frequencies(model) ** FREQUENCY_POWER
-
-
-class Triple(NamedTuple):
-    """A skip-trigram by ids, with what its score is made of."""
-
-    head: str
-    source: int
-    destination: int
-    out: int
-    attention: float
-    effect: float
-    score: float
-
-    @property
-    def tokens(self) -> Ids:
-        """Source, destination, out."""
-        return (self.source, self.destination, self.out)
 
 
 @dataclass(frozen=True)

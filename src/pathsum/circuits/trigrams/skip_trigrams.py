@@ -40,9 +40,15 @@ from pathsum.circuits.tokens.token_basis import (
     require_heads,
 )
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
-from pathsum.circuits.trigrams.bugs import Bug, Triple, find_bugs, source_weights
-from pathsum.circuits.trigrams.evidence import Evidence, gather_evidence
-from pathsum.circuits.trigrams.trigram_patterns import Pattern, pattern_of
+from pathsum.circuits.trigrams.bugs import Bug, find_bugs
+from pathsum.circuits.trigrams.triple import (
+    Evidence,
+    Pattern,
+    Triple,
+    gather_evidence,
+    pattern_of,
+    source_weights,
+)
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column

@@ -9,7 +9,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.circuits import token_ov, token_qk, virtual_weights
 from pathsum.circuits.copying import null_spectra
-from pathsum.circuits.matching_null import null_matching_spectra
+from pathsum.circuits.matching import null_matching_spectra
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.explorer.answers.head_parts import TokenRow

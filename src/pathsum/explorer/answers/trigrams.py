@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from pathsum.circuits import Bug, SkipTrigram, skip_trigrams
 from pathsum.circuits.tokens.token import common_tokens, token_frequencies
-from pathsum.circuits.trigrams.bugs import FREQUENCY_POWER
-from pathsum.circuits.trigrams.trigram_patterns import pattern_of
+from pathsum.circuits.trigrams.triple import FREQUENCY_POWER, pattern_of
 from pathsum.explorer.parameters import AboutHead
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

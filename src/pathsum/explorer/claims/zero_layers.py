@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from pathsum.circuits.bigram.bigram import DirectPath, block_rows
+from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.errors import InputError
 from pathsum.explorer.claims.claim import Measured, Statement, Subject

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import null_ratios
-from pathsum.circuits.matching import matching_spectra
-from pathsum.circuits.matching_null import embedding_product
+from pathsum.circuits.matching import embedding_product, matching_spectra
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model

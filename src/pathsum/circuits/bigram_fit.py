@@ -1,21 +1,120 @@
-"""How well a table of logits is a text's bigram table, by how common tokens are."""
+"""How well a table of logits matches the bigrams of a text, by how common tokens are.
+
+Counts are kept sparse and smoothed by interpolated Witten–Bell over an additive unigram:
+
+    p(b)      = (c(b) + 1) / (N + V)
+    P(b | a)  = (c(a, b) + T(a) p(b)) / (c(a) + T(a))      T(a): distinct tokens seen after a
+
+A token that was never followed by anything has P(b | a) = p(b).
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.bigram.bigram_counts import BigramCounts, count_bigrams
 from pathsum.model.sequences import Split
 from pathsum.result import Column, Progress, Record, Table, silent
 
-ROWS_A_BUCKET = 200
+MERGE_AT = 4_000_000
+"""Pairs that are collected before they are merged into the sorted list of distinct ones."""
+ROWS_PER_BUCKET = 200
 """Tokens of a bucket that KL and rank correlation are taken from, evenly by frequency."""
 
 Logits = Callable[[Int[Tensor, " some"]], Float[Tensor, "some vocab"]]
+
+
+@dataclass(frozen=True, eq=False)
+class BigramCounts:
+    """How often each pair of neighbors occurs: sorted keys a · V + b and their counts."""
+
+    vocab: int
+    keys: Int[Tensor, " distinct"]
+    counts: Int[Tensor, " distinct"]
+
+    @property
+    def first(self) -> Int[Tensor, " distinct"]:
+        """The first token of each distinct pair."""
+        return self.keys // self.vocab
+
+    @property
+    def second(self) -> Int[Tensor, " distinct"]:
+        """The second token of each distinct pair."""
+        return self.keys % self.vocab
+
+    def followed(self) -> Float[Tensor, " vocab"]:
+        """c(a): how often each token was followed by something."""
+        return self._sums(self.first, self.counts)
+
+    def variety(self) -> Float[Tensor, " vocab"]:
+        """T(a): how many different tokens followed each token."""
+        return self._sums(self.first, torch.ones_like(self.counts))
+
+    def unigram(self) -> Float[Tensor, " vocab"]:
+        """p(b), additively smoothed, of tokens that follow something."""
+        seen = self._sums(self.second, self.counts)
+        return (seen + 1) / (seen.sum() + self.vocab)
+
+    def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
+        """P(· | a) for some tokens a, dense; sums to 1 along a row."""
+        total, variety = self.followed()[tokens], self.variety()[tokens]
+        dense = variety[:, None] * self.unigram()
+        for row, token in enumerate(tokens.tolist()):
+            low, high = torch.searchsorted(
+                self.keys, torch.tensor([token * self.vocab, (token + 1) * self.vocab])
+            ).tolist()
+            dense[row, self.second[low:high]] += self.counts[low:high].double()
+        never = total + variety == 0
+        dense[never] = self.unigram()
+        return dense / torch.where(never, torch.ones_like(total), total + variety)[:, None]
+
+    def probabilities(
+        self, first: Int[Tensor, " some"], second: Int[Tensor, " some"]
+    ) -> Float[Tensor, " some"]:
+        """P(b | a) for some pairs."""
+        keys = first * self.vocab + second
+        at = torch.searchsorted(self.keys, keys).clamp(max=max(len(self.keys) - 1, 0))
+        seen = torch.where(self.keys[at] == keys, self.counts[at], torch.zeros_like(at)).double()
+        total, variety = self.followed()[first], self.variety()[first]
+        p = self.unigram()[second]
+        return torch.where(total > 0, (seen + variety * p) / (total + variety).clamp(min=1), p)
+
+    def _sums(self, at: Tensor, values: Tensor) -> Float[Tensor, " vocab"]:
+        return torch.zeros(self.vocab, dtype=torch.float64).index_add(0, at, values.double())
+
+
+def count_bigrams(
+    parts: Sequence[Int[Tensor, "_ _"]],
+    vocab: int,
+    *,
+    merge_at: int = MERGE_AT,
+    progress: Progress = silent,
+) -> BigramCounts:
+    """Count neighbors; memory grows with the number of distinct pairs, not with the text.
+
+    `merge_at` pairs are collected before they are merged: more is faster and takes more memory.
+    """
+    keys = torch.empty(0, dtype=torch.long)
+    counts = torch.empty(0, dtype=torch.long)
+    pending: list[Tensor] = []
+    for index, part in enumerate(parts):
+        progress(index, len(parts), "counting bigrams")
+        pairs = (part[:, :-1] * vocab + part[:, 1:]).flatten()
+        pending += list(pairs.split(merge_at))
+        while sum(map(len, pending)) > merge_at:
+            keys, counts = _merged(keys, counts, [pending.pop(0)])
+    keys, counts = _merged(keys, counts, pending)
+    return BigramCounts(vocab, keys, counts)
+
+
+def _merged(keys: Tensor, counts: Tensor, pending: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    arrived, times = torch.cat([keys[:0], *pending]).unique(return_counts=True)
+    distinct, where = torch.cat([keys, arrived]).unique(return_inverse=True)
+    total = torch.zeros_like(distinct).index_add(0, where, torch.cat([counts, times]))
+    return distinct, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +139,7 @@ class FrequencyBucket(Record, kind="frequency-bucket"):
 
 @dataclass(frozen=True, eq=False)
 class BigramFit(Record, kind="bigram-fit"):
-    """The direct path beside counts of a text; losses in nats a token, on held-out sequences."""
+    """The direct path compared with counts of a text; losses in nats per held-out token."""
 
     loss: float
     loss_unigram: float
@@ -50,7 +149,7 @@ class BigramFit(Record, kind="bigram-fit"):
     buckets: tuple[FrequencyBucket, ...]
 
     def to_table(self) -> Table:
-        """One row a bucket, and one for all."""
+        """One row per bucket, and one for all."""
         columns = (
             Column("seen", align="left"),
             Column("tokens"),
@@ -71,13 +170,13 @@ class BigramFit(Record, kind="bigram-fit"):
         )
         everything = ("all", sum(b.tokens for b in self.buckets), self.held_out, None, None)
         note = (
-            f"counted on {self.counted} pairs, losses (nats a token) on {self.held_out} others; "
+            f"counted on {self.counted} pairs, losses (nats per token) on {self.held_out} others; "
             "counts smoothed by Witten–Bell over an additive unigram"
         )
         return Table(
             columns,
             (*rows, (*everything, self.loss, self.loss_unigram, self.loss_bigram)),
-            title="the direct path beside counts, by how often a token was seen",
+            title="the direct path against counts, by how often a token was seen",
             note=note,
         )
 
@@ -152,7 +251,7 @@ def _agreement(
     if not len(tokens):
         return math.nan, math.nan
     tokens = tokens[seen[tokens].argsort(stable=True)]
-    count = min(ROWS_A_BUCKET, len(tokens))
+    count = min(ROWS_PER_BUCKET, len(tokens))
     tokens = tokens[[i * len(tokens) // count for i in range(count)]]
     kl: list[Tensor] = []
     correlation: list[Tensor] = []

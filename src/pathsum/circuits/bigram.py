@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.bigram.bigram_fit import BigramFit, fit_bigrams
+from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.tokens.token import (
     RARE,
     Scored,

@@ -1,17 +1,124 @@
-"""What text says about skip-trigrams: how often the antecedent occurs, and what follows it."""
+"""One skip-trigram: its score, its pattern by the texts of its tokens, its evidence in a corpus.
+
+The paper's patterns:
+
+    [b] … [a] → [b]      the source itself comes again
+    [b] … [a] → [b']     a variant of the source comes
+    [ab] … [a] → [b]     the source is one token, here it comes again in two pieces
+    [ab] … [a] → [b']    the same, with a variant of the second piece
+
+The last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
+Variants are two different tokens whose texts are equal after removing surrounding white space,
+letter case, and one plural ending (s, es, or ies for y) of a stem of at least three letters.
+"""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.model import Model
 from pathsum.result import Progress, silent
+from pathsum.text import Tokenizer
 
 Ids = tuple[int, int, int]
 """Source, destination, out."""
+FREQUENCY_POWER = 0.1
+SHORTEST_STEM = 3
+
+
+def source_weights(model: Model) -> Float[Tensor, " vocab"]:
+    """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
+    if model.token_counts is None:
+        return torch.ones(model.config.d_vocab, dtype=torch.float64)
+    return token_frequencies(model) ** FREQUENCY_POWER
+
+
+class Triple(NamedTuple):
+    """A skip-trigram by ids, with what its score is made of."""
+
+    head: str
+    source: int
+    destination: int
+    out: int
+    attention: float
+    effect: float
+    score: float
+
+    @property
+    def tokens(self) -> Ids:
+        """Source, destination, out."""
+        return (self.source, self.destination, self.out)
+
+
+class Pattern(StrEnum):
+    """Which of the paper's patterns a skip-trigram is."""
+
+    COPY = "[b]…[a]→[b]"
+    COPY_VARIANT = "[b]…[a]→[b']"
+    PIECES = "[ab]…[a]→[b]"
+    PIECES_VARIANT = "[ab]…[a]→[b']"
+    OTHER = "other"
+
+
+def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: int) -> Pattern:
+    """The pattern of a triple of tokens; without a tokenizer only a copy can be recognized.
+
+    >>> words = Tokenizer.of_words(["Ralph", "R", "alph", "ralph", "cat"])
+    >>> print(pattern_of(words, 0, 1, 2), pattern_of(words, 0, 4, 3), pattern_of(words, 0, 4, 0))
+    [ab]…[a]→[b] [b]…[a]→[b'] [b]…[a]→[b]
+    """
+    if source == out:
+        return Pattern.COPY
+    if tokenizer is None:
+        return Pattern.OTHER
+    whole, first, second = (tokenizer.text(token) for token in (source, destination, out))
+    if are_variants(whole, second):
+        return Pattern.COPY_VARIANT
+    rest = _rest(whole, first)
+    if not rest:
+        return Pattern.OTHER
+    if second == rest:
+        return Pattern.PIECES
+    # A second piece has no space before it: with one it would be the next word.
+    if second == second.lstrip() and are_variants(rest, second):
+        return Pattern.PIECES_VARIANT
+    return Pattern.OTHER
+
+
+def are_variants(one: str, other: str) -> bool:
+    """Whether two texts are the same word up to white space, case and a plural ending.
+
+    >>> are_variants(" Keep", "keep"), are_variants("list", " lists"), are_variants("a", "as")
+    (True, True, False)
+    """
+    if "\ufffd" in one + other:  # part of a character, which has no text to compare
+        return False
+    a, b = one.strip().casefold(), other.strip().casefold()
+    if not a or not b:
+        return False
+    return a == b or _is_plural(a, b) or _is_plural(b, a)
+
+
+def _is_plural(stem: str, word: str) -> bool:
+    if len(stem) < SHORTEST_STEM or not stem.isalpha():
+        return False
+    return word in (stem + "s", stem + "es") or (stem[-1] == "y" and word == stem[:-1] + "ies")
+
+
+def _rest(whole: str, first: str) -> str:
+    """What is left of a token's text after its first piece; empty if that is not how it begins."""
+    whole, first = whole.strip(), first.strip()
+    if not first or "\ufffd" in whole + first or not whole.startswith(first):
+        return ""
+    return whole[len(first) :]
 
 
 @dataclass(frozen=True)
