@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from tests.sources import tiny
-from tests.sources.test_gguf import convert
+from tests.sources.gguf_files import convert
 
 import pathsum as ps
 from pathsum.errors import FailedError
 from pathsum.sources import fetched
 from pathsum.sources.fetched import FETCHED, FetchedModel, fetch
+
+pytest.importorskip("gguf")
 
 
 @pytest.fixture

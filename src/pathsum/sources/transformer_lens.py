@@ -138,9 +138,20 @@ def _model(
         layer |= _MLP
     if config.mlp.endswith("gated"):
         layer["W_gate"] = Stored("mlp.W_gate", "d m")
+        _refuse_bias_after_gate(config, source, where)
     layout = Layout(config, model, layer, layers="blocks.{}.")
     store = layout.resolve(source, where, ignore=lambda key: _BUFFER.search(key) is not None)
     return Model(Weights(config, store), name=name, tokenizer=tokenizer)
+
+
+def _refuse_bias_after_gate(config: Config, source: Store, where: str) -> None:
+    """TransformerLens adds b_in after the gate and we add it before: only zeros mean the same."""
+    for name in (f"blocks.{layer}.mlp.b_in" for layer in range(config.n_layers)):
+        if name in source.shapes and bool(source.get(name).any()):
+            raise ConfigError(
+                f"{name} of {where} is added after the gate, which pathsum does not compute; add "
+                "b_in @ W_out to b_out and set b_in to zero"
+            )
 
 
 def _config(facts: Facts, source: Store) -> Config:
