@@ -12,8 +12,7 @@ from torch import Tensor
 from pathsum.model import Model, transformer
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import MlpOutputs, Scales, by_head, by_layer, by_virtual_head, term_importance
-from pathsum.paths.stream_sources import attention_bias
-from pathsum.paths.terms.residual_trace import ResidualTrace
+from pathsum.paths.frozen import attention_bias
 from pathsum.paths.terms.truncation import truncate
 
 Drawn = tuple[Model, Tensor]
@@ -52,7 +51,7 @@ def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> Non
     model, tokens = drawn
     assume(model.config.n_layers * model.config.n_heads <= 8)
     trace = model.trace(tokens)
-    paths, truncated = trace.paths(), truncate(ResidualTrace.of(trace))
+    paths, truncated = trace.paths(), truncate(trace)
     total = torch.zeros_like(trace.logits)
     for order in range(model.config.n_layers + 1):
         for path in paths.order(order):
@@ -65,7 +64,7 @@ def test_truncated_logits_are_the_path_sum_up_to_that_order(drawn: Drawn) -> Non
 def test_all_orders_together_are_the_model(drawn: Drawn, scale: Scales, mlps: MlpOutputs) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(ResidualTrace.of(trace), scale, mlps)
+    truncated = truncate(trace, scale, mlps)
     assert len(truncated.last) == model.config.n_layers + 1
     assert close(truncated.logits(truncated.last[-1]), trace.logits)
 
@@ -75,7 +74,7 @@ def test_all_orders_together_are_the_model(drawn: Drawn, scale: Scales, mlps: Ml
 def test_terms_of_an_order_add_up_to_it(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(ResidualTrace.of(trace))
+    truncated = truncate(trace)
     for order, sets in ((1, by_head(model)), (2, by_virtual_head(model))):
         if order > model.config.n_layers:
             continue
@@ -109,7 +108,7 @@ def test_losses_survive_every_symmetry(drawn: Drawn) -> None:
 def test_recomputed_mlps_of_order_zero_are_a_run_without_heads(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
-    truncated = truncate(ResidualTrace.of(trace), Scales.RECOMPUTED, MlpOutputs.RECOMPUTED)
+    truncated = truncate(trace, Scales.RECOMPUTED, MlpOutputs.RECOMPUTED)
     config, stream = model.config, transformer.embed(model.weights, tokens)
     for index, layer in enumerate(model.weights.layers):
         attended = stream + attention_bias(model.weights, index)

@@ -6,7 +6,8 @@ import torch
 import pathsum as ps
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, random_model
-from pathsum.paths import Breakdown, Grid, TopPaths, Toward
+from pathsum.paths import Breakdown, Grid, TopPaths, Toward, find_target
+from pathsum.paths.explain.toward import explain
 from pathsum.result import schema
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 1, 2, 2]])
@@ -84,11 +85,11 @@ def test_one_sequence_has_no_interval(induction: Toward) -> None:
         _ = induction.interval
 
 
-def test_sequences_in_groups_give_the_same(batch: Toward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paths.explain.toward.SWEEP_NUMBERS", 1)
-    monkeypatch.setattr("pathsum.paths.sweep.EDGE_NUMBERS", 1)
+def test_sequences_in_groups_give_the_same(batch: Toward) -> None:
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
-    again = model.trace(TOKENS).paths().toward([3, -1, 1], [4, 5, 6], 7)
+    paths = model.trace(TOKENS).paths()
+    target = find_target(paths.trace, [3, -1, 1], [4, 5, 6], 7)
+    again = explain(paths, target, sweep_numbers=1, edge_numbers=1)
     torch.testing.assert_close(again.by_edge.values, batch.by_edge.values)
     torch.testing.assert_close(again.by_order.values, batch.by_order.values)
 

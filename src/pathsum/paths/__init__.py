@@ -5,10 +5,11 @@ from pathsum.paths.explain.attribution import (
     DirectAttribution,
     LogitEffects,
     direct_attribution,
+    effects_by_layer,
     logit_effects,
+    moved_by_layer,
 )
 from pathsum.paths.explain.breakdown import Breakdown, Grid
-from pathsum.paths.explain.effects import effects_by_layer, moved_by_layer
 from pathsum.paths.explain.frozen_and_causal import EdgeCredit, FrozenAndCausal
 from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm

@@ -1,77 +1,130 @@
-"""A run with patterns and normalization scales held at what they were: a linear model.
+"""A run with attention patterns and normalization scales held fixed: a linear model.
 
-Head h of a layer then maps the stream x to `A^h diag(s) x W_V^h W_O^h`, and nothing else in the
-model depends on x (normalization gains and centering are folded into W_V, biases are sources). Sums
-over paths are products of such maps. `up` moves streams towards the logits, `down` moves gradients
-towards the sources; both carry any number of streams at once.
+Head h of a layer then maps the residual stream x to `A^h diag(s) x W_V^h W_O^h`, and nothing else
+in the model depends on x: normalization gains and centering are folded into W_V, biases and MLP
+outputs are sources. Sums over paths are products of these maps; `sweep.py` carries streams through
+all layers.
+
+The sources, what the stream is made of before any head has moved anything:
+
+    embed     the token embedding
+    pos       the position embedding, where it is in the stream (positions="residual")
+    bias2     what the biases of layer 2's heads write: Σ_h b_V W_O + b_O
+    mlp3      the output of layer 3's MLP, as recorded
+    bias_U    the logits' own bias
+
+b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So what it writes is
+the same at every position, wherever the heads attend: it is a source *written by* its layer and
+readable from the next one on. A normalization bias folded into the value read is part of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.model.reads import fold_read
-from pathsum.paths.stream_sources import source_stream, stream_sources
-from pathsum.shapes import Pattern, Scale, Stream
+from pathsum.model import HeadId, Model, NormScales, Path, Source, Weights
+from pathsum.model.reads import fold_bias, fold_read
+from pathsum.shapes import Pattern, Scale, Stream, Tokens
 
 Streams = Float[Tensor, "many batch pos d"]
-Mixed = Float[Tensor, "many batch head pos k"]
+Values = Float[Tensor, "many batch kv pos k"]
+PerHeads = Float[Tensor, "many batch head pos k"]
+
+
+@runtime_checkable
+class Run(Protocol):
+    """The part of a trace that the linear model is made from."""
+
+    @property
+    def model(self) -> Model:
+        """The model that ran."""
+        ...
+
+    @property
+    def tokens(self) -> Tokens:
+        """What it read."""
+        ...
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention patterns by layer."""
+        ...
+
+    @property
+    def scales(self) -> NormScales:
+        """Normalization scales."""
+        ...
+
+    @property
+    def mlp_outputs(self) -> tuple[Stream, ...]:
+        """MLP outputs by layer; none without MLPs."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenLayer:
-    """One layer's heads as linear maps."""
+    """Heads of one layer as linear maps: read, mix, write, and the adjoint of each.
+
+    All methods take any number of streams (or of gradients) at once, stacked along the first axis.
+    """
 
     pattern: Pattern
     scale: Scale
     W_V: Float[Tensor, "kv d k"]
     W_O: Float[Tensor, "head k d"]
 
-    def mixed(self, x: Streams) -> Mixed:
-        """Values of each stream moved to their destinations: A diag(s) x W_V."""
-        many, batch, pos = x.shape[:3]
-        kv, k = self.W_V.shape[0], self.W_V.shape[-1]
-        value = (x * self.scale[..., None]) @ self._flat_V
-        # All streams side by side, so that each pattern is applied once.
-        beside = value.view(many, batch, pos, kv, k).permute(1, 3, 2, 0, 4)
-        beside = beside.reshape(batch, kv, pos, many * k)
-        # Heads that share a value head are stacked: one product, nothing repeated.
-        moved = self.pattern.reshape(batch, kv, -1, pos) @ beside
+    def read(self, streams: Streams) -> Values:
+        """Values of each stream at their source positions: diag(s) x W_V."""
+        values = (streams * self.scale[..., None]) @ self._flat_V
+        return values.unflatten(-1, (self.W_V.shape[0], -1)).transpose(2, 3)
+
+    def mix(self, values: Values) -> PerHeads:
+        """Values moved to their destinations: A v, z in TransformerLens's words."""
+        many, batch, kv, pos, k = values.shape
+        # All streams in one matrix, so that each pattern is applied once; query heads that share a
+        # value head are stacked, so that nothing is repeated.
+        together = values.permute(1, 2, 3, 0, 4).reshape(batch, kv, pos, many * k)
+        moved = self.pattern.reshape(batch, kv, -1, pos) @ together
         return moved.view(batch, -1, pos, many, k).permute(3, 0, 1, 2, 4)
 
-    def written(self, mixed: Mixed) -> Streams:
-        """What all heads of the layer write of it."""
-        return mixed.transpose(2, 3).flatten(-2) @ self.W_O.flatten(0, 1)
+    def write(self, z: PerHeads) -> Streams:
+        """What all heads together add to the stream: Σ_h z W_O."""
+        return z.transpose(2, 3).flatten(-2) @ self.W_O.flatten(0, 1)
 
-    def write_adjoint(self, gradient: Streams) -> Mixed:
-        """Gradient at each head's mixed values, given the one at the stream above."""
-        heads, k = self.W_O.shape[:2]
-        back = gradient @ self.W_O.flatten(0, 1).T
-        return back.view(*gradient.shape[:-1], heads, k).transpose(2, 3)
+    def apply(self, streams: Streams) -> Streams:
+        """What the heads make of each stream: Σ_h A diag(s) x W_V W_O."""
+        return self.write(self.mix(self.read(streams)))
 
-    def mix_adjoint(self, gradient: Mixed) -> Mixed:
-        """Gradient at each head's values before they move: Aᵀ applied."""
-        many, batch, heads, pos, k = gradient.shape
-        beside = gradient.permute(1, 2, 3, 0, 4).reshape(batch, heads, pos, many * k)
-        back = self.pattern.mT @ beside
+    def write_adjoint(self, gradients: Streams) -> PerHeads:
+        """Gradients at each head's z, given those at the stream above."""
+        back = gradients @ self.W_O.flatten(0, 1).T
+        return back.unflatten(-1, self.W_O.shape[:2]).transpose(2, 3)
+
+    def mix_adjoint(self, gradients: PerHeads) -> PerHeads:
+        """Gradients at each head's values before they move: Aᵀ g."""
+        many, batch, heads, pos, k = gradients.shape
+        together = gradients.permute(1, 2, 3, 0, 4).reshape(batch, heads, pos, many * k)
+        back = self.pattern.mT @ together
         return back.view(batch, heads, pos, many, k).permute(3, 0, 1, 2, 4)
 
-    def read_adjoint(self, gradient: Mixed) -> Streams:
-        """Gradient at the stream below through all heads, given the one at their values."""
-        many, batch, heads, pos, k = gradient.shape
-        kv = self.W_V.shape[0]
-        shared = gradient.reshape(many, batch, kv, heads // kv, pos, k).sum(3)
+    def read_adjoint(self, gradients: PerHeads) -> Streams:
+        """Gradients at the stream below, summed over heads, given those at their values."""
+        shared = gradients.unflatten(2, (self.W_V.shape[0], -1)).sum(3)
         back = shared.transpose(2, 3).flatten(-2) @ self._flat_V.T
         return back * self.scale[..., None]
 
-    @property
-    def each_V(self) -> Float[Tensor, "head d k"]:
-        """The value read of each query head, repeated where heads share one."""
-        return self.W_V.repeat_interleave(self.W_O.shape[0] // self.W_V.shape[0], dim=0)
+    def adjoint(self, gradients: Streams) -> Streams:
+        """Gradients at the stream below through the heads, given those at the stream above."""
+        return self.read_adjoint(self.mix_adjoint(self.write_adjoint(gradients)))
+
+    def per_head(self, of_kv: Float[Tensor, "*lead kv pos k"]) -> Float[Tensor, "*lead head pos k"]:
+        """Values (or W_V) of each query head, repeated where heads share a value head."""
+        return of_kv.repeat_interleave(self.W_O.shape[0] // self.W_V.shape[0], dim=-3)
 
     @cached_property
     def _flat_V(self) -> Float[Tensor, "d kv_k"]:
@@ -80,87 +133,135 @@ class FrozenLayer:
 
 @dataclass(frozen=True, eq=False)
 class Frozen:
-    """A trace as a linear model; `rows` and `length` cut out sequences and first positions."""
+    """A run as a linear model; `rows` and `length` select sequences and first positions."""
 
-    trace: Trace
+    run: Run
     rows: slice = field(default_factory=lambda: slice(None))
     length: int | None = None
 
     @property
     def n_layers(self) -> int:
-        """How many layers there are."""
-        return self.trace.model.config.n_layers
+        """How many layers the model has."""
+        return self.run.model.config.n_layers
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """What the stream is made of, from the bottom up."""
-        return stream_sources(self.trace.model.weights)
+        return stream_sources(self.run.model.weights)
 
     def source(self, source: Source) -> Stream:
         """What a source puts into the stream."""
-        return source_stream(self.trace, source)[self.rows, : self.length]
+        return source_stream(self.run, source)[self.rows, : self.length]
 
     def added_after(self, layer: int) -> Stream | None:
-        """What the sources of a layer add to the stream (−1: before the first), or nothing."""
+        """What the sources of a layer add to the stream (−1: before the first), if any."""
         streams = [self.source(source) for source in self.sources if source.layer == layer]
         return sum(streams[1:], start=streams[0]) if streams else None
 
     @property
     def start(self) -> Stream:
-        """The stream before the first layer, made anew from embeddings."""
+        """The stream before the first layer, from the embeddings."""
         added = self.added_after(-1)
         assert added is not None
         return added
 
-    def layer(self, layer: int) -> FrozenLayer:
-        """One layer's heads. Made anew at each call, so that deep models need not fit at once."""
-        weights, trace = self.trace.model.weights, self.trace
+    def layer(self, layer: int, head: int | None = None) -> FrozenLayer:
+        """The heads of a layer, or one of them as a layer of its own.
+
+        Made at each call, so that deep models need not fit into memory at once.
+        """
+        weights, run = self.run.model.weights, self.run
         raw = weights.layers[layer]
+        q = kv = slice(None)
+        if head is not None:
+            shared = head // weights.config.heads_per_kv
+            q, kv = slice(head, head + 1), slice(shared, shared + 1)
         return FrozenLayer(
-            pattern=trace.patterns[layer][self.rows, :, : self.length, : self.length],
-            scale=trace.scales.attention[layer][self.rows, : self.length],
-            W_V=fold_read(weights.config.norm, raw.W_V, raw.ln1_w),
-            W_O=raw.W_O,
+            pattern=run.patterns[layer][self.rows, q, : self.length, : self.length],
+            scale=run.scales.attention[layer][self.rows, : self.length],
+            W_V=fold_read(weights.config.norm, raw.W_V[kv], raw.ln1_w),
+            W_O=raw.W_O[q],
         )
 
-    def through(self, head: HeadId, stream: Stream) -> Stream:
-        """What one head makes of a stream: A diag(s) x W_V W_O."""
-        weights, trace = self.trace.model.weights, self.trace
-        raw = weights.layers[head.layer]
-        W_V = raw.W_V[head.head // weights.config.heads_per_kv]
-        W_V = fold_read(weights.config.norm, W_V, raw.ln1_w)
-        scale = trace.scales.attention[head.layer][self.rows, : self.length]
-        pattern = trace.patterns[head.layer][self.rows, head.head, : self.length, : self.length]
-        return pattern @ ((stream * scale[..., None]) @ W_V) @ raw.W_O[head.head]
+    def head(self, head: HeadId) -> FrozenLayer:
+        """One head as a layer of its own."""
+        return self.layer(head.layer, head.head)
+
+    def through(self, heads: Sequence[HeadId], stream: Stream) -> Stream:
+        """What a chain of heads, bottom to top, makes of a stream."""
+        streams = stream[None]
+        for head in heads:
+            streams = self.head(head).apply(streams)
+        return streams[0]
+
+    def through_adjoint(self, heads: Sequence[HeadId], gradient: Stream) -> Stream:
+        """The gradient below a chain of heads, bottom to top, given the one above it."""
+        gradients = gradient[None]
+        for head in reversed(heads):
+            gradients = self.head(head).adjoint(gradients)
+        return gradients[0]
 
     def along(self, path: Path) -> Stream:
         """What a path's heads make of its source, in the stream above the last of them."""
-        stream = self.source(path.source)
-        for head in path.heads:
-            stream = self.through(head, stream)
-        return stream
+        return self.through(path.heads, self.source(path.source))
 
     @property
     def final_scale(self) -> Scale:
         """The scale of the final read."""
-        return self.trace.scales.final[self.rows, : self.length]
+        return self.run.scales.final[self.rows, : self.length]
 
-    def up_to(self, layer: int) -> tuple[Stream, Stream]:
-        """The stream before a layer as two parts: sources alone, and what heads wrote.
 
-        Computed from sources and weights by a linear sweep, never from recorded streams.
-        """
-        free = self.start
-        headed = torch.zeros_like(free)
-        for below in range(layer):
-            heads = self.layer(below)
-            headed = headed + heads.written(heads.mixed((free + headed)[None]))[0]
-            added = self.added_after(below)
-            free = free if added is None else free + added
-        return free, headed
+def stream_sources(weights: Weights) -> tuple[Source, ...]:
+    """The sources that heads and logits read from the stream, from the bottom up."""
+    config = weights.config
+    found = [Source("embed")]
+    if config.positions == "residual":
+        found.append(Source("pos"))
+    for layer in range(config.n_layers):
+        if _has_any(weights, f"layers.{layer}.", ("b_V", "b_O", "ln1_b")):
+            found.append(Source("bias", layer))
+        if config.mlp != "none":
+            found.append(Source("mlp", layer))
+    return tuple(found)
+
+
+def all_sources(weights: Weights) -> tuple[Source, ...]:
+    """The same and, last, `bias_U` where the logits have a bias of their own."""
+    found = stream_sources(weights)
+    if _has_any(weights, "", ("b_U", "ln_f_b")):
+        found += (Source("unembed_bias"),)
+    return found
+
+
+def source_stream(run: Run, source: Source) -> Stream:
+    """What a source puts into the stream, [batch, pos, d]."""
+    weights, tokens = run.model.weights, run.tokens
+    if source.kind == "embed":
+        return weights.W_E[tokens]
+    if source.kind == "mlp":
+        return run.mlp_outputs[source.layer]
+    if source.kind == "pos":
+        assert weights.W_pos is not None
+        row = weights.W_pos[: tokens.shape[1]]
+    else:
+        row = attention_bias(weights, source.layer)
+    return row.expand(*tokens.shape, -1)
+
+
+def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
+    """Σ_h b_V W_O + b_O: what a layer's heads write wherever they attend."""
+    raw = weights.layers[layer]
+    b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
+    b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
+    written = torch.einsum("hk,hkd->d", b_V, raw.W_O)
+    return written if raw.b_O is None else written + raw.b_O
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
-    """max|found − truth| / max|truth|; plain max|found − truth| where the truth is all zero."""
+    """max|found − truth| / max|truth|, or max|found − truth| where the truth is all zero."""
     error, size = float((found - truth).abs().max()), float(truth.abs().max())
     return error / size if size else error
+
+
+def _has_any(weights: Weights, prefix: str, names: tuple[str, ...]) -> bool:
+    return any(f"{prefix}{name}" in weights.store.shapes for name in names)

@@ -12,9 +12,9 @@ from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Path, Source, Trace
 from pathsum.model.reads import folded_unembedding
 from pathsum.paths.explain.target import PositionName, TokenName, Versus, find_target
-from pathsum.paths.frozen import Frozen, relative_error
+from pathsum.paths.frozen import Frozen, all_sources, relative_error
 from pathsum.paths.path_counting import count_of_order, paths_of_order
-from pathsum.paths.stream_sources import all_sources
+from pathsum.paths.sweep import final_stream
 from pathsum.shapes import Logits, Stream
 
 if TYPE_CHECKING:
@@ -114,11 +114,10 @@ class PathSum:
     def total(self) -> Logits:
         """The sum of all contributions, by one linear sweep from the sources.
 
-        Made from sources, weights, frozen patterns and scales; recorded streams and logits are not
-        looked at.
+        Computed from sources, weights, frozen patterns and scales, never from recorded streams or
+        logits.
         """
-        free, headed = self.frozen.up_to(self.trace.model.config.n_layers)
-        return self.unembedded(free + headed) + self._unembedding[1]
+        return self.unembedded(final_stream(self.frozen)) + self._unembedding[1]
 
     def remainder(self) -> float:
         """max|total − model's logits| / max|model's logits|: rounding, if the sum is exact."""

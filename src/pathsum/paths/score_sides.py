@@ -13,9 +13,10 @@ from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.reads import layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.names import Part
-from pathsum.paths.frozen import Frozen
+from pathsum.paths.frozen import Frozen, Streams
 from pathsum.paths.parts import Side
 from pathsum.paths.path_counting import count_of_order, paths_of_order
+from pathsum.paths.sweep import UpSweep, split_at
 from pathsum.shapes import Stream
 
 Vectors = Float[Tensor, "batch pos k"]
@@ -131,7 +132,7 @@ class SideSum:
             for index in range(self._n_heads):
                 head = HeadId(layer, index)
                 longer = Path(path.source, (*path.heads, head))
-                yield from self._grown(longer, self.frozen.through(head, stream))
+                yield from self._grown(longer, self.frozen.through([head], stream))
 
     def cut(self, rows: slice, length: int) -> "SideSum":
         """The same side for some sequences and their first positions."""
@@ -142,22 +143,16 @@ class SideSum:
             scale=read.scale[rows, :length],
             own_scale=read.own_scale[rows, :length],
         )
-        return SideSum(short, Frozen(self.frozen.trace, rows, length), self.head)
+        return SideSum(short, Frozen(self.frozen.run, rows, length), self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
         """Coarser parts that still add up: each source, and all that each lower head wrote."""
         for part in self.parts(0):
             yield part, self.vectors(part)
-        stream = self.frozen.start
-        for index in range(self.head.layer):
-            layer = self.frozen.layer(index)
-            mixed = layer.mixed(stream[None])
+        for step in UpSweep(self.frozen).to(self.head.layer):
             for head in range(self._n_heads):
-                written = mixed[0, :, head] @ layer.W_O[head]
-                yield Part.writer(HeadId(index, head)), self.read.of_stream(written)
-            stream = stream + layer.written(mixed)[0]
-            added = self.frozen.added_after(index)
-            stream = stream if added is None else stream + added
+                written = step.z[0, :, head] @ step.layer.W_O[head]
+                yield Part.writer(HeadId(step.index, head)), self.read.of_stream(written)
 
     def vectors(self, part: Part) -> Vectors:
         """A part's share of the queries (or keys), ready for their product."""
@@ -170,16 +165,20 @@ class SideSum:
             return next(found for known, found in self.writers() if known == part)
         return self.read.of_stream(self.frozen.along(part.path))
 
-    @cached_property
+    @property
     def halves(self) -> tuple[Vectors, Vectors]:
-        """The head-free share and the share that came through heads; never by listing paths."""
-        free, headed = self.frozen.up_to(self.head.layer)
+        """The share of sources alone and the share that came through heads; lists no paths."""
+        return self.split(split_at(self.frozen, self.head.layer))
+
+    def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
+        """The same of the two streams that `split_at` gives."""
+        free, through_heads = streams
         whole = self.read.of_stream(free)
         if self.read.positions is not None:
             whole = whole + self.read.of_positions()
         if self.read.bias is not None:
             whole = whole + self.read.of_bias()
-        return whole, self.read.of_stream(headed)
+        return whole, self.read.of_stream(through_heads)
 
     def check(self, part: Part) -> None:
         """An error that says why this part is none of this side's."""
@@ -198,9 +197,9 @@ class SideSum:
                     f"{layer} come before it"
                 )
         if part.kind == "writer":
-            self.frozen.trace.model.head(part.heads[0])
+            self.frozen.run.model.head(part.heads[0])
             return
-        Path(part.path.source, part.heads).check_in(self.frozen.trace.model)
+        Path(part.path.source, part.heads).check_in(self.frozen.run.model)
         if part.source not in self.sources:
             raise PathError(
                 f"{self.head} cannot read {part.source}: the sources below layer {layer} are "
@@ -209,4 +208,4 @@ class SideSum:
 
     @property
     def _n_heads(self) -> int:
-        return self.frozen.trace.model.config.n_heads
+        return self.frozen.run.model.config.n_heads

@@ -12,6 +12,7 @@ from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
 from pathsum.paths.parts import Group, group_of
 from pathsum.paths.score_sides import SideSum, Vectors, qk_read
+from pathsum.paths.sweep import split_at
 from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
@@ -73,14 +74,25 @@ class ScoreSum:
     head: HeadId
 
     @cached_property
+    def frozen(self) -> Frozen:
+        """The run as a linear model."""
+        return Frozen(self.trace)
+
+    @cached_property
     def query(self) -> SideSum:
         """The query side."""
-        return SideSum(qk_read(self.trace, self.head, "query"), Frozen(self.trace), self.head)
+        return SideSum(qk_read(self.trace, self.head, "query"), self.frozen, self.head)
 
     @cached_property
     def key(self) -> SideSum:
         """The key side."""
-        return SideSum(qk_read(self.trace, self.head, "key"), Frozen(self.trace), self.head)
+        return SideSum(qk_read(self.trace, self.head, "key"), self.frozen, self.head)
+
+    @cached_property
+    def _halves(self) -> tuple[tuple[Vectors, Vectors], tuple[Vectors, Vectors]]:
+        """Both sides without and with lower heads, from one sweep."""
+        streams = split_at(self.frozen, self.head.layer)
+        return self.query.split(streams), self.key.split(streams)
 
     @property
     def count(self) -> int:
@@ -89,28 +101,28 @@ class ScoreSum:
 
     def total(self) -> HeadPattern:
         """All terms together, from sources, weights, frozen patterns and scales below."""
-        (free_q, headed_q), (free_k, headed_k) = self.query.halves, self.key.halves
+        (free_q, headed_q), (free_k, headed_k) = self._halves
         return self.product(free_q + headed_q, free_k + headed_k)
 
     @property
     def none(self) -> HeadPattern:
         """Terms without a lower head on either side."""
-        return self.product(self.query.halves[0], self.key.halves[0])
+        return self.product(self._halves[0][0], self._halves[1][0])
 
     @property
     def q(self) -> HeadPattern:
         """Terms with a lower head on the query side only."""
-        return self.product(self.query.halves[1], self.key.halves[0])
+        return self.product(self._halves[0][1], self._halves[1][0])
 
     @property
     def k(self) -> HeadPattern:
         """Terms with a lower head on the key side only."""
-        return self.product(self.query.halves[0], self.key.halves[1])
+        return self.product(self._halves[0][0], self._halves[1][1])
 
     @property
     def qk(self) -> HeadPattern:
         """Terms with a lower head on both sides."""
-        return self.product(self.query.halves[1], self.key.halves[1])
+        return self.product(self._halves[0][1], self._halves[1][1])
 
     def term(self, query: PartName, key: PartName) -> HeadPattern:
         """One term; a part is a `Path`, or in words `embed`, `embed→L0H7`, `pos@1`, `b_K`."""

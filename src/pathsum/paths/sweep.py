@@ -1,221 +1,156 @@
-"""All totals toward a target, from one sweep up and one down.
+"""The linear sweep over a frozen run: streams carried up from the sources, gradients carried down.
 
-A sweep up carries streams, a sweep down carries gradients of the target. Where they meet, an inner
-product is the sum over all paths that pass there. Paths of each order are kept apart as the
-coefficients of a polynomial: a layer is `1 + z M`, and the product of all layers at z^n is the sum
-over paths through n heads. Carrying L coefficients through L layers would cost L/2 sweeps, so the
-sweep up carries them through the lower half only, the sweep down through the upper half, and the
-two polynomials are multiplied where they meet.
+Streams are kept apart by order, the number of heads that they came through: with M the heads of a
+layer, the layer is `1 + z M`, and the coefficient of z^n in the product of all layers is the sum
+over paths through n heads. A sweep keeps as many coefficients as its caller wants; the last one
+also collects all higher orders:
+
+    orders = 1             the whole stream
+    orders = 2             sources alone, and everything that came through heads
+    orders = n_layers + 1  every order by itself
+
+Everything is computed from sources, weights, patterns and scales, never from recorded streams.
+What each head wrote (`Step.z`), what each reads (`Step.values`) and the gradients there
+(`AdjointStep`) are available layer by layer, so that nothing is kept that a caller does not need.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from pathsum.paths.explain.target import Target
-from pathsum.paths.frozen import Frozen, Streams
-from pathsum.paths.stream_sources import all_sources
-from pathsum.shapes import PerHead, Stream
-
-# Numbers held at once while edges are summed over positions: 32 MB in float32.
-EDGE_NUMBERS = 8_000_000
+from pathsum.paths.frozen import Frozen, FrozenLayer, PerHeads, Streams, Values
+from pathsum.shapes import Stream
 
 
 @dataclass(frozen=True, eq=False)
-class Flows:
-    """What flows to the target in each sequence, before any averaging.
+class Step:
+    """One layer of a sweep up: the values its heads read and z, what they mixed, by order.
 
-    Rows of `edge` write (sources, then heads), columns read (heads, then the logits). An entry is
-    the sum over all paths that use this edge, so all that enters a head leaves it again.
+    Streams that end in the same order are added before they are read, so there may be one fewer
+    here than the sweep carries; their sum is that of the whole stream.
     """
 
-    order: Float[Tensor, "batch order"]
-    source: Float[Tensor, "batch source pos"]
-    head: Float[Tensor, "batch heads"]
-    edge: Float[Tensor, "batch writer reader"]
-
-
-def flows(frozen: Frozen, target: Target) -> Flows:
-    """Every total toward the target. Positions after the last target must be cut off already."""
-    weights = frozen.trace.model.weights
-    direction, bias = target.direction(weights)
-    top = torch.zeros_like(frozen.start)
-    rows = torch.arange(len(target.tokens), device=top.device)
-    scale = frozen.final_scale[rows, target.positions]
-    top[rows, target.positions] = direction * scale[:, None]
-    up = _sweep_up(frozen)
-    down = _sweep_down(frozen, top, up)
-    edge = _edges(frozen, top, target.positions, up.mixed, down.pulled)
-    found = Flows(down.order, down.source, down.head, edge)
-    if len(all_sources(weights)) == len(frozen.sources):
-        return found
-    return _with_bias(found, target, bias)
-
-
-def _with_bias(found: Flows, target: Target, bias: Float[Tensor, " batch"]) -> Flows:
-    """The logits' own bias as one source more: order 0, where the prediction is made."""
-    rows = torch.arange(len(bias), device=bias.device)
-    there = torch.zeros_like(found.source[:, :1])
-    there[rows, 0, target.positions] = bias
-    straight = torch.zeros_like(found.edge[:, :1])
-    straight[:, 0, -1] = bias
-    n_sources = found.source.shape[1]
-    order = found.order.clone()
-    order[:, 0] += bias
-    return Flows(
-        order=order,
-        source=torch.cat([found.source, there], 1),
-        head=found.head,
-        edge=torch.cat([found.edge[:, :n_sources], straight, found.edge[:, n_sources:]], 1),
-    )
+    index: int
+    layer: FrozenLayer
+    values: Values
+    z: PerHeads
 
 
 @dataclass(frozen=True, eq=False)
-class _Up:
-    """`middle[n]`: what n heads made of the sources, halfway up. `mixed[l]`: values, moved."""
+class AdjointStep:
+    """One layer of a sweep down: gradients at z and at the values of its heads, by order."""
 
-    middle: Streams
-    mixed: tuple[PerHead, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Down:
-    """`pulled[l]`: the target's gradient at the values of layer l's heads, before they move."""
-
-    order: Float[Tensor, "batch order"]
-    source: Float[Tensor, "batch source pos"]
-    head: Float[Tensor, "batch heads"]
-    pulled: tuple[PerHead, ...]
+    index: int
+    layer: FrozenLayer
+    at_z: PerHeads
+    at_values: PerHeads
 
 
-def _sweep_up(frozen: Frozen) -> _Up:
-    half = frozen.n_layers // 2
-    start = frozen.start
-    by_order = start.new_zeros(half + 1, *start.shape)
-    by_order[0] = start
-    streams = by_order[:1]
-    mixed: list[PerHead] = []
-    for index in range(frozen.n_layers):
-        if index == half:
-            streams = by_order.sum(0, keepdim=True)
-        layer = frozen.layer(index)
-        moved = layer.mixed(streams)
-        mixed.append(moved.sum(0))
-        written = layer.written(moved)
-        if index < half:
-            streams = _one_more(by_order, written)
-        else:
-            streams += written
-        added = frozen.added_after(index)
-        if added is not None:
-            streams[0] += added
-    return _Up(by_order, tuple(mixed))
+class UpSweep:
+    """Streams on their way up, by order; iterating yields one `Step` per layer."""
+
+    def __init__(self, frozen: Frozen, orders: int = 1) -> None:
+        self.frozen = frozen
+        self.index = 0
+        self._carried = _Orders(frozen.start, orders)
+
+    @property
+    def streams(self) -> Streams:
+        """The streams before layer `index`, one per order reached; the next step changes them."""
+        return self._carried.reached
+
+    def merge(self) -> None:
+        """Continue with the whole stream, orders no longer kept apart."""
+        self._carried = _Orders(self.streams.sum(0), 1)
+
+    def to(self, layer: int) -> Iterator[Step]:
+        """Move up to a layer."""
+        while self.index < layer:
+            frozen_layer = self.frozen.layer(self.index)
+            values = frozen_layer.read(self._carried.sent())
+            z = frozen_layer.mix(values)
+            yield Step(self.index, frozen_layer, values, z)
+            self._carried.raise_order(frozen_layer.write(z))
+            added = self.frozen.added_after(self.index)
+            if added is not None:
+                self.streams[0] += added
+            self.index += 1
+
+    def __iter__(self) -> Iterator[Step]:
+        return self.to(self.frozen.n_layers)
 
 
-def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> _Down:
-    layers, half = frozen.n_layers, frozen.n_layers // 2
-    batch, length, _ = top.shape
-    by_order = top.new_zeros(layers - half + 1, *top.shape)
-    by_order[0] = top
-    gradients = by_order[:1]
-    order = top.new_zeros(batch, layers + 1)
-    source = top.new_zeros(batch, len(frozen.sources), length)
-    head: list[Tensor] = []
-    pulled: list[PerHead] = []
-    for index in reversed(range(layers)):
-        layer = frozen.layer(index)
-        _meet_sources(frozen, index, gradients, source)
-        added = frozen.added_after(index)
-        if index >= half and added is not None:
-            order[:, : len(gradients)] += torch.einsum("bpd,nbpd->bn", added, gradients)
-        at_mixed = layer.write_adjoint(gradients)
-        head.append((at_mixed.sum(0) * up.mixed[index]).sum((-2, -1)))
-        at_values = layer.mix_adjoint(at_mixed)
-        pulled.append(at_values.sum(0))
-        below = layer.read_adjoint(at_values)
-        if index >= half:
-            gradients = _one_more(by_order, below)
-        else:
-            gradients += below
-        if index == half:
-            gradients = by_order.sum(0, keepdim=True)
-    order += _product(up.middle, by_order)
-    _meet_sources(frozen, -1, gradients, source)
-    heads = torch.cat(head[::-1], 1) if head else top.new_zeros(batch, 0)
-    return _Down(order, source, heads, tuple(pulled[::-1]))
+class DownSweep:
+    """Gradients on their way down from the final stream, by order; one `AdjointStep` per layer."""
+
+    def __init__(self, frozen: Frozen, top: Stream, orders: int = 1) -> None:
+        self.frozen = frozen
+        self.index = frozen.n_layers
+        self._carried = _Orders(top, orders)
+
+    @property
+    def gradients(self) -> Streams:
+        """Gradients at the stream before layer `index`; the next step changes them."""
+        return self._carried.reached
+
+    def merge(self) -> None:
+        """Continue with the gradient of the whole, orders no longer kept apart."""
+        self._carried = _Orders(self.gradients.sum(0), 1)
+
+    def to(self, layer: int) -> Iterator[AdjointStep]:
+        """Move down to the stream before a layer."""
+        while self.index > layer:
+            frozen_layer = self.frozen.layer(self.index - 1)
+            at_z = frozen_layer.write_adjoint(self._carried.sent())
+            at_values = frozen_layer.mix_adjoint(at_z)
+            yield AdjointStep(self.index - 1, frozen_layer, at_z, at_values)
+            self._carried.raise_order(frozen_layer.read_adjoint(at_values))
+            self.index -= 1
 
 
-def _one_more(
-    by_order: Float[Tensor, "orders batch pos d"],
-    through_a_head: Float[Tensor, "carried batch pos d"],
-) -> Float[Tensor, "reached batch pos d"]:
-    """(1 + z M) applied in place: what goes through a head of this layer has one order more."""
-    orders = len(through_a_head)
-    by_order[1 : orders + 1] += through_a_head
-    return by_order[: orders + 1]
+class _Orders:
+    """Streams by order, in one tensor that is updated in place."""
+
+    def __init__(self, start: Stream, orders: int) -> None:
+        self._all = start.new_zeros(orders, *start.shape)
+        self._all[0] = start
+        self._count = 1
+
+    @property
+    def reached(self) -> Streams:
+        """The orders that anything has reached."""
+        return self._all[: self._count]
+
+    def sent(self) -> Streams:
+        """What the next layer's heads read: one stream for each order that they raise it to."""
+        if self._count < len(self._all) or self._count == 1:
+            return self.reached
+        # The last two orders become the last one, so their sum goes through the heads once.
+        return torch.cat([self._all[:-2], self._all[-2:].sum(0, keepdim=True)])
+
+    def raise_order(self, through_heads: Streams) -> None:
+        """(1 + z M) applied: what went through a head of the layer has one order more."""
+        if len(self._all) == 1:
+            self._all += through_heads
+            return
+        count = len(through_heads)
+        self._all[1 : count + 1] += through_heads
+        self._count = count + 1
 
 
-def _product(
-    streams: Float[Tensor, "lower batch pos d"], gradients: Float[Tensor, "upper batch pos d"]
-) -> Float[Tensor, "batch order"]:
-    """The product of two polynomials whose coefficients meet by an inner product."""
-    pairs = torch.einsum("mbpd,nbpd->bmn", streams, gradients)
-    order = pairs.new_zeros(pairs.shape[0], pairs.shape[1] + pairs.shape[2] - 1)
-    for lower in range(pairs.shape[1]):
-        order[:, lower : lower + pairs.shape[2]] += pairs[:, lower]
-    return order
+def split_at(frozen: Frozen, layer: int) -> Streams:
+    """The stream before a layer as two: sources alone, and everything that came through heads."""
+    sweep = UpSweep(frozen, orders=2)
+    for _ in sweep.to(layer):
+        pass
+    streams = sweep.streams
+    return streams if len(streams) == 2 else torch.cat([streams, torch.zeros_like(streams)])
 
 
-def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor) -> None:
-    """Fill in what the sources of a layer give, position by position."""
-    together = gradients.sum(0)
-    for place, found in enumerate(frozen.sources):
-        if found.layer == layer:
-            source[:, place] = (frozen.source(found) * together).sum(-1)
-
-
-def _edges(
-    frozen: Frozen,
-    top: Stream,
-    positions: Int[Tensor, " batch"],
-    mixed: tuple[PerHead, ...],
-    pulled: tuple[PerHead, ...],
-) -> Float[Tensor, "batch writer reader"]:
-    """Inner products of what each writer wrote with what each reader pulls, over positions.
-
-    Writers and readers are laid out in the stream for some positions at a time, so that memory
-    does not grow with the length of the text.
-    """
-    config = frozen.trace.model.config
-    batch, length, d = top.shape
-    n_sources, n_heads = len(frozen.sources), config.n_layers * config.n_heads
-    edge = top.new_zeros(batch, n_sources + n_heads, n_heads + 1)
-    step = max(1, EDGE_NUMBERS // (batch * d * (n_sources + n_heads + config.n_heads)))
-    streams = [frozen.source(source) for source in frozen.sources]
-    space = top.new_empty(batch, n_sources + n_heads, min(step, length), d)
-    for begin in range(0, length, step):
-        part = slice(begin, min(begin + step, length))
-        writers = space[:, :, : part.stop - begin]
-        # In the order in which they are written, so that what a layer can read is a prefix.
-        places: list[int] = []
-        for index in range(-1, config.n_layers):
-            if index >= 0:
-                layer = frozen.layer(index)
-                reads = pulled[index][:, :, part] * layer.scale[:, None, part, None]
-                reads = (reads @ layer.each_V.mT).flatten(2)
-                columns = slice(index * config.n_heads, (index + 1) * config.n_heads)
-                edge[:, places, columns] += writers[:, : len(places)].flatten(2) @ reads.mT
-                first = len(places)
-                places += range(n_sources + columns.start, n_sources + columns.stop)
-                writers[:, first : len(places)] = mixed[index][:, :, part] @ layer.W_O
-            for place, source in enumerate(frozen.sources):
-                if source.layer == index:
-                    writers[:, len(places)] = streams[place][:, part]
-                    places.append(place)
-        for row, position in enumerate(positions.tolist()):
-            # The logits read one position of each sequence.
-            if part.start <= position < part.stop:
-                edge[row, places, -1] = writers[row, :, position - begin] @ top[row, position]
-    return edge
+def final_stream(frozen: Frozen) -> Stream:
+    """The stream that the unembedding reads, as the sum over all paths."""
+    sweep = UpSweep(frozen)
+    for _ in sweep:
+        pass
+    return sweep.streams[0]

@@ -179,7 +179,4 @@ def through_heads(paths: PathSum, heads: tuple[HeadId, ...]) -> Logits:
     ]
     frozen = paths.frozen
     streams = [frozen.source(source) for source in readable]
-    stream = sum(streams[1:], start=streams[0])
-    for head in heads:
-        stream = frozen.through(head, stream)
-    return paths.unembedded(stream)
+    return paths.unembedded(frozen.through(heads, sum(streams[1:], start=streams[0])))

@@ -1,15 +1,18 @@
 """Direct logit attribution: what each head and each source wrote straight into a logit.
 
-For the token that comes next at each destination, vocabulary mean removed. A head's share splits
-further by the source position it was moved from:
+For the next token at each destination, vocabulary mean removed. A head's share splits further by
+the source position that it was moved from, the logit-effect matrix:
 
-    effect[d, s] = A[d, s] · (s_s x_s W_V W_O) · (s_final W_U[next] − mean)
+    effect[d, s] = A[d, s] · (s_s x_s W_V W_O) · (s_final W_U[next token of d] − mean)
 
-the logit-effect matrix. What it moves is either a source itself (a single path) or what lower heads
-had brought there (composed paths); the two add up. What biases write is the same wherever a head
-attends and stands under the source `bias`, not under heads.
+What the head moves is either a source itself (a single path) or what lower heads had brought there
+(composed paths); the two add up. What biases write is the same wherever a head attends and is
+attributed to the source `bias`, not to heads. `moved_by_layer` weights attention by the size of
+what is moved instead, `A[d, s] · ‖v_s W_O‖`; the norm of v alone would depend on the basis inside
+the head.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +21,14 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Trace
-from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.transformer import values as head_values
 from pathsum.paths.explain.breakdown import Name, find_name
-from pathsum.paths.frozen import Frozen
+from pathsum.paths.explain.target import Target
+from pathsum.paths.frozen import FrozenLayer, Values
 from pathsum.paths.path_sum import expand_logits
-from pathsum.paths.stream_sources import all_sources
+from pathsum.paths.sweep import UpSweep, split_at
 from pathsum.result import Column, Record, Table, text_column
-from pathsum.shapes import HeadPattern, Tokens
+from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +36,8 @@ class DirectAttribution(Record, kind="direct-attribution"):
     """Each component's share of the logit of the next token, at every destination.
 
     `values` is [batch, component, dest]; components add up to `total` ([batch, dest]), the model's
-    logit minus the vocabulary's mean. The last destination has no next token and is NaN, unless
-    targets were given. `remainder` compares with the model's own logits.
+    logit minus the vocabulary's mean. The last destination has no next token and is NaN unless
+    targets are given. `remainder` compares with the model's own logits.
     """
 
     components: tuple[Name, ...]
@@ -71,7 +75,7 @@ class LogitEffects(Record, kind="logit-effects"):
     composed: HeadPattern
 
     def to_table(self) -> Table:
-        """How much of the head's effect goes by single and by composed paths."""
+        """How much of the head's effect goes through single and through composed paths."""
         length = self.total.shape[-1]
         rows = [
             (what, float(part.sum(-1).nanmean()), float(part.abs().nansum(-1).mean()), length)
@@ -95,39 +99,31 @@ class LogitEffects(Record, kind="logit-effects"):
 def direct_attribution(
     trace: Trace, targets: Int[Tensor, "batch pos"] | None = None
 ) -> DirectAttribution:
-    """Shares of every source and head in the logit of the token that comes next.
+    """Shares of every source and head in the logit of the next token.
 
-    `targets` names other tokens, one for each destination (then the last one counts too).
+    `targets` gives other tokens, one per destination (then the last destination counts too).
     """
     paths = expand_logits(trace)
-    frozen, weights = Frozen(trace), trace.model.weights
-    direction, bias, known = target_directions(trace, targets)
-    sources, heads = all_sources(weights), tuple(head.id for head in trace.model.heads)
+    frozen, config = paths.frozen, trace.model.config
+    target = _next_token_target(trace, targets)
+    sources, heads = paths.sources, tuple(head.id for head in trace.model.heads)
     batch, length = trace.tokens.shape
-    values = direction.new_empty(batch, len(sources) + len(heads), length)
+    values = target.direction.new_empty(batch, len(sources) + len(heads), length)
     for place, source in enumerate(sources):
         if source.kind == "unembed_bias":
-            values[:, place] = bias
+            values[:, place] = target.bias
         else:
-            values[:, place] = (frozen.source(source) * direction).sum(-1)
-    stream = frozen.start
-    for index in range(frozen.n_layers):
-        layer = frozen.layer(index)
-        mixed = layer.mixed(stream[None])
-        first = len(sources) + index * trace.model.config.n_heads
-        for head, W_O in enumerate(layer.W_O):
-            # One head's write at a time: [batch, pos, d] and not a head more.
-            values[:, first + head] = ((mixed[0, :, head] @ W_O) * direction).sum(-1)
-        stream = stream + layer.written(mixed)[0]
-        added = frozen.added_after(index)
-        stream = stream if added is None else stream + added
-    values = values.masked_fill(~known[:, None], torch.nan)
+            values[:, place] = (frozen.source(source) * target.direction).sum(-1)
+    for step in UpSweep(frozen):
+        first = len(sources) + step.index * config.n_heads
+        at_z = step.layer.write_adjoint(target.direction[None])
+        values[:, first : first + config.n_heads] = (step.z * at_z)[0].sum(-1)
+    values = values.masked_fill(~target.known[:, None], torch.nan)
     total = values.sum(1)
-    own = _own_logits(trace, targets)
-    error = float((total - own)[known].abs().max())
+    error = float((total - target.own)[target.known].abs().max())
     size = float(trace.logits.abs().max())
     return DirectAttribution(
-        components=(*paths.sources, *heads),
+        components=(*sources, *heads),
         values=values,
         total=total,
         remainder=error / size if size else error,
@@ -138,48 +134,84 @@ def logit_effects(
     trace: Trace, head: HeadName, targets: Int[Tensor, "batch pos"] | None = None
 ) -> LogitEffects:
     """The logit-effect matrix of one head, split into single and composed paths."""
-    expand_logits(trace)  # refuses what has no exact sum
+    frozen = expand_logits(trace).frozen
     found = trace.model.head(head).id
-    frozen = Frozen(trace)
-    direction, _, known = target_directions(trace, targets)
-    free, headed = frozen.up_to(found.layer)
-    layer = frozen.layer(found.layer)
-    # [batch, dest, k]: what a value of this head is worth at each destination.
-    worth = direction @ layer.W_O[found.head].T
-    W_V = layer.each_V[found.head]
-
-    def effect(stream: Float[Tensor, "batch pos d"]) -> HeadPattern:
-        value = (stream * layer.scale[..., None]) @ W_V
-        matrix = layer.pattern[:, found.head] * (worth @ value.mT)
-        return matrix.masked_fill(~known[:, :, None], torch.nan)
-
-    single, composed = effect(free), effect(headed)
+    target = _next_token_target(trace, targets)
+    layer = frozen.head(found)
+    effects = _effects(layer, layer.read(split_at(frozen, found.layer)), target)
+    single, composed = effects[:, :, 0]
     return LogitEffects(found, single + composed, single, composed)
 
 
-def target_directions(
-    trace: Trace, targets: Tokens | None
-) -> tuple[Float[Tensor, "batch pos d"], Float[Tensor, "batch pos"], Tensor]:
-    """For each destination: what the stream is read with for its target, and the bias."""
-    weights = trace.model.weights
-    tokens, known = _targets(trace, targets)
-    W_U = weights.W_U
-    columns = W_U[:, tokens.flatten()] - W_U.mean(1, keepdim=True)
-    folded = fold_read(weights.config.norm, columns, weights.ln_f_w)
-    own = None if weights.b_U is None else weights.b_U[tokens.flatten()] - weights.b_U.mean()
-    bias = fold_bias(columns, weights.ln_f_b, own).reshape(tokens.shape)
-    direction = folded.T.reshape(*tokens.shape, -1) * trace.scales.final[..., None]
-    return direction, bias, known
+def effects_by_layer(
+    trace: Trace, targets: Int[Tensor, "batch pos"] | None = None
+) -> Iterator[Pattern]:
+    """Logit-effect matrices of all heads, layer by layer, from one sweep.
+
+    Rows sum to the head's direct attribution. `targets` gives other tokens, one per destination;
+    without them the last destination, which has no next token, is NaN.
+    """
+    frozen = expand_logits(trace).frozen
+    target = _next_token_target(trace, targets)
+    for step in UpSweep(frozen):
+        yield _effects(step.layer, step.values, target)[0]
 
 
-def _targets(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
-    """Target tokens and which destinations have one."""
+def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
+    """Attention × the norm of what each source's value writes, layer by layer."""
+    heads_per_kv = trace.model.config.heads_per_kv
+    for index, pattern in enumerate(trace.patterns):
+        layer = trace.model.weights.layers[index]
+        value = head_values(layer, trace.read(index)).repeat_interleave(heads_per_kv, dim=1)
+        # ‖v W_O‖² = v (W_O W_Oᵀ) vᵀ: never wider than a head.
+        gram = layer.W_O @ layer.W_O.mT
+        size = ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
+        yield pattern * size[:, :, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _NextTokenTarget:
+    """The logit explained at each destination, vocabulary mean removed.
+
+    `direction` is its gradient at the final stream, `bias` what the logits' own bias adds, `own`
+    the model's own number, and `known` whether the destination has a next token.
+    """
+
+    direction: Stream
+    bias: Float[Tensor, "batch pos"]
+    own: Float[Tensor, "batch pos"]
+    known: Tensor
+
+
+def _effects(
+    layer: FrozenLayer, values: Values, target: _NextTokenTarget
+) -> Float[Tensor, "many batch head dest src"]:
+    at_z = layer.write_adjoint(target.direction[None])
+    matrix = layer.pattern * (at_z @ layer.per_head(values).mT)
+    return matrix.masked_fill(~target.known[:, None, :, None], torch.nan)
+
+
+def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget:
+    tokens, known = _next_tokens(trace, targets)
+    everywhere = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
+    direction, bias = everywhere.direction(trace.model.weights)
+    own = trace.logits.gather(-1, tokens[..., None])[..., 0] - trace.logits.mean(-1)
+    return _NextTokenTarget(
+        direction=direction.reshape(*tokens.shape, -1) * trace.scales.final[..., None],
+        bias=bias.reshape(tokens.shape),
+        own=own,
+        known=known,
+    )
+
+
+def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
+    """Target tokens, and which destinations have one."""
     known = torch.ones_like(trace.tokens, dtype=torch.bool)
     if targets is not None:
         if targets.shape != trace.tokens.shape:
             raise InputError(
                 f"targets have shape {list(targets.shape)}, but the trace has "
-                f"{list(trace.tokens.shape)} tokens; one target for each would be right"
+                f"{list(trace.tokens.shape)} tokens; give one target for each token"
             )
         for token in (int(targets.min()), int(targets.max())):
             trace.model.token_id(token)
@@ -187,13 +219,7 @@ def _targets(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
     if trace.tokens.shape[1] < 2:
         raise InputError(
             "a sequence of one token has no next token to attribute to; give at least two tokens, "
-            "or name the targets"
+            "or pass targets"
         )
     known[:, -1] = False
     return trace.tokens.roll(-1, 1), known
-
-
-def _own_logits(trace: Trace, targets: Tokens | None) -> Float[Tensor, "batch pos"]:
-    tokens, _ = _targets(trace, targets)
-    own = trace.logits.gather(-1, tokens[..., None])[..., 0]
-    return own - trace.logits.mean(-1)

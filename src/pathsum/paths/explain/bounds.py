@@ -33,7 +33,7 @@ def reach(frozen: Frozen, layers: list[FrozenLayer]) -> Reach:
     for index, layer in enumerate(layers):
         readable = tuple(source for source in frozen.sources if source.layer < index)
         streams = torch.stack([frozen.source(source) for source in readable])
-        read = (streams * layer.scale[..., None])[:, :, None] @ layer.W_V
+        read = layer.read(streams)
         straight = torch.linalg.vector_norm(read, dim=-1).amax(0)
         further = torch.zeros_like(straight)
         for lower, norms in enumerate(mixed):
@@ -41,9 +41,7 @@ def reach(frozen: Frozen, layers: list[FrozenLayer]) -> Reach:
             carried = (norms[:, :, None] * gain[:, :, None]).amax(1)
             further = torch.maximum(further, carried * layer.scale[:, None].abs())
         largest = torch.maximum(straight, further)
-        repeat = layer.W_O.shape[0] // layer.W_V.shape[0]
-        moved = layer.pattern @ largest.repeat_interleave(repeat, dim=1)[..., None]
-        mixed.append(moved[..., 0])
+        mixed.append((layer.pattern @ layer.per_head(largest[..., None]))[..., 0])
         sources.append(readable)
         values.append(read)
         through.append(further)

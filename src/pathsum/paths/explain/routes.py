@@ -12,13 +12,13 @@ position is the one with the largest product, found from the bottom up.
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import HeadId, Path
-from pathsum.model.reads import fold_read
+from pathsum.model import Path
+from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.target import Target
+from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum
 
 # What gave less than this share of what the strongest position gave is not listed.
@@ -49,7 +49,8 @@ def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
         for j, size in zip(best.indices, best.values, strict=True)
         if size > LEAST_SHARE * best.values[0]
     ]
-    steps = [_step(paths, head, int(target.positions[0]) + 1) for head in path.heads]
+    layers = map(_first_sequence(paths, target).head, path.heads)
+    steps = [layer.pattern[0, 0] * layer.scale[0] for layer in layers]  # A[h] diag(s)
     return Routes(
         positions=tuple(kept),
         values=tuple(float(values[j]) for j in kept),
@@ -59,32 +60,13 @@ def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
 
 def source_values(paths: PathSum, target: Target, path: Path) -> Float[Tensor, " pos"]:
     """What each position's source gave to the target along one path; adds up to its value."""
-    position = int(target.positions[0])
-    direction, _ = target.direction(paths.trace.model.weights)
-    row = torch.zeros(position + 1, dtype=direction.dtype, device=direction.device)
-    row[position] = paths.frozen.final_scale[0, position]
-    pulled = direction[0]
-    for head in reversed(path.heads):
-        row = row @ _step(paths, head, position + 1)
-        pulled = _read(paths, head) @ (
-            paths.trace.model.weights.layers[head.layer].W_O[head.head] @ pulled
-        )
-    stream = paths.frozen.source(path.source)[0, : position + 1]
-    return row * (stream @ pulled)
+    frozen = _first_sequence(paths, target)
+    gradient = frozen.through_adjoint(path.heads, gradient_at_top(frozen, target.rows(slice(1))))
+    return (frozen.source(path.source) * gradient)[0].sum(-1)
 
 
-def _read(paths: PathSum, head: HeadId) -> Float[Tensor, "d k"]:
-    weights = paths.trace.model.weights
-    raw = weights.layers[head.layer]
-    W_V = raw.W_V[head.head // weights.config.heads_per_kv]
-    return fold_read(weights.config.norm, W_V, raw.ln1_w)
-
-
-def _step(paths: PathSum, head: HeadId, length: int) -> Float[Tensor, "dest src"]:
-    """A[h] diag(s) of the first sequence."""
-    trace = paths.trace
-    scale = trace.scales.attention[head.layer][0, :length]
-    return trace.patterns[head.layer][0, head.head, :length, :length] * scale
+def _first_sequence(paths: PathSum, target: Target) -> Frozen:
+    return Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
 
 
 def _strongest_way(

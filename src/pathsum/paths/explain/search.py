@@ -26,6 +26,7 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, Path
 from pathsum.paths.explain.bounds import Reach, reach
 from pathsum.paths.explain.breakdown import half_width
+from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum
@@ -127,8 +128,8 @@ class _Search:
         self.frozen = Frozen(paths.trace, length=int(target.positions.max()) + 1)
         self.layers = [self.frozen.layer(index) for index in range(self.frozen.n_layers)]
         self.reach: Reach = reach(self.frozen, self.layers)
-        self.direction, self.bias_U = target.direction(paths.trace.model.weights)
-        self.top = self._top()
+        self.bias_U = target.direction(paths.trace.model.weights)[1]
+        self.top = gradient_at_top(self.frozen, target)
         # (|value|, tie-break, path) in a heap whose smallest element is the k-th best.
         self.heap: list[tuple[float, int, Path]] = []
         self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
@@ -165,7 +166,8 @@ class _Search:
                 if -self.waiting[index][0][0] <= self.threshold:
                     break
                 nodes.append(heapq.heappop(self.waiting[index])[1])
-            gradients = torch.stack([self._gradient(heads) for heads in nodes])
+            below = [self.frozen.through_adjoint(heads, self.top) for heads in nodes]
+            gradients = torch.stack(below)
             self._expand(index, nodes, gradients)
 
     def ranked(self, path: Path) -> RankedPath:
@@ -175,27 +177,10 @@ class _Search:
         stderr = float(values.std()) / len(values) ** 0.5 if several else None
         return RankedPath(path, float(values.mean()), stderr)
 
-    def _top(self) -> Float[Tensor, "batch pos d"]:
-        top = torch.zeros_like(self.frozen.start)
-        rows = torch.arange(len(top), device=top.device)
-        scale = self.frozen.final_scale[rows, self.target.positions]
-        top[rows, self.target.positions] = self.direction * scale[:, None]
-        return top
-
     def _values(self, path: Path) -> Float[Tensor, " batch"]:
         if path.source.kind == "unembed_bias":
             return self.bias_U
         return (self.frozen.along(path) * self.top).sum((-2, -1))
-
-    def _gradient(self, heads: tuple[HeadId, ...]) -> Float[Tensor, "batch pos d"]:
-        """The target's gradient at the stream below the lowest of these heads."""
-        gradient = self.top
-        for head in reversed(heads):
-            layer = self.layers[head.layer]
-            kv = head.head * layer.W_V.shape[0] // layer.W_O.shape[0]
-            moved = layer.pattern[:, head.head].mT @ (gradient @ layer.W_O[head.head].T)
-            gradient = (moved @ layer.W_V[kv].T) * layer.scale[..., None]
-        return gradient
 
     def _expand(
         self,
@@ -211,10 +196,9 @@ class _Search:
             self._look_at_all(index, nodes, values)
             if index == 0:
                 continue
-            further = self.reach.through_heads[index]
-            repeat = layer.W_O.shape[0] // layer.W_V.shape[0]
+            further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
             sizes = torch.linalg.vector_norm(pulled, dim=-1)
-            bounds = (sizes * further.repeat_interleave(repeat, dim=1)).sum(-1).mean(1) * ROUNDING
+            bounds = (sizes * further).sum(-1).mean(1) * ROUNDING
             for node, row in zip(nodes, bounds.tolist(), strict=True):
                 for head, bound in enumerate(row):
                     self._wait(index, bound, (HeadId(index, head), *node))

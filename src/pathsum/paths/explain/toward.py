@@ -9,15 +9,15 @@ from torch import Tensor
 
 from pathsum.model import HeadName, Trace
 from pathsum.paths.explain.breakdown import Breakdown, Grid, Name, half_width, interval
+from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
 from pathsum.paths.explain.frozen_and_causal import FrozenAndCausal, beside
 from pathsum.paths.explain.search import TopPaths, strongest_paths
 from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum
-from pathsum.paths.sweep import Flows, flows
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
-# Numbers that the streams of one sweep may hold at once: sequences are taken in groups that fit.
+# Numbers that the streams of one sweep may hold at once: 128 MB in float32.
 SWEEP_NUMBERS = 32_000_000
 
 
@@ -140,10 +140,19 @@ def describe(positions: tuple[int, ...], texts: tuple[str, ...], versus: str | N
     return f"{named}, minus {'that of ' if versus != 'mean' else ''}{what}"
 
 
-def explain(paths: PathSum, target: Target) -> Toward:
-    """All totals toward a target, sequences taken in groups that fit in memory."""
+def explain(
+    paths: PathSum,
+    target: Target,
+    sweep_numbers: int = SWEEP_NUMBERS,
+    edge_numbers: int = EDGE_NUMBERS,
+) -> Toward:
+    """All totals toward a target, sequences taken in groups that fit into memory.
+
+    `sweep_numbers` limits how many numbers the streams of one sweep may hold, `edge_numbers` how
+    many are held while edges are summed over positions.
+    """
     trace, config = paths.trace, paths.trace.model.config
-    found = _all_flows(paths, target)
+    found = _all_flows(paths, target, sweep_numbers, edge_numbers)
     heads: tuple[Name, ...] = tuple(head.id for head in trace.model.heads)
     orders: tuple[Name, ...] = tuple(range(config.n_layers + 1))
     writers: tuple[Name, ...] = (*paths.sources, *heads)
@@ -182,15 +191,16 @@ def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) ->
     return error / size if size else error
 
 
-def _all_flows(paths: PathSum, target: Target) -> Flows:
+def _all_flows(paths: PathSum, target: Target, sweep_numbers: int, edge_numbers: int) -> Flows:
     config = paths.trace.model.config
     length = int(target.positions.max()) + 1
-    a_sequence = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
-    group = max(1, SWEEP_NUMBERS // a_sequence)
+    per_sequence = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
+    group = max(1, sweep_numbers // per_sequence)
     parts: list[Flows] = []
     for begin in range(0, len(target.tokens), group):
         rows = slice(begin, begin + group)
-        parts.append(flows(Frozen(paths.trace, rows, length), target.rows(rows)))
+        part = Frozen(paths.trace, rows, length)
+        parts.append(flows(part, target.rows(rows), edge_numbers))
     joined = {
         field.name: torch.cat([getattr(part, field.name) for part in parts])
         for field in fields(Flows)

@@ -34,7 +34,7 @@ from pathsum.paths.intervene.edits import (
     TableToLogits,
 )
 from pathsum.paths.intervene.plan import Plan
-from pathsum.paths.terms.residual_trace import ResidualTrace
+from pathsum.paths.terms.truncation import ResidualTrace
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
 
 
@@ -79,8 +79,7 @@ def residual_trace(model: Model, tokens: Tokens) -> ResidualTrace:
         tokens=tokens,
         patterns=tuple(run.patterns),
         streams=tuple(run.streams),
-        scales=tuple(run.attention_scales),
-        final_scale=transformer.normalize(model.config, run.streams[-1], None, None)[1],
+        scales=run.scales(transformer.normalize(model.config, run.streams[-1], None, None)[1]),
         mlp_outputs=tuple(run.mlp_outputs),
     )
 
@@ -142,23 +141,26 @@ class _Run:
     def trace(self) -> EditedTrace:
         """What was recorded."""
         logits, final = self.logits()
-        scales = NormScales(
-            attention=tuple(self.attention_scales),
-            mlp=tuple(self.mlp_scales),
-            final=final,
-            query=tuple(self.query_scales),
-            key=tuple(self.key_scales),
-        )
         return EditedTrace(
             model=self.model,
             tokens=self.tokens,
             logits=logits,
             patterns=tuple(self.patterns),
             streams=(*self.streams[:-1], self._last_stream()),
-            scales=scales,
+            scales=self.scales(final),
             mlp_outputs=tuple(self.mlp_outputs),
             edits=self.edits,
             moved=tuple(self.moved),
+        )
+
+    def scales(self, final: Scale) -> NormScales:
+        """The recorded scales, with that of the final read."""
+        return NormScales(
+            attention=tuple(self.attention_scales),
+            mlp=tuple(self.mlp_scales),
+            final=final,
+            query=tuple(self.query_scales),
+            key=tuple(self.key_scales),
         )
 
     # --- the parts, in the order of the forward pass

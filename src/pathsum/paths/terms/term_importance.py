@@ -161,7 +161,7 @@ def term_importance(
     checked = token_batches(model, batches, from_position)
     for number, tokens in enumerate(checked):
         progress(number, len(checked), "term importance")
-        for part in split_by_memory(model, tokens):
+        for part in split_by_memory(model, tokens, losses.streams):
             losses.measure(part)
     progress(len(checked), len(checked), "term importance")
     return losses.result()
@@ -178,6 +178,12 @@ class _Losses:
         self.orders: list[list[SequenceLosses]] = [[] for _ in range(model.config.n_layers + 1)]
         self.alone: list[list[SequenceLosses]] = [[] for _ in sets]
         self.without: list[list[SequenceLosses]] = [[] for _ in sets]
+
+    @property
+    def streams(self) -> int:
+        """How many times the memory of a batch's logits its truncated streams and values take."""
+        config = self.model.config
+        return 1 + 3 * config.n_layers * config.d_model // config.d_vocab
 
     def measure(self, tokens: Tokens) -> None:
         truncated = truncate(residual_trace(self.model, tokens), self.scale, self.mlps)

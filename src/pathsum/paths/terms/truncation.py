@@ -1,36 +1,38 @@
 """Streams truncated by order, all in one pass.
 
-The paper runs the model n + 2 times: once to save the patterns, then again and again with patterns
-forced, each time adding to the stream the head outputs saved in the run before. Run n + 2 holds
-all paths through at most n heads. The same streams in one pass: with Xₙ[l] the stream before
-layer l of paths of order ≤ n,
+The paper runs the model n + 2 times: once to save the patterns, then with patterns forced, each
+time adding to the stream the head outputs saved in the run before. Run n + 2 holds all paths
+through at most n heads. The same streams in one pass: with Xₙ[l] the stream before layer l of paths
+of order ≤ n,
 
     X₀[l+1] = X₀[l] + leaves of l          Xₙ[l+1] = Xₙ[l] + heads_l(Xₙ₋₁[l]) + leaves of l
 
-where heads_l moves values by the recorded patterns, and the leaves (what biases and MLPs write) are
-of order 0. No path reaches layer l through more than l heads, so Xₙ[l] is the run's own stream for
-n ≥ l, which is known: layer l has only X₀ … X_{l−1} to read.
+where heads_l is the frozen layer, and the leaves (what biases and MLPs write) are of order 0. No
+path reaches layer l through more than l heads, so Xₙ[l] is the run's own stream for n ≥ l, which is
+known: layer l has only X₀ … X_{l−1} to read.
+
+These are running sums of what `sweep.UpSweep` carries with every order by itself. They are needed
+as sums because normalization scales and MLPs can be recomputed from them, and with the run's own
+stream at hand the highest order of each layer costs nothing.
 """
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from pathsum.model import HeadId, LayerWeights, transformer
+from pathsum.model import HeadId, Model, NormScales, Trace, transformer
 from pathsum.model.losses import SequenceLosses, read_losses
-from pathsum.model.reads import fold_read
-from pathsum.paths.stream_sources import attention_bias
-from pathsum.paths.terms.residual_trace import ResidualTrace
-from pathsum.shapes import Logits, Stream
+from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, attention_bias
+from pathsum.shapes import Logits, Pattern, Stream, Tokens
 
 
 class Scales(enum.StrEnum):
-    """Whose size normalization divides a truncated stream by.
+    """The normalization scale that a truncated stream is multiplied with.
 
-    `RUN`       the run's own stream's: the logits stay an exact sum over paths
-    `TRUNCATED` the truncated stream's own, as the paper's repeated runs would: no sum over paths
+    `FROZEN`      that of the run's own stream: the logits stay an exact sum over paths
+    `RECOMPUTED`  that of the truncated stream, as in the paper's repeated runs: no sum over paths
     """
 
     FROZEN = "frozen"
@@ -38,10 +40,10 @@ class Scales(enum.StrEnum):
 
 
 class MlpOutputs(enum.StrEnum):
-    """Which MLP outputs a truncated stream holds.
+    """The MLP outputs that a truncated stream holds.
 
-    `RUN`       those of the run, as leaves of order 0; they contain what heads told the MLPs
-    `TRUNCATED` those that the MLPs would give for the truncated stream: no sum over paths
+    `FROZEN`      those of the run, as leaves of order 0; they depend on what heads wrote
+    `RECOMPUTED`  what the MLPs give for the truncated stream: no sum over paths
     """
 
     FROZEN = "frozen"
@@ -49,13 +51,25 @@ class MlpOutputs(enum.StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
+class ResidualTrace:
+    """A trace without logits: all that truncation needs, without the cost of the unembedding."""
+
+    model: Model
+    tokens: Tokens
+    patterns: tuple[Pattern, ...]
+    streams: tuple[Stream, ...]
+    scales: NormScales
+    mlp_outputs: tuple[Stream, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Truncated:
-    """The streams of one run truncated by order, at every depth.
+    """The streams of one run truncated by order.
 
     `free[l]` is X₀[l], what no head has touched; `last[n]` is Xₙ at the top, n = 0 … n_layers.
     """
 
-    run: ResidualTrace
+    frozen: Frozen
     scale: Scales
     mlps: MlpOutputs
     free: tuple[Stream, ...]
@@ -63,89 +77,74 @@ class Truncated:
 
     def read(self, stream: Stream) -> Stream:
         """What the unembedding reads of a truncated stream."""
-        weights, config = self.run.model.weights, self.run.model.config
+        weights, config = self.frozen.run.model.weights, self.frozen.run.model.config
         if config.norm == "none":
             return stream
         if self.scale is Scales.RECOMPUTED:
             return transformer.normalize(config, stream, weights.ln_f_w, weights.ln_f_b)[0]
         if config.norm == "layer":
             stream = stream - stream.mean(-1, keepdim=True)
-        read = stream * self.run.final_scale[..., None]
+        read = stream * self.frozen.final_scale[..., None]
         read = read if weights.ln_f_w is None else read * weights.ln_f_w
         return read if weights.ln_f_b is None else read + weights.ln_f_b
 
     def logits(self, stream: Stream) -> Logits:
         """Logits of a truncated stream."""
-        weights = self.run.model.weights
+        weights = self.frozen.run.model.weights
         logits = self.read(stream) @ weights.W_U
         return logits if weights.b_U is None else logits + weights.b_U
 
     def losses(self, stream: Stream, first: int = 0) -> SequenceLosses:
-        """What the logits of a truncated stream lose, from a position on."""
-        return read_losses(self.run.model.weights, self.read(stream), self.run.tokens, first)
+        """Losses of the logits of a truncated stream, from position `first` on."""
+        run = self.frozen.run
+        return read_losses(run.model.weights, self.read(stream), run.tokens, first)
 
     def term(self, heads: Sequence[HeadId]) -> Stream:
-        """What a chain of heads, bottom to top, writes at its top of what no head has touched."""
-        stream = self.free[heads[0].layer]
+        """What a chain of heads, bottom to top, writes of what no other head has touched."""
+        streams = self.free[heads[0].layer][None]
         for head in heads:
-            stream = self.through(head, stream)
-        return stream
-
-    def through(self, head: HeadId, stream: Stream) -> Stream:
-        """What one head writes of a stream: A diag(s) x W_V W_O."""
-        config = self.run.model.config
-        layer = self.run.model.weights.layers[head.layer]
-        W_V = fold_read(config.norm, layer.W_V[head.head // config.heads_per_kv], layer.ln1_w)
-        value = _scaled(self.run, head.layer, stream, self.scale) @ W_V
-        moved = self.run.patterns[head.layer][:, head.head] @ value
-        return moved @ layer.W_O[head.head]
+            layer = _scaled(self.frozen, self.frozen.head(head), streams, self.scale)
+            streams = layer.apply(streams)
+        return streams[0]
 
 
 @torch.no_grad()
 def truncate(
-    run: ResidualTrace, scale: Scales = Scales.FROZEN, mlps: MlpOutputs = MlpOutputs.FROZEN
+    run: ResidualTrace | Trace,
+    scale: Scales = Scales.FROZEN,
+    mlps: MlpOutputs = MlpOutputs.FROZEN,
 ) -> Truncated:
     """All truncated streams of a run."""
-    weights, config = run.model.weights, run.model.config
-    below: list[Stream] = []
-    free = [run.streams[0]]
-    for index, layer in enumerate(weights.layers):
-        # Orders 0 … index, of which the last is the run's own stream.
-        streams = [*below, run.streams[index]]
-        bias = attention_bias(weights, index)
-        above: list[Stream] = []
-        for order, stream in enumerate(streams):
-            attended = stream + bias
-            if order:
-                attended = attended + _heads(run, index, layer, below[order - 1], scale)
-            if config.mlp != "none":
-                source = stream if config.block == "parallel" else attended
-                recorded = run.mlp_outputs[index]
-                again = mlps is MlpOutputs.RECOMPUTED
-                output = transformer.mlp(config, layer, source)[0] if again else recorded
-                attended = attended + output
-            above.append(attended)
-        below = above
-        free.append(above[0])
-    return Truncated(run, scale, mlps, tuple(free), (*below, run.streams[-1]))
+    frozen, config = Frozen(run), run.model.config
+    recompute_mlps = config.mlp != "none" and mlps is MlpOutputs.RECOMPUTED
+    streams: list[Stream] = []
+    free = [frozen.start]
+    for index, weights in enumerate(run.model.weights.layers):
+        # Orders 0 … index, of which the last is the run's own stream. One at a time, from the
+        # highest down: a stream stays in the processor's cache, and is read before it changes.
+        streams.append(run.streams[index].clone())
+        parallel = recompute_mlps and config.block == "parallel"
+        before = [stream.clone() for stream in streams] if parallel else streams
+        layer = frozen.layer(index)
+        for order in range(index, 0, -1):
+            lower = streams[order - 1][None]
+            streams[order] += _scaled(frozen, layer, lower, scale).apply(lower)[0]
+        if recompute_mlps:
+            leaves = attention_bias(run.model.weights, index)
+        else:
+            leaves = frozen.added_after(index)
+        for read, stream in zip(before, streams, strict=True):
+            if leaves is not None:
+                stream += leaves
+            if recompute_mlps:
+                stream += transformer.mlp(config, weights, read)[0]
+        free.append(streams[0].clone())
+    return Truncated(frozen, scale, mlps, tuple(free), (*streams, run.streams[-1]))
 
 
-def _heads(
-    run: ResidualTrace, index: int, layer: LayerWeights, stream: Stream, scale: Scales
-) -> Stream:
-    """What all heads of a layer write of a stream, biases left out, by the recorded patterns."""
-    config = run.model.config
-    W_V = fold_read(config.norm, layer.W_V, layer.ln1_w)
-    value = transformer.project(_scaled(run, index, stream, scale), W_V, None)
-    mixed = transformer.mix(config, run.patterns[index], value)
-    return torch.einsum("bhpk,hkd->bpd", mixed, layer.W_O)
-
-
-def _scaled(run: ResidualTrace, layer: int, stream: Stream, scale: Scales) -> Stream:
-    """A stream as a layer's (folded) reads meet it."""
-    config = run.model.config
-    if config.norm == "none":
-        return stream
-    own = scale is Scales.RECOMPUTED
-    factor = transformer.normalize(config, stream, None, None)[1] if own else run.scales[layer]
-    return stream * factor[..., None]
+def _scaled(frozen: Frozen, layer: FrozenLayer, streams: Streams, scale: Scales) -> FrozenLayer:
+    """The layer as it reads truncated streams: with the run's own scale or with theirs."""
+    config = frozen.run.model.config
+    if scale is Scales.FROZEN or config.norm == "none":
+        return layer
+    return replace(layer, scale=transformer.normalize(config, streams[0], None, None)[1])

@@ -1,0 +1,199 @@
+"""All totals toward a target, from one sweep up and one sweep down.
+
+Where streams and gradients of the target meet, their inner product is the sum over all paths that
+pass there. Orders are kept apart as the coefficients of a polynomial (see `sweep.py`). Carrying
+L coefficients through L layers would cost L/2 sweeps, so the sweep up carries them through the
+lower half only, the sweep down through the upper half, and the two polynomials are multiplied where
+they meet.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.paths.explain.target import Target
+from pathsum.paths.frozen import Frozen, Streams, all_sources
+from pathsum.paths.sweep import AdjointStep, DownSweep, UpSweep
+from pathsum.shapes import PerHead, Stream
+
+# Numbers held at once while edges are summed over positions: 32 MB in float32.
+EDGE_NUMBERS = 8_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """What flows to the target in each sequence, before any averaging.
+
+    Rows of `edge` write (sources, then heads), columns read (heads, then the logits). An entry is
+    the sum over all paths that use this edge, so everything that enters a head leaves it again.
+    """
+
+    order: Float[Tensor, "batch order"]
+    source: Float[Tensor, "batch source pos"]
+    head: Float[Tensor, "batch heads"]
+    edge: Float[Tensor, "batch writer reader"]
+
+
+def flows(frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS) -> Flows:
+    """Every total toward the target. Positions after the last target must be cut off already."""
+    weights = frozen.run.model.weights
+    top = gradient_at_top(frozen, target)
+    up = _sweep_up(frozen)
+    down = _sweep_down(frozen, top, up)
+    edge = _edges(frozen, top, target.positions, up.z, down.at_values, edge_numbers)
+    found = Flows(down.order, down.source, down.head, edge)
+    if len(all_sources(weights)) == len(frozen.sources):
+        return found
+    return _with_bias(found, target, target.direction(weights)[1])
+
+
+def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
+    """The target's gradient at the final stream: zero except at each sequence's position."""
+    direction, _ = target.direction(frozen.run.model.weights)
+    top = torch.zeros_like(frozen.start)
+    rows = torch.arange(len(top), device=top.device)
+    scale = frozen.final_scale[rows, target.positions]
+    top[rows, target.positions] = direction * scale[:, None]
+    return top
+
+
+def _with_bias(found: Flows, target: Target, bias: Float[Tensor, " batch"]) -> Flows:
+    """The logits' own bias as one more source: order 0, where the prediction is made."""
+    rows = torch.arange(len(bias), device=bias.device)
+    at_position = torch.zeros_like(found.source[:, :1])
+    at_position[rows, 0, target.positions] = bias
+    to_logits = torch.zeros_like(found.edge[:, :1])
+    to_logits[:, 0, -1] = bias
+    n_sources = found.source.shape[1]
+    order = found.order.clone()
+    order[:, 0] += bias
+    return Flows(
+        order=order,
+        source=torch.cat([found.source, at_position], 1),
+        head=found.head,
+        edge=torch.cat([found.edge[:, :n_sources], to_logits, found.edge[:, n_sources:]], 1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Up:
+    """`middle[n]`: what n heads made of the sources, halfway up. `z[l]`: that of layer l."""
+
+    middle: Streams
+    z: tuple[PerHead, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Down:
+    """`at_values[l]`: the target's gradient at the values of layer l's heads."""
+
+    order: Float[Tensor, "batch order"]
+    source: Float[Tensor, "batch source pos"]
+    head: Float[Tensor, "batch heads"]
+    at_values: tuple[PerHead, ...]
+
+
+def _sweep_up(frozen: Frozen) -> _Up:
+    half = frozen.n_layers // 2
+    sweep = UpSweep(frozen, orders=half + 1)
+    z = [step.z.sum(0) for step in sweep.to(half)]
+    middle = sweep.streams
+    sweep.merge()
+    z += [step.z[0] for step in sweep]
+    return _Up(middle, tuple(z))
+
+
+def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> _Down:
+    layers, half = frozen.n_layers, frozen.n_layers // 2
+    batch, length, _ = top.shape
+    order = top.new_zeros(batch, layers + 1)
+    source = top.new_zeros(batch, len(frozen.sources), length)
+    head: list[Tensor] = []
+    at_values: list[PerHead] = []
+    sweep = DownSweep(frozen, top, orders=layers - half + 1)
+
+    def meet(step: AdjointStep) -> None:
+        _meet_sources(frozen, step.index, sweep.gradients, source)
+        head.append((step.at_z.sum(0) * up.z[step.index]).sum((-2, -1)))
+        at_values.append(step.at_values.sum(0))
+
+    for step in sweep.to(half):
+        added = frozen.added_after(step.index)
+        if added is not None:
+            found = torch.einsum("bpd,nbpd->bn", added, sweep.gradients)
+            order[:, : found.shape[1]] += found
+        meet(step)
+    order += _product(up.middle, sweep.gradients)
+    sweep.merge()
+    for step in sweep.to(0):
+        meet(step)
+    _meet_sources(frozen, -1, sweep.gradients, source)
+    heads = torch.cat(head[::-1], 1) if head else top.new_zeros(batch, 0)
+    return _Down(order, source, heads, tuple(at_values[::-1]))
+
+
+def _product(
+    streams: Float[Tensor, "lower batch pos d"], gradients: Float[Tensor, "upper batch pos d"]
+) -> Float[Tensor, "batch order"]:
+    """The product of two polynomials whose coefficients meet by an inner product."""
+    pairs = torch.einsum("mbpd,nbpd->bmn", streams, gradients)
+    order = pairs.new_zeros(pairs.shape[0], pairs.shape[1] + pairs.shape[2] - 1)
+    for lower in range(pairs.shape[1]):
+        order[:, lower : lower + pairs.shape[2]] += pairs[:, lower]
+    return order
+
+
+def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor) -> None:
+    """Fill in what the sources of a layer give, position by position."""
+    together = gradients.sum(0)
+    for place, found in enumerate(frozen.sources):
+        if found.layer == layer:
+            source[:, place] = (frozen.source(found) * together).sum(-1)
+
+
+def _edges(
+    frozen: Frozen,
+    top: Stream,
+    positions: Int[Tensor, " batch"],
+    z: tuple[PerHead, ...],
+    at_values: tuple[PerHead, ...],
+    edge_numbers: int,
+) -> Float[Tensor, "batch writer reader"]:
+    """Inner products of what each writer wrote with each reader's gradient, over positions.
+
+    Writers and readers are laid out in the stream for some positions at a time, so that memory
+    does not grow with the length of the text.
+    """
+    config = frozen.run.model.config
+    batch, length, d = top.shape
+    n_sources, n_heads = len(frozen.sources), config.n_layers * config.n_heads
+    edge = top.new_zeros(batch, n_sources + n_heads, n_heads + 1)
+    step = max(1, edge_numbers // (batch * d * (n_sources + n_heads + config.n_heads)))
+    streams = [frozen.source(source) for source in frozen.sources]
+    space = top.new_empty(batch, n_sources + n_heads, min(step, length), d)
+    for begin in range(0, length, step):
+        part = slice(begin, min(begin + step, length))
+        writers = space[:, :, : part.stop - begin]
+        # In the order in which they are written, so that what a layer can read is a prefix.
+        places: list[int] = []
+        for index in range(-1, config.n_layers):
+            if index >= 0:
+                layer = frozen.layer(index)
+                reads = at_values[index][:, :, part] * layer.scale[:, None, part, None]
+                reads = (reads @ layer.per_head(layer.W_V).mT).flatten(2)
+                columns = slice(index * config.n_heads, (index + 1) * config.n_heads)
+                edge[:, places, columns] += writers[:, : len(places)].flatten(2) @ reads.mT
+                first = len(places)
+                places += range(n_sources + columns.start, n_sources + columns.stop)
+                writers[:, first : len(places)] = z[index][:, :, part] @ layer.W_O
+            for place, source in enumerate(frozen.sources):
+                if source.layer == index:
+                    writers[:, len(places)] = streams[place][:, part]
+                    places.append(place)
+        for row, position in enumerate(positions.tolist()):
+            # The logits read one position of each sequence.
+            if part.start <= position < part.stop:
+                edge[row, places, -1] = writers[row, :, position - begin] @ top[row, position]
+    return edge
