@@ -109,7 +109,7 @@ def test_it_does_not_depend_on_the_basis() -> None:
 
 def test_heads_that_do_not_read_each_other() -> None:
     model = ps.random_model(CONFIG)
-    with pytest.raises(InputError, match="L1H0 does not read what L1H1 writes.*layer 2 or higher"):
+    with pytest.raises(InputError, match="L1H0 cannot read what L1H1 writes.*layer 2 or above"):
         matching_spectra(model, ["L1H0"], "L1H1", embedding_product(model, 1))
 
 
