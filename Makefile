@@ -20,8 +20,8 @@ endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --constraint $(CONSTRAINTS)
 
-# What testing needs beyond running: the tools and the notebook widget.
-TEST_EXTRAS := notebook,test
+# What testing needs beyond running: the tools, the notebook widget, and transformers as a reference.
+TEST_EXTRAS := hf,notebook,test
 # Each worker imports torch, which costs seconds and memory: use few, however many cores there are.
 WORKERS ?= auto
 PYTEST := $(PY) -m pytest

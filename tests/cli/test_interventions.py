@@ -21,10 +21,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_terms(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = ran(capsys, "terms", MODEL, "--draws", "3", "--split", "heads")
+    shown = ran(capsys, "terms", MODEL, "--sequences", "3", "--split", "heads")
     assert "order ≤ 2" in shown
     assert "L1H0" in shown
-    found = json.loads(ran(capsys, "terms", MODEL, "--draws", "3", "--json"))
+    found = json.loads(ran(capsys, "terms", MODEL, "--sequences", "3", "--json"))
     assert found["format"] == "pathsum-term-importance"
     assert [terms["name"] for terms in found["sets"]] == ["layer 0", "layer 1"]
     assert found["gain"][1] > 0.5
@@ -38,16 +38,18 @@ def test_terms_of_a_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     )
     assert (found["sequences"], found["predictions"]) == (2, 126)
     assert "no file" in refused(capsys, "terms", MODEL, "--text", str(tmp_path / "none.txt"))
-    assert "cannot be split by 'head'" in refused(capsys, "terms", MODEL, "--split", "head")
+    assert "'layers', 'heads', 'virtual', 'none'" in refused(
+        capsys, "terms", MODEL, "--split", "head"
+    )
 
 
 def test_replace(capsys: pytest.CaptureFixture[str]) -> None:
-    draws = ("--draws", "3", "--json")
+    draws = ("--sequences", "3", "--json")
     found = json.loads(ran(capsys, "replace", MODEL, "L1H0", "--pattern", "induction", *draws))
     assert found["share"]["value"] > 0.99
     term = ("--term", "embed", "embed>L0H0", "--from-position", "20")
     assert json.loads(ran(capsys, "replace", MODEL, "L1H0", *term, *draws))["share"]["value"] > 0.99
-    shown = ran(capsys, "replace", MODEL, "L1H0", "--copying", "--draws", "3")
+    shown = ran(capsys, "replace", MODEL, "L1H0", "--copying", "--sequences", "3")
     assert "share of the cost recovered" in shown
     assert "nothing describes" in refused(capsys, "replace", MODEL, "L1H0")
     both = ("--pattern", "first", *term)
@@ -58,7 +60,7 @@ def test_replace(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_patch(capsys: pytest.CaptureFixture[str]) -> None:
     texts = ("a b c d a", "--with", "x b c d a")
-    edge = ("--edge", "L0H0", "L1H0", "k")
+    edge = ("--edge", "L0H0->L1H0.k")
     shown = ran(capsys, "patch", MODEL, *texts, *edge)
     assert "L0H0→L1H0.k" in shown
     found = json.loads(ran(capsys, "patch", MODEL, *texts, *edge, "--token", "b", "--json"))

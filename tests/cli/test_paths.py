@@ -12,7 +12,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_a_prediction_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "paths", "hand-built-virtual-head", "a b c a", "--top", "2")
+    code, out, _ = run(capsys, "paths", "hand-built-virtual-head", "a b c a", "--k", "2")
     assert code == 0
     assert "logit of c at position 4, minus the vocabulary's mean" in out
     assert "embed→L0H0→L1H0" in out
@@ -38,7 +38,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--position", "9"), "position 9 is out of range"),
         (("--token", "zebra"), "'zebra' is not a word of this tokenizer"),
-        (("--top", "0"), "asks for no path at all"),
+        (("--k", "0"), "asks for no path at all"),
     ],
 )
 def test_bad_input(
@@ -62,4 +62,4 @@ def test_scores_of_a_cell_and_of_all(capsys: pytest.CaptureFixture[str]) -> None
     assert "remainder" in out
     code, _, err = run(capsys, *common, "--cell", "4")
     assert code == 2
-    assert "two positions, as in 4,2" in err
+    assert "give a destination and a source position" in err

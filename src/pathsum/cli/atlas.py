@@ -1,36 +1,33 @@
-"""`pathsum atlas`: every head of a model, every score, and a kind where the evidence agrees."""
+"""`pathsum atlas`: every score of every head against chance, and the kinds of heads."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
-from pathsum.cli.page import write_page
-from pathsum.cli.view import progress, show
+from pathsum.cli.options import AsJson, Draws, ModelName, Page, ProbeSequences, Seed
+from pathsum.cli.view import progress, show, write_page
 
 
 def atlas(
     model: ModelName,
     head: Annotated[
-        str | None, typer.Option("--head", help="Show one head, all its scores and its evidence.")
+        str | None, typer.Option("--head", help="Show all scores and the evidence of one head.")
     ] = None,
-    sequences: Annotated[int, typer.Option(min=2, help="Number of probe sequences.")] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random draws.")] = 0,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write the heat map of all scores to this page.")
-    ] = None,
+    sequences: ProbeSequences = 10,
+    draws: Draws = 200,
+    seed: Seed = 0,
+    page: Page = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score every head against chance and name its kind, where data and weights agree."""
+    """Score every head against chance and name its kind where data and weights agree."""
     from pathsum.heads import atlas as make_atlas
     from pathsum.sources import load
 
     loaded = load(model)
     if head is not None:
-        loaded.head(head)  # a head that is not there is said before the work, not after it
+        loaded.head(head)  # an unknown head is an error before the work, not after it
     with progress(as_json) as advance:
-        found = make_atlas(loaded, sequences=sequences, seed=seed, progress=advance)
-    if html is not None:
-        write_page(html, f"heads of {found.model}", found.to_html())
+        found = make_atlas(loaded, sequences=sequences, draws=draws, seed=seed, progress=advance)
+    if page is not None:
+        write_page(page, f"heads of {found.model}", found.to_html())
     show(found if head is None else found[head], as_json)

@@ -5,7 +5,7 @@ from pathsum.cli.view import progress, show
 
 
 def bandwidth(model: ModelName, as_json: AsJson = False) -> None:
-    """Show who writes and reads which dimensions of the stream, what is free, and what deletes."""
+    """Show which dimensions of the residual stream are written, read, free and deleted."""
     from pathsum.circuits import bandwidth as compute
     from pathsum.sources import load
 

@@ -4,28 +4,22 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import AsJson, Corpus, ModelName
 from pathsum.cli.view import progress, show
 
 
 def bigram(
     model: ModelName,
     token: Annotated[
-        str | None, typer.Option("--token", help="Show what is expected after this token.")
+        str | None, typer.Option("--token", help="Show what is predicted after this token.")
     ] = None,
     k: Annotated[
-        int | None, typer.Option("-k", help="How many rows (20), or tokens with --token (10).")
+        int | None, typer.Option("--k", "-k", help="How many rows (20), or tokens (10).")
     ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            "--corpus",
-            help="Compare with the bigrams of a text: a corpus name, a file or a folder.",
-        ),
-    ] = None,
+    corpus: Corpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the direct path W_E W_U: what each token says about the next one without any head."""
+    """Show the direct path W_E W_U: what each token predicts next without any head."""
     from pathsum.circuits import bigram as direct_path
     from pathsum.circuits import continuations, open_text
     from pathsum.sources import load
@@ -34,7 +28,7 @@ def bigram(
     if token is not None:
         show(continuations(loaded, token, k), as_json)
         return
-    with progress(as_json) as told:
-        text = None if corpus is None else open_text(loaded, corpus, progress=told)
-        found = direct_path(loaded, text, k, progress=told)
+    with progress(as_json) as advance:
+        text = None if corpus is None else open_text(loaded, corpus, progress=advance)
+        found = direct_path(loaded, text, k, progress=advance)
     show(found, as_json)

@@ -1,16 +1,16 @@
-"""`pathsum composition`: which heads read what which heads write."""
+"""`pathsum composition`: which heads read the output of which other heads."""
 
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import AsJson, ModelName, Offset
 from pathsum.cli.view import progress, show
 
 
 class Kind(StrEnum):
-    """Which side of the reader."""
+    """The input of the reading head."""
 
     q = "q"
     k = "k"
@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 class Center(StrEnum):
-    """Whether the mean is taken out of the stream."""
+    """Whether writes are centered."""
 
     auto = "auto"
     on = "on"
@@ -28,28 +28,25 @@ class Center(StrEnum):
 def composition(
     model: ModelName,
     kind: Annotated[
-        list[Kind] | None, typer.Option(help="Only this side of the reader; may be repeated.")
+        list[Kind] | None, typer.Option(help="Only Q-, K- or V-composition; may be repeated.")
     ] = None,
     min_z: Annotated[float | None, typer.Option(help="Only edges with at least this z.")] = None,
     max_p: Annotated[float | None, typer.Option(help="Only edges with at most this p.")] = None,
-    k: Annotated[int, typer.Option("-k", help="Show at most this many edges.")] = 20,
+    k: Annotated[int, typer.Option("--k", "-k", help="Show at most this many edges.")] = 20,
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="WRITER READER", help="One pair, direction by direction, as in L0H0 L1H0."
+            metavar="WRITER READER", help="Show one pair of heads, direction by direction."
         ),
     ] = None,
     center: Annotated[
         Center,
-        typer.Option(help="Take the mean out of writes; auto does where the model's norm does."),
+        typer.Option(help="Center what heads write; auto: where the model's norm does."),
     ] = Center.auto,
-    offset: Annotated[
-        int | None,
-        typer.Option(help="Rotary models: QK at this offset instead of the mean over all."),
-    ] = None,
+    offset: Offset = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank Q-, K- and V-composition between heads, beside what chance would give.
+    """Rank Q-, K- and V-composition between heads against chance.
 
     The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the head that reads. z and p
     compare score² with random rotations of the stream.
@@ -60,8 +57,8 @@ def composition(
     from pathsum.sources import load
 
     loaded = load(model)
-    asked = {one.value for one in kind or ()}
-    kinds: list[CompositionKind] = [one for one in KINDS if not asked or one in asked]
+    wanted = {one.value for one in kind or ()}
+    kinds: list[CompositionKind] = [one for one in KINDS if not wanted or one in wanted]
     if pair is not None:
         found = compare_pair(loaded, *pair, kinds, center=center.value, offset=offset)
         show(found, as_json)

@@ -1,4 +1,4 @@
-"""`pathsum corpus`: build a corpus and say what is in it."""
+"""`pathsum corpus`: build a corpus and describe it."""
 
 from typing import Annotated
 
@@ -13,16 +13,16 @@ def corpus(
         str | None,
         typer.Argument(
             metavar="[NAME|PATH]",
-            help="A named corpus, a file, a folder, or a dataset on the hub (owner/name). "
-            "Without it the named ones are listed.",
+            help="A named corpus, a file, a folder, or a dataset on the hub (owner/name); "
+            "without it the named ones are listed.",
         ),
     ] = None,
-    vocab: Annotated[int, typer.Option("--vocab", help="How many tokens to learn.")] = 1024,
+    vocab: Annotated[int, typer.Option("--vocab", help="Vocabulary size to train.")] = 1024,
     held_out: Annotated[
-        float, typer.Option("--held-out", help="The share of documents to hold out.")
+        float, typer.Option("--held-out", help="Share of documents to hold out.")
     ] = 0.05,
     field: Annotated[
-        str, typer.Option("--field", help="Where .jsonl, Parquet and datasets keep their text.")
+        str, typer.Option("--field", help="Field with the text in .jsonl, Parquet and datasets.")
     ] = "text",
     as_json: AsJson = False,
 ) -> None:

@@ -1,31 +1,26 @@
-"""`pathsum explore`: look at a model in a browser."""
+"""`pathsum explore`: the explorer of a model in a browser."""
 
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import ModelName
-from pathsum.cli.threads import one_thread_if_small
-from pathsum.cli.view import console
+from pathsum.cli.options import ModelName, OtherModels
+from pathsum.cli.view import console, use_one_thread_if_small
 
 
 def explore(
     model: ModelName,
-    others: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="OTHER", help="More models, to compare with."),
-    ] = None,
+    others: OtherModels = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", help="Where to listen; by default 7321, or a free port."),
+        typer.Option("--port", help="Port to listen on; default: 7321, or a free one."),
     ] = None,
     host: Annotated[
-        str,
-        typer.Option("--host", help="The address to listen at; by default this machine only."),
+        str, typer.Option("--host", help="Address to listen on; default: this machine only.")
     ] = "127.0.0.1",
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Look at a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
+    """Explore a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
     import webbrowser
 
     from pathsum.explorer.explorer import Explorer
@@ -33,10 +28,10 @@ def explore(
     from pathsum.server.guard import LOOPBACK
 
     explorer = Explorer([model, *(others or [])])
-    one_thread_if_small(explorer.workbench.served[0])
+    use_one_thread_if_small(explorer.workbench.served[0].model)
     server = ExplorerServer(explorer, host, port)
     out = console()
-    out.print(f"{explorer.name} is at {server.url} (Ctrl-C ends it)", soft_wrap=True)
+    out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
     if host not in LOOPBACK:
         known = ", ".join(sorted(server.names.authorities))
         out.print(f"It can be reached from other machines, under these names: {known}")

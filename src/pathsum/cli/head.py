@@ -1,10 +1,10 @@
-"""`pathsum head`: one head, or two that act as one, from weights alone."""
+"""`pathsum head`: one head, or a virtual head, from weights alone."""
 
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import AsJson, ModelName, Offset
 from pathsum.cli.view import progress, show
 
 
@@ -12,26 +12,19 @@ def head(
     model: ModelName,
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="HEAD", help="A head, as in L1H4, or a virtual one, as in L0H7,L1H4."
-        ),
+        typer.Argument(metavar="HEAD", help="A head (L1H4), or a virtual head (L0H7,L1H4)."),
     ],
     token: Annotated[
         str | None,
-        typer.Option(
-            "--token", help="Show what attends to this token and what it raises and lowers."
-        ),
+        typer.Option("--token", help="Show what attends to this token, what it raises and lowers."),
     ] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option("--offset", help="Rotary models: QK at this offset, not averaged over all."),
-    ] = None,
+    offset: Offset = None,
     k: Annotated[
-        int | None, typer.Option("-k", help="How many tokens to show with --token (10).")
+        int | None, typer.Option("--k", "-k", help="How many tokens to show with --token (10).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a head does: copying, token clusters, offsets; or what it does with one token."""
+    """Show what a head does: copying, token clusters, offsets; or its effect on one token."""
     from pathsum.circuits import head_card, token_card
     from pathsum.errors import InputError
     from pathsum.model import Path
@@ -43,7 +36,7 @@ def head(
         show(token_card(loaded, circuit, token, k, offset=offset), as_json)
         return
     if offset is not None:
-        raise InputError("--offset says at which offset a token attends; give --token with it")
-    with progress(as_json) as told:
-        found = head_card(loaded, circuit, progress=told)
+        raise InputError("--offset applies to the attention of one token; give --token with it")
+    with progress(as_json) as advance:
+        found = head_card(loaded, circuit, progress=advance)
     show(found, as_json)

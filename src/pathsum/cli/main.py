@@ -1,4 +1,4 @@
-"""The `pathsum` command: which commands there are, and how errors leave it."""
+"""The `pathsum` command: the list of commands, errors and exit codes."""
 
 import sys
 from typing import Annotated
@@ -62,11 +62,11 @@ for command in (
     app.command()(command)
 
 
-def _print_version(wanted: bool) -> bool:
-    if wanted:
+def _print_version(requested: bool) -> bool:
+    if requested:
         print(f"pathsum {__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()
@@ -83,11 +83,11 @@ def pathsum(
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line and give its exit code: 0, 2 for bad input, 1 for failure."""
+    """Run one command line and return its exit code: 0, 2 for bad input, 1 for failure."""
     try:
         app(arguments, prog_name="pathsum")
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0
     except PathsumError as error:
         if "--debug" in arguments:
             raise

@@ -1,5 +1,9 @@
-"""What many commands take, said once. Imports nothing heavy: `--help` must be quick."""
+"""Arguments and options that several commands share: one name and one meaning for each.
 
+Imports nothing heavy, because `--help` must be fast.
+"""
+
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -8,9 +12,80 @@ ModelName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name from `pathsum models`, a folder that a model was saved to, or a hub id.",
+        help="A name from `pathsum models`, a model's folder or file, or a hub id.",
     ),
 ]
-AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON for machines instead of tables for people.")
+OtherModels: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[OTHER]...", help="More models to compare with.", show_default=False),
 ]
+InputText: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TEXT", help="The text that the model reads.")
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables, with every number in full.")
+]
+
+# Which number is explained.
+Position: TypeAlias = Annotated[
+    int, typer.Option("--position", help="Position of the prediction; negative from the end.")
+]
+TargetToken: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--token", help="The predicted token, as text; default: the model's prediction."),
+]
+Versus: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--versus",
+        help="What the logit is compared with: 'mean' (of the vocabulary), 'none', or the text of "
+        "another token.",
+    ),
+]
+
+# What is measured on.
+Corpus: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--corpus", help="Compare with this text: a corpus name, a file or a folder."),
+]
+TextFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--text", help="Measure on this text file; default: repeated random tokens."),
+]
+Sequences: TypeAlias = Annotated[
+    int, typer.Option("--sequences", min=1, help="How many sequences to measure on.")
+]
+ProbeSequences: TypeAlias = Annotated[
+    int,
+    typer.Option("--sequences", min=2, help="How many probe sequences (repeated random tokens)."),
+]
+Block: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--block", help="Random tokens per block, before they repeat (default 25)."),
+]
+Copies: TypeAlias = Annotated[
+    int, typer.Option("--copies", help="How many times each block of random tokens occurs.")
+]
+Draws: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--draws", min=1, help="How many random heads per layer chance is estimated from."
+    ),
+]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of the random draws.")]
+
+# What is shown.
+Offset: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--offset", help="Rotary models: QK at this offset instead of the mean over offsets."
+    ),
+]
+Page: TypeAlias = Annotated[
+    Path | None, typer.Option("--html", help="Also write the result to this HTML page.")
+]
+
+
+def parse_versus(versus: str) -> str | None:
+    """The library's `versus` for the option's text: 'none' is None."""
+    return None if versus == "none" else versus

@@ -1,69 +1,64 @@
-"""`pathsum patch`: one message of a run taken from another, everything after recomputed."""
+"""`pathsum patch`: take an edge or a node from another run and recompute everything after it."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import (
+    AsJson,
+    InputText,
+    ModelName,
+    Position,
+    TargetToken,
+    Versus,
+    parse_versus,
+)
 from pathsum.cli.view import progress, show
 
 
 def patch(
     model: ModelName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text that the model reads.")],
+    text: InputText,
     other_text: Annotated[
         str,
-        typer.Option("--with", metavar="OTHER_TEXT", help="The text of the other run, as long."),
+        typer.Option("--with", metavar="OTHER_TEXT", help="Text of the other run, same length."),
     ],
     edge: Annotated[
-        tuple[str, str, str] | None,
-        typer.Option(
-            metavar="WRITER READER SIDE",
-            help="Take one edge from the other run, as L0H0 L1H0 k.",
-        ),
+        list[str] | None,
+        typer.Option(help="Patch this edge, for example 'L0H0->L1H0.k'; may be repeated."),
     ] = None,
     node: Annotated[
         list[str] | None,
-        typer.Option(help="Take all that a head, embed or mlp0 writes; may be repeated."),
+        typer.Option(help="Patch all that a head, embed or mlp0 writes; may be repeated."),
     ] = None,
     into: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Without an edge or node: measure edges into this head; may be repeated."
-        ),
+        typer.Option(help="Without --edge and --node: only edges into this head; may be repeated."),
     ] = None,
-    position: Annotated[
-        int, typer.Option(help="Where the prediction is made; negative counts from the end.")
-    ] = -1,
-    token: Annotated[
-        str | None, typer.Option(help="The token, as text; by default what TEXT predicts.")
-    ] = None,
-    versus: Annotated[
-        str,
-        typer.Option(
-            help="What its logit is compared with: `mean` (of the vocabulary), `none` (nothing), "
-            "or another token's text."
-        ),
-    ] = "mean",
+    position: Position = -1,
+    token: TargetToken = None,
+    versus: Versus = "mean",
     as_json: AsJson = False,
 ) -> None:
-    """What an edge does for a prediction, by patching it; without one, every edge, ranked."""
+    """Measure what an edge does for a prediction by patching it; without one, rank all edges."""
     from pathsum.errors import InputError
     from pathsum.paths import causal_effects, patch_effect
     from pathsum.sources import load
 
     loaded = load(model)
     trace, other = loaded.trace(text), loaded.trace(other_text)
-    compared = None if versus == "none" else versus
-    names: list[Any] = [*([edge] if edge is not None else []), *(node or [])]
+    names = [*(edge or []), *(node or [])]
+    if names and into:
+        raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")
     if names:
-        if into:
-            raise InputError("--into ranks all edges, and an edge or node is named; give one")
         edits = dict.fromkeys(names, other)
-        show(patch_effect(trace, edits, position, token, compared), as_json)
+        found = patch_effect(trace, edits, position, token, parse_versus(versus))
+        show(found, as_json)
         return
     with progress(as_json) as advance:
-        found = causal_effects(
-            trace, other, position, token, compared, into=into or None, progress=advance
+        ranked = causal_effects(
+            *(trace, other, position, token, parse_versus(versus)),
+            into=into or None,
+            progress=advance,
         )
-    show(found, as_json)
+    show(ranked, as_json)

@@ -1,33 +1,31 @@
-"""`pathsum paths`: which paths made a prediction."""
+"""`pathsum paths`: one prediction as a sum over paths."""
 
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import (
+    AsJson,
+    InputText,
+    ModelName,
+    Position,
+    TargetToken,
+    Versus,
+    parse_versus,
+)
 from pathsum.cli.view import progress, show
 
 
 def paths(
     model: ModelName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text that the model reads.")],
-    position: Annotated[
-        int, typer.Option(help="Where the prediction is made; negative counts from the end.")
-    ] = -1,
-    token: Annotated[
-        str | None,
-        typer.Option(help="The predicted token, as text; by default what the model predicts."),
-    ] = None,
-    versus: Annotated[
-        str,
-        typer.Option(
-            help="What its logit is compared with: `mean` (of the vocabulary), `none` (nothing), "
-            "or another token's text."
-        ),
-    ] = "mean",
-    top: Annotated[int, typer.Option(help="How many single paths to list.")] = 10,
+    text: InputText,
+    position: Position = -1,
+    token: TargetToken = None,
+    versus: Versus = "mean",
+    k: Annotated[int, typer.Option("--k", "-k", help="How many paths to list.")] = 10,
     budget: Annotated[
-        int, typer.Option(help="How many paths to look at before giving up the proof.")
+        int,
+        typer.Option("--budget", help="How many paths to search before giving up the proof."),
     ] = 50_000,
     as_json: AsJson = False,
 ) -> None:
@@ -36,14 +34,7 @@ def paths(
     from pathsum.sources import load
 
     loaded = load(model)
+    compared = parse_versus(versus)
     with progress(as_json) as advance:
-        found = answer(
-            loaded.trace(text),
-            position,
-            token,
-            None if versus == "none" else versus,
-            top,
-            budget,
-            advance,
-        )
+        found = answer(loaded.trace(text), position, token, compared, k, budget, advance)
     show(found, as_json)

@@ -1,37 +1,38 @@
-"""`pathsum scores`: what a head's attention scores are made of."""
+"""`pathsum scores`: the attention scores of a head as a sum of terms."""
 
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import AsJson, InputText, ModelName
 from pathsum.cli.view import show
 from pathsum.errors import InputError
 
 
 def scores(
     model: ModelName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text that the model reads.")],
-    head: Annotated[str, typer.Option(help="The head, as in L1H4.")],
+    text: InputText,
+    head: Annotated[str, typer.Option("--head", help="The head, for example L1H4.")],
     cell: Annotated[
         str | None,
         typer.Option(
+            "--cell",
             metavar="D,S",
-            help="One cell: destination and source position, as in 4,2 or -1,2; "
-            "without it, the whole matrix is summarized.",
+            help="One cell: destination and source position, for example 4,2 or -1,2; "
+            "default: a summary of the whole matrix.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many terms to list.")] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many terms to list.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Take a head's attention scores apart into (query part, key part) terms, exactly."""
+    """Decompose a head's attention scores into (query part, key part) terms, exactly."""
     from pathsum.sources import load
 
     expanded = load(model).trace(text).scores(head)
     if cell is None:
-        show(expanded.summary(top), as_json)
+        show(expanded.summary(k), as_json)
     else:
-        show(expanded.cell(*_pair(cell), top), as_json)
+        show(expanded.cell(*_pair(cell), k), as_json)
 
 
 def _pair(cell: str) -> tuple[int, int]:
@@ -39,7 +40,6 @@ def _pair(cell: str) -> tuple[int, int]:
         destination, source = (int(number) for number in cell.split(","))
     except ValueError:
         raise InputError(
-            f"--cell {cell!r} is not a destination and a source; two positions, as in 4,2, "
-            "would be right"
+            f"--cell is {cell!r}; give a destination and a source position, for example 4,2"
         ) from None
     return destination, source

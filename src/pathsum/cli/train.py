@@ -1,4 +1,4 @@
-"""`pathsum train`: a model from nothing, with a live view; or one from its checkpoint on."""
+"""`pathsum train`: train a model with a live view, or resume a run from its checkpoint."""
 
 import os
 import sys
@@ -21,46 +21,48 @@ def train(
         str,
         typer.Argument(
             metavar="NAME|FILE.toml|RUN",
-            help="zero-layer, one-layer, two-layer; a recipe of your own; a run to resume.",
+            help="zero-layer, one-layer or two-layer; a recipe file; a run to resume.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick.")] = False,
     preset: Annotated[
         str, typer.Option(help="quick, bundled (hours) or paper (GPUs).")
     ] = "bundled",
-    out: Annotated[
-        Path | None, typer.Option(help="The folder to train in; by default runs/NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
+        bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Another draw of weights and batches.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and batches.")] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Train so many seeds in OUT/seed-0 …, and say what each found; goes on."
+            min=1, help="Train this many seeds in OUT/seed-0 … and compare them; resumes."
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="How many steps.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences a step.")] = None,
-    layers: Annotated[int | None, typer.Option(help="How many layers.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="What to learn from.")] = None,
-    vocab: Annotated[int | None, typer.Option(help="How many tokens to learn.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences per step.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Training text: a corpus name, a file or a folder.")
+    ] = None,
+    vocab: Annotated[int | None, typer.Option(help="Vocabulary size.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimizer.clip=1.0."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any setting, for example optimizer.clip=1.0."
+        ),
     ] = None,
     strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",
     recipe_only: Annotated[
-        bool, typer.Option("--show", help="Print the recipe as TOML and do nothing.")
+        bool, typer.Option("--show", help="Print the recipe as TOML and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model. Ctrl-C saves it and says how to go on.
+    """Train a model. Ctrl-C saves it and prints how to resume.
 
-    Many processes: torchrun --nproc-per-node 2 -m pathsum train two-layer --preset paper
+    Several processes: torchrun --nproc-per-node 2 -m pathsum train two-layer --preset paper
     """
-    # Threads that spin while they wait stop each other when the machine has other work too.
+    # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
     short |= {"data.corpus": corpus, "data.vocabulary": vocab}
@@ -134,8 +136,8 @@ def _train_seeds(
                 **changes,
             )
     except KeyboardInterrupt as stopped:
-        told = str(stopped) or "stopped before the first step"
-        print(f"{told}; for the other seeds too, repeat the same command", file=sys.stderr)
+        message = str(stopped) or "stopped before the first step"
+        print(f"{message}; to train the other seeds, repeat the same command", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     show(done, as_json)
 
@@ -148,14 +150,14 @@ def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """One --set, its value read as TOML reads it, or as a text."""
+    """One --set: the value parsed as TOML, or kept as text if that fails."""
     import tomllib
 
     from pathsum.errors import InputError
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"--set {text!r} has no '='; NAME=VALUE would be right")
+        raise InputError(f"--set {text!r} has no '='; give NAME=VALUE")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""How a training run is watched: a live panel in a terminal, plain lines anywhere else."""
+"""The view of a training run: a live panel in a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Generator
@@ -19,10 +19,10 @@ _WIDE = 40
 
 
 class View(Protocol):
-    """Where a run's reports go while it lasts."""
+    """Receives the reports of a run."""
 
     def begin(self, what: str) -> None:
-        """Another of several runs begins."""
+        """One of several runs starts."""
         ...
 
     def report(self, metrics: "Metrics") -> None:
@@ -30,20 +30,20 @@ class View(Protocol):
         ...
 
     def advance(self, done: int, total: int, what: str) -> None:
-        """The corpus is being built."""
+        """Progress of building the corpus."""
         ...
 
 
 @contextmanager
 def watching(quiet: bool) -> Generator[View]:
-    """A view of a run. Aside, on stderr: results have stdout."""
-    aside = Console(file=sys.stderr, highlight=False)
+    """A view of a run on stderr; results go to stdout."""
+    stderr = Console(file=sys.stderr, highlight=False)
     if quiet:
-        yield _Silence()
-    elif not aside.is_terminal:
+        yield _Silent()
+    elif not stderr.is_terminal:
         yield _Lines()
     else:
-        with Live(console=aside, auto_refresh=False) as live:
+        with Live(console=stderr, auto_refresh=False) as live:
             yield _Panel(live)
 
 
@@ -65,7 +65,7 @@ def line(metrics: "Metrics") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds as minutes or hours.
 
     >>> duration(75.0), duration(7300.0)
     ('1:15', '2:01:40')
@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: list[float], low: float, high: float) -> str:
-    """Numbers as a row of bars, the last ones if there are many.
+    """The last numbers as a row of bars.
 
     >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0)
     '▁▅█'
@@ -87,8 +87,8 @@ def sparkline(values: list[float], low: float, high: float) -> str:
     return "".join(_BARS[round(share * last)] for share in shares)
 
 
-class _Silence:
-    """Nobody watches."""
+class _Silent:
+    """Ignores all reports."""
 
     def begin(self, what: str) -> None:
         pass
@@ -100,8 +100,8 @@ class _Silence:
         pass
 
 
-class _Lines(_Silence):
-    """A line a report."""
+class _Lines(_Silent):
+    """One line per report."""
 
     def begin(self, what: str) -> None:
         print(what, file=sys.stderr, flush=True)
@@ -111,7 +111,7 @@ class _Lines(_Silence):
 
 
 class _Panel:
-    """The live view: what is so, and how it came to be so."""
+    """The live view: current values with their history."""
 
     def __init__(self, live: Live) -> None:
         self.live = live

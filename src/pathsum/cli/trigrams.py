@@ -4,48 +4,45 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.options import AsJson, Corpus, ModelName, Offset
 from pathsum.cli.view import progress, show
 
 
 def trigrams(
     model: ModelName,
     head: Annotated[
-        str | None, typer.Option("--head", help="One head, as in L0H3; all heads if left out.")
+        str | None, typer.Option("--head", help="One head, for example L0H3; default: all heads.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--source", help="The paper's table for one source token."),
+        typer.Option("--source", help="Show the paper's table for this source token."),
     ] = None,
     k: Annotated[
-        int | None, typer.Option("-k", help="How many (50), or tokens a list with --source (5).")
+        int | None,
+        typer.Option("--k", "-k", help="How many (50), or tokens per list with --source (5)."),
     ] = None,
     rare: Annotated[
-        int, typer.Option("--rare", help="Hide tokens that training saw fewer times than this.")
+        int, typer.Option("--rare", help="Hide tokens seen fewer times than this in training.")
     ] = 100,
-    offset: Annotated[
-        int | None,
-        typer.Option("--offset", help="Rotary models: QK at this offset, not averaged over all."),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", help="Check them in a text: a corpus name, a file or a folder."),
-    ] = None,
+    offset: Offset = None,
+    corpus: Corpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the strongest [source] … [destination] → [out], their patterns and their bugs."""
+    """List the strongest skip-trigrams [source] … [destination] → [out], and their bugs."""
     from pathsum.circuits import open_text, skip_trigrams, source_table
     from pathsum.result import Record
     from pathsum.sources import load
 
     loaded = load(model)
     found: Record
-    with progress(as_json) as told:
+    with progress(as_json) as advance:
         if source is not None:
-            found = source_table(loaded, source, head, k, rare=rare, offset=offset, progress=told)
+            found = source_table(
+                *(loaded, source, head, k), rare=rare, offset=offset, progress=advance
+            )
         else:
-            text = None if corpus is None else open_text(loaded, corpus, progress=told)
+            text = None if corpus is None else open_text(loaded, corpus, progress=advance)
             found = skip_trigrams(
-                *(loaded, head, k), corpus=text, rare=rare, offset=offset, progress=told
+                *(loaded, head, k), corpus=text, rare=rare, offset=offset, progress=advance
             )
     show(found, as_json)

@@ -1,19 +1,36 @@
-"""How a command shows a result: tables for people on stdout, JSON for machines, progress aside."""
+"""Output of commands: tables or JSON on stdout, progress and messages on stderr, HTML pages."""
 
+import html
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from pathsum.model import Model
     from pathsum.result import Progress, Record
+
+# Width of tables in a file or a pipe, which have none of their own.
+PIPE_WIDTH = 120
+
+STYLE = (
+    "body{font-family:sans-serif;margin:2em;color:#222;background:#fff}"
+    "table{border-collapse:collapse}td,th{padding:2px 8px}caption{font-weight:bold}"
+    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}"
+)
+
+# Models below this many parameters run on one thread.
+SMALL_MODEL = 20_000_000
 
 
 def console() -> Console:
-    """The terminal that results go to. Made when asked, so that tests can catch what it prints."""
-    return Console(file=sys.stdout, highlight=False)
+    """The console for results, made at each use so that tests can capture stdout."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(file=sys.stdout, highlight=False, width=None if known else PIPE_WIDTH)
 
 
 def show(record: "Record", as_json: bool) -> None:
@@ -26,7 +43,7 @@ def show(record: "Record", as_json: bool) -> None:
 
 @contextmanager
 def progress(as_json: bool = False) -> "Generator[Progress]":
-    """A bar on stderr while work goes on, if a person is watching; otherwise silence."""
+    """A progress bar on stderr if that is a terminal; otherwise a callback that does nothing."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -44,3 +61,31 @@ def progress(as_json: bool = False) -> "Generator[Progress]":
             bar.update(task, completed=done, total=total, description=what)
 
         yield advance
+
+
+def write_page(file: Path, title: str, body: str) -> None:
+    """Write an HTML element as a page of its own: one file that loads nothing from elsewhere."""
+    from pathsum.errors import FailedError
+
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body>{body}</body></html>\n"
+    )
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise FailedError(f"cannot write {file} ({error})") from error
+    print(f"written to {file}", file=sys.stderr)
+
+
+def use_one_thread_if_small(model: "Model") -> None:
+    """Run torch on one thread for a small model.
+
+    Questions about a small model are thousands of tiny products. Threads that synchronize at each
+    of them make a page several times slower on a busy machine.
+    """
+    import torch
+
+    if model.weights.n_parameters < SMALL_MODEL:
+        torch.set_num_threads(1)
