@@ -1,4 +1,4 @@
-"""Token sequences for commands that measure a loss: windows of a text, or repeated random tokens."""
+"""Token sequences for commands that measure a loss: windows of a text, or random repeats."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
