@@ -28,10 +28,10 @@ from pathsum.circuits.tokens.token_basis import (
     refuse_capped_logits,
     refuse_capped_scores,
     require_heads,
-    unembed_through,
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model
+from pathsum.model.reads import unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import counted_p
 

@@ -25,10 +25,10 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import embeddings_of, refuse_capped_logits
+from pathsum.circuits.tokens.token_basis import refuse_capped_logits
 from pathsum.model import Model
-from pathsum.model.head import token_basis_note
-from pathsum.model.reads import fold_bias
+from pathsum.model.head import embeddings_as_read, token_basis_note
+from pathsum.model.reads import fold_bias, unembed
 from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
@@ -189,13 +189,8 @@ class DirectPath:
 
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
         """The logits that follow from some tokens."""
-        weights, config = self.weights, self.weights.config
-        x = embeddings_of(weights, config.n_layers, tokens)
-        if config.norm == "layer":
-            x = x - x.mean(-1, keepdim=True)
-        if weights.ln_f_w is not None:
-            x = x * weights.ln_f_w
-        return x @ weights.W_U + self.bias
+        x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
+        return unembed(self.weights, x) + self.bias
 
 
 def block_rows(model: Model) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsum.algebra import extremes, spectrum
 from pathsum.algebra.decompositions import eigvals, svdvals
-from pathsum.circuits.tokens.ov import read_and_write, token_ov
+from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
     as_path,
@@ -34,7 +34,7 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
-from pathsum.model.reads import fold_read
+from pathsum.model.reads import fold_read, for_query_heads
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.options import parse_choice
@@ -240,9 +240,7 @@ def layer_eigenvalues(
 ) -> Complex[Tensor, "head k"]:
     """The eigenvalues of the full OV of every head of a layer, given `token_product`."""
     config, raw = weights.config, weights.layers[layer]
-    W_V = fold_read(config.norm, raw.W_V, raw.ln1_w)
-    if config.heads_per_kv > 1:
-        W_V = W_V.repeat_interleave(config.heads_per_kv, dim=0)
+    W_V = for_query_heads(config, fold_read(config.norm, raw.W_V, raw.ln1_w))
     H, k, d = raw.W_O.shape
     between = (raw.W_O.reshape(H * k, d) @ product).reshape(H, k, d)
     return eigenvalues_above_noise(between @ W_V, between.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2)))
@@ -267,10 +265,9 @@ def head_copying(
 def _path_eigenvalues(
     model: Model, path: Path, product: Float[Tensor, "d d"]
 ) -> Complex[Tensor, " k"]:
-    inner, write = read_and_write(model, path)
-    left, right = write @ product, model.head(path.heads[0]).W_V
-    right = right if inner is None else right @ inner
-    return eigenvalues_above_noise(left @ right, left.norm() * right.norm())
+    ov = path.ov(model)
+    left = ov.B @ product
+    return eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
 
 
 def _measured(

@@ -11,7 +11,7 @@ from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales
 from pathsum.model import Head, Model
-from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.reads import key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import attention_pattern
 
@@ -123,12 +123,8 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
     if config.qk_norm != "none":
         queries, keys, p = _tokens(head)
         return (queries * p[:, None]).T @ queries, _covariance(keys, p)
-    layer = model.weights.layers[head.id.layer]
-    raw_Q, raw_K = layer.W_Q[head.id.head], layer.W_K[head.kv]
-    b_Q = None if layer.b_Q is None else layer.b_Q[head.id.head]
-    bias = fold_bias(raw_Q, layer.ln1_b, b_Q).double()
-    W_Q = fold_read(config.norm, raw_Q, layer.ln1_w).double()
-    W_K = fold_read(config.norm, raw_K, layer.ln1_w).double()
+    W_Q, bias = (part.double() for part in query_read(model.weights, head.id))
+    W_K = key_read(model.weights, head.id)[0].double()
     mean = shared.mean @ W_Q
     Q = W_Q.T @ shared.second @ W_Q
     Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
@@ -151,19 +147,18 @@ def _position_sides(
     """
     model, config = head.model, head.model.config
     layer = model.weights.layers[head.id.layer]
-    W_Q, W_K = layer.W_Q[head.id.head], layer.W_K[head.kv]
-    b_Q = None if layer.b_Q is None else layer.b_Q[head.id.head]
-    bias = fold_bias(W_Q, layer.ln1_b, b_Q)
+    W_Q, bias = query_read(model.weights, head.id)
+    W_K = key_read(model.weights, head.id)[0]
     if config.positions == "qk":
-        # Added after the normalization, so neither gain nor scale touches it.
+        # Added after the normalization, so neither gain nor scale applies.
         assert layer.W_pos is not None
-        queries, keys = layer.W_pos @ W_Q, layer.W_pos @ W_K
+        queries = layer.W_pos @ layer.W_Q[head.id.head]
+        keys = layer.W_pos @ layer.W_K[head.kv]
     else:
         assert model.weights.W_pos is not None
         scales = _place_scales(model, head.id.layer) if shared is None else shared.scales
         places = model.weights.W_pos * scales[:, None]
-        queries = places @ fold_read(config.norm, W_Q, layer.ln1_w)
-        keys = places @ fold_read(config.norm, W_K, layer.ln1_w)
+        queries, keys = places @ W_Q, places @ W_K
     queries = queries + bias
     if layer.q_norm_w is not None:
         queries = queries * layer.q_norm_w

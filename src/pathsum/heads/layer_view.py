@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import cholesky, eigh
 from pathsum.model import Model, Trace
-from pathsum.model.reads import folded_unembedding, layer_reads
+from pathsum.model.reads import centered_unembedding, for_query_heads, layer_reads
 from pathsum.model.transformer import attend, queries_and_keys
 from pathsum.model.weights import LayerWeights
 from pathsum.text.probes import RepeatedTokens
@@ -54,8 +54,7 @@ class LayerView:
 
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
     """The heads of each layer in turn, on a run of the probe."""
-    W_U = folded_unembedding(trace.model.weights)[0]
-    W_U = W_U - W_U.mean(-1, keepdim=True)
+    W_U = centered_unembedding(trace.model.weights)
     config = trace.model.config
     for layer in range(config.n_layers):
         reads = layer_reads(trace.model.weights, layer)
@@ -64,7 +63,7 @@ def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
             stream=trace.streams[layer],
             read=trace.streams[layer] * trace.scales.attention[layer][..., None],
             pattern=trace.patterns[layer],
-            W_V=reads.W_V.repeat_interleave(config.heads_per_kv, dim=0),
+            W_V=for_query_heads(config, reads.W_V),
             W_O=trace.model.weights.layers[layer].W_O,
             W_U=W_U,
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra import Factored
@@ -127,16 +127,21 @@ class Head:
         return fold_read(self.model.config.norm, W, self._layer.ln1_w)
 
 
-def embeddings_as_read(weights: Weights, layer: int) -> Float[Tensor, "vocab d"]:
-    """Token embeddings as the reads of a layer meet them, but for gain, which reads have folded in.
+def embeddings_as_read(
+    weights: Weights, layer: int, tokens: Int[Tensor, " some"] | None = None
+) -> Float[Tensor, "some d"]:
+    """Embeddings (of all tokens, or of some) as the reads of a layer see them.
+
+    The gain is left out: it is folded into the reads.
 
     Before layer 0 nothing has been written, so each embedding is normalized as the model would
     (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
     on what was written on the way and is left out.
     """
+    rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
     if layer > 0 or weights.config.norm == "none":
-        return weights.W_E
-    return normalize(weights.config, weights.W_E[None], None, None)[0][0]
+        return rows
+    return normalize(weights.config, rows[None], None, None)[0][0]
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:

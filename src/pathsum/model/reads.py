@@ -12,11 +12,12 @@ multiply queries and keys column by column, are folded in the same way; its scal
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from pathsum.model.config import Norm
+from pathsum.model.config import Config, Norm
 from pathsum.model.weights import Weights
+from pathsum.names import HeadId
 
 
 def fold_read(
@@ -76,9 +77,56 @@ def layer_reads(weights: Weights, layer: int) -> Reads:
     )
 
 
+def query_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
+    """W_Q and b_Q of one head with the normalization folded in, before any QK-norm gain."""
+    raw = weights.layers[head.layer]
+    W, own = raw.W_Q[head.head], None if raw.b_Q is None else raw.b_Q[head.head]
+    return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
+
+
+def key_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
+    """The same for W_K and b_K, which query heads may share."""
+    raw, kv = weights.layers[head.layer], head.head // weights.config.heads_per_kv
+    W, own = raw.W_K[kv], None if raw.b_K is None else raw.b_K[kv]
+    return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
+
+
 def folded_unembedding(
     weights: Weights,
 ) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
     """W_U and b_U with the final normalization's gain, bias and centering folded in."""
     W_U = fold_read(weights.config.norm, weights.W_U, weights.ln_f_w)
     return W_U, fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
+
+
+def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
+    """The folded W_U without its mean over the vocabulary: logits relative to their mean.
+
+    Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may depend on it. A copy
+    of W_U; for a few writes use `unembed_through`.
+    """
+    W_U, _ = folded_unembedding(weights)
+    return W_U - W_U.mean(-1, keepdim=True)
+
+
+def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
+    """`W @ centered_unembedding(weights)` without a copy of W_U: what writes do to each logit."""
+    logits = unembed(weights, W)
+    return logits - logits.mean(-1, keepdim=True)
+
+
+def unembed(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
+    """`x` times the folded W_U, without a copy of W_U: logits but for the scale and the bias."""
+    if weights.config.norm == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    if weights.ln_f_w is not None:
+        x = x * weights.ln_f_w
+    return x @ weights.W_U
+
+
+def for_query_heads(
+    config: Config, shared: Shaped[Tensor, "*lead kv a b"]
+) -> Shaped[Tensor, "*lead head a b"]:
+    """One matrix per query head, from one per key/value head."""
+    copies = config.heads_per_kv
+    return shared if copies == 1 else shared.repeat_interleave(copies, dim=-3)

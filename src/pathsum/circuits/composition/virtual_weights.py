@@ -25,7 +25,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Model
-from pathsum.model.reads import fold_read, folded_unembedding
+from pathsum.model.reads import centered_unembedding, fold_read
 from pathsum.result import Record
 
 LISTED = 16
@@ -155,8 +155,7 @@ def _write(model: Model, name: str, centered: bool) -> _End:
 def _read(model: Model, name: str, centered: bool, offset: int | None) -> _End:
     config, weights = model.config, model.weights
     if name == "unembed":
-        W_U = folded_unembedding(weights)[0]
-        rows = (W_U - W_U.mean(1, keepdim=True)).mT
+        rows = centered_unembedding(weights).mT
         return _End(remove_mean(rows, centered), (config.n_layers, 0))
     match = _HEAD_READ.fullmatch(name)
     if match is not None:

@@ -18,7 +18,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.model import Model
 from pathsum.model.head import embeddings_as_read
-from pathsum.model.reads import fold_read, layer_reads
+from pathsum.model.reads import fold_read, for_query_heads, layer_reads
 
 # Positions that the attention of position terms alone is averaged over.
 PLACES = 64
@@ -142,7 +142,7 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
         return torch.full((config.n_heads,), torch.nan)
     places = min(PLACES, config.n_ctx)
-    keys = reads.pos_K[:, :places].repeat_interleave(config.heads_per_kv, 0)
+    keys = for_query_heads(config, reads.pos_K[:, :places])
     scores = reads.pos_Q[:, :places] @ keys.mT * config.score_scale
     future = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
     pattern = scores.masked_fill(future, -torch.inf).softmax(-1)

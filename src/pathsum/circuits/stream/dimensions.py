@@ -19,7 +19,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
 from pathsum.circuits.composition.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model
-from pathsum.model.reads import fold_read, folded_unembedding
+from pathsum.model.reads import centered_unembedding, fold_read
 from pathsum.result import Progress, silent
 
 USED = 0.1
@@ -150,8 +150,7 @@ def embedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
 
 def unembedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
     """W_U W_Uᵀ with the final gain folded in and logits centered, which changes no probability."""
-    W_U = folded_unembedding(model.weights)[0]
-    return _centered_form(gram_of_rows((W_U - W_U.mean(1, keepdim=True)).mT), centered)
+    return _centered_form(gram_of_rows(centered_unembedding(model.weights).mT), centered)
 
 
 def stream_use(

@@ -1,10 +1,6 @@
 """The OV circuit between tokens: what attending to a source does to the logits of each token."""
 
 from dataclasses import dataclass
-from itertools import pairwise
-
-from jaxtyping import Float
-from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.circuits.tokens.token import (
@@ -23,9 +19,8 @@ from pathsum.circuits.tokens.token_basis import (
     as_path,
     basis_note,
     circuit_label,
-    embed_through,
+    full_ov,
     refuse_capped_logits,
-    unembed_through,
 )
 from pathsum.model import HeadName, Model, Path
 from pathsum.result import Column, Record, Table, token_column
@@ -74,26 +69,7 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     """
     path = as_path(model, circuit)
     refuse_capped_logits(model, f"what {circuit_label(path)} does to logits")
-    weights = model.weights
-    first = model.head(path.heads[0])
-    inner, write = read_and_write(model, path)
-    left = embed_through(weights, first.id.layer, first.W_V)
-    return Factored(left if inner is None else left @ inner, unembed_through(weights, write))
-
-
-def read_and_write(
-    model: Model, path: Path
-) -> tuple[Float[Tensor, "k l"] | None, Float[Tensor, "l d"]]:
-    """What lies between the first head's W_V and the last head's W_O, and that W_O.
-
-    OV of a path is `W_V¹ · (W_O¹ W_V²)(W_O² W_V³) … · W_Oⁿ`; a single head has nothing between.
-    """
-    heads = [model.head(head) for head in path.heads]
-    inner: Tensor | None = None
-    for lower, upper in pairwise(heads):
-        step = lower.W_O @ upper.W_V
-        inner = step if inner is None else inner @ step
-    return inner, heads[-1].W_O
+    return full_ov(model, path)
 
 
 def effect(

@@ -28,7 +28,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import embed_through, refuse_capped_scores
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model, Path
-from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.reads import key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.result import Column, Record, Table, token_column
 
@@ -93,9 +93,8 @@ def token_qk(
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
     """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
-    layer = head.model.weights.layers[head.id.layer]
-    bias = None if layer.b_Q is None else layer.b_Q[head.id.head]
-    return _read_alone(head, layer.W_Q[head.id.head], bias, layer.q_norm_w)
+    weights = head.model.weights
+    return _read_alone(head, query_read(weights, head.id), weights.layers[head.id.layer].q_norm_w)
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
@@ -104,9 +103,8 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     Exact at layer 0, but for position vectors. Deeper it is the direct path's part, with the scale
     of a normalization left out; QK-norm, which does not see that scale, is applied.
     """
-    layer = head.model.weights.layers[head.id.layer]
-    bias = None if layer.b_K is None else layer.b_K[head.kv]
-    return _read_alone(head, layer.W_K[head.kv], bias, layer.k_norm_w)
+    weights = head.model.weights
+    return _read_alone(head, key_read(weights, head.id), weights.layers[head.id.layer].k_norm_w)
 
 
 def attention(
@@ -147,14 +145,12 @@ def rotary_note(model: Model, offset: int | None) -> str:
 
 def _read_alone(
     head: Head,
-    W: Float[Tensor, "d k"],
-    bias: Float[Tensor, " k"] | None,
+    read: tuple[Float[Tensor, "d k"], Float[Tensor, " k"]],
     gain: Float[Tensor, " k"] | None,
 ) -> Float[Tensor, "vocab k"]:
-    model, config = head.model, head.model.config
-    layer = model.weights.layers[head.id.layer]
-    folded = fold_read(config.norm, W, layer.ln1_w)
-    x = embed_through(model.weights, head.id.layer, folded) + fold_bias(W, layer.ln1_b, bias)
+    config = head.model.config
+    W, bias = read
+    x = embed_through(head.model.weights, head.id.layer, W) + bias
     if config.qk_norm == "none":
         return x
     x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + config.norm_eps)

@@ -1,4 +1,4 @@
-"""Between tokens: what a circuit reads of embeddings and what it does to logits.
+"""The token basis: what a circuit reads of embeddings and what it does to logits.
 
 Two maps turn a circuit of the stream into one between tokens, and neither makes anything that is
 larger than vocabulary × width of the circuit:
@@ -6,21 +6,21 @@ larger than vocabulary × width of the circuit:
     embed_through(layer, W)     W_E as the layer reads it, times a read       [vocab, k]
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
 
-Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may depend on it: W_U is
-centered here and nowhere else.
+The second is in `pathsum.model.reads`. `full_ov` joins them.
 """
 
 from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra import Factored
 from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Model, Path
 from pathsum.model.head import token_basis_note
-from pathsum.model.reads import fold_read
+from pathsum.model.reads import fold_read, unembed_through
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import Weights
 from pathsum.names import ARROW, HeadId, HeadName
@@ -46,16 +46,6 @@ def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
     return torch.cat(parts)
 
 
-def embeddings_of(
-    weights: Weights, layer: int, tokens: Int[Tensor, " some"]
-) -> Float[Tensor, "some d"]:
-    """The embeddings of some tokens as a layer reads them, but for gain (see `read_scales`)."""
-    rows = weights.W_E[tokens.to(weights.device)]
-    if layer > 0:
-        return rows
-    return normalize(weights.config, rows[None], None, None)[0][0]
-
-
 def embed_through(
     weights: Weights, layer: int, W: Float[Tensor, "d k"]
 ) -> Float[Tensor, "vocab k"]:
@@ -63,16 +53,6 @@ def embed_through(
     scales = read_scales(weights, layer)
     rows = weights.W_E @ W
     return rows if scales is None else rows * scales[:, None]
-
-
-def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
-    """What writes do to each logit, relative to the mean over the vocabulary."""
-    if weights.config.norm == "layer":
-        W = W - W.mean(-1, keepdim=True)
-    if weights.ln_f_w is not None:
-        W = W * weights.ln_f_w
-    logits = W @ weights.W_U
-    return logits - logits.mean(-1, keepdim=True)
 
 
 def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
@@ -97,6 +77,16 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     product = fold_read(config.norm, product, weights.ln_f_w)
     # What a folded read makes of the ones-direction is nothing.
     return product - product.mean(-1, keepdim=True) if config.norm == "layer" else product
+
+
+def full_ov(model: Model, path: Path) -> Factored:
+    """Full OV of a head or a virtual head, W_U centered: row the source, column the prediction.
+
+    Embeddings are as the first head's layer reads them (see `read_scales`).
+    """
+    ov = path.ov(model)
+    left = embed_through(model.weights, path.heads[0].layer, ov.A)
+    return Factored(left, unembed_through(model.weights, ov.B))
 
 
 def as_path(model: Model, circuit: HeadName | Path) -> Path:

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.tokens.token_basis import unembed_through
 from pathsum.circuits.trigrams.bugs import Bug
 from pathsum.model import Model, Trace
 from pathsum.model.losses import target_losses
+from pathsum.model.reads import unembed_through
 from pathsum.result import Progress, Record, silent
 
 LOGITS_AT_ONCE = 128 << 20

@@ -19,7 +19,7 @@ from torch import Tensor
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import Token, find_token, token_of
-from pathsum.circuits.tokens.token_basis import embeddings_of, require_heads, unembed_through
+from pathsum.circuits.tokens.token_basis import require_heads
 from pathsum.circuits.trigrams.triple import (
     Ids,
     Pattern,
@@ -29,6 +29,8 @@ from pathsum.circuits.trigrams.triple import (
     source_weights,
 )
 from pathsum.model import Model
+from pathsum.model.head import embeddings_as_read
+from pathsum.model.reads import unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8
@@ -219,7 +221,7 @@ def _rectangles(
 def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "rows columns"]:
     """What the direct path says about destination → out, row and column means taken out."""
     weights = model.weights
-    read = embeddings_of(weights, 0, rectangle.destinations)
+    read = embeddings_as_read(weights, 0, rectangle.destinations)
     direct = unembed_through(weights, read)[:, rectangle.outs].double()
     return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import eig, pinv, qr
+from pathsum.circuits.tokens.token_basis import as_path, full_ov
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
-from pathsum.model.head import embeddings_as_read
-from pathsum.model.reads import folded_unembedding
+from pathsum.model.reads import unembed_through
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
 from pathsum.paths.intervene.edits import TableToLogits
@@ -110,7 +110,7 @@ def copying_projector(head: Head) -> CopyingProjector:
     Its range is spanned by the right eigenvectors X and its row space by the left ones Y, so
     P = X (Yᵀ X)⁻¹ Yᵀ: only the eigenvectors that are kept need to be well conditioned.
     """
-    full = _centered_full_ov(head)
+    full = full_ov(head.model, as_path(head.model, head.id)).to(torch.float64)
     small = full.B @ full.A
     (values, right), (left_values, left) = eig(small), eig(small.T)
     # What is zero but for the rounding of the weights has no sign.
@@ -144,9 +144,7 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
             "tabulate; describe its OV by CopyingPart instead"
         )
     # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
-    full = _centered(
-        Factored(model.weights.W_E @ head.W_V, head.W_O @ folded_unembedding(model.weights)[0])
-    )
+    full = Factored(model.weights.W_E @ head.W_V, unembed_through(model.weights, head.W_O))
     ids, rows = tokens.unique(return_inverse=True)
     raised: list[Tensor] = []
     values: list[Tensor] = []
@@ -155,18 +153,6 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
         raised.append(best.indices)
         values.append(best.values)
     return TableToLogits(head.id, rows, torch.cat(raised), torch.cat(values))
-
-
-def _centered_full_ov(head: Head) -> Factored:
-    """Full OV with the vocabulary's mean taken out, for products in float64."""
-    weights = head.model.weights
-    rows = embeddings_as_read(weights, head.id.layer) @ head.W_V
-    columns = head.W_O @ folded_unembedding(weights)[0]
-    return _centered(Factored(rows.double(), columns.double()))
-
-
-def _centered(full: Factored) -> Factored:
-    return Factored(full.A, full.B - full.B.mean(-1, keepdim=True))
 
 
 def _real_basis(vectors: Tensor, values: Tensor) -> Float[Tensor, "k q"]:
