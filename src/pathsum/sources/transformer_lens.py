@@ -14,8 +14,9 @@ from pathsum.model.config import Config
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint import PickleStore, open_tensors
 from pathsum.sources.facts import Facts
-from pathsum.sources.hugging_face import TOKENIZER, from_hf, wrap_tokenizer
+from pathsum.sources.hugging_face import TOKENIZER, wrap_tokenizer
 from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.transformer_bridge import from_bridge
 from pathsum.text import Tokenizer
 
 _POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
@@ -55,9 +56,10 @@ _MODEL = {
 
 
 def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
-    """A HookedTransformer or a TransformerBridge as a pathsum model; the two share their memory.
+    """A HookedTransformer or a TransformerBridge as a pathsum model.
 
-    What TransformerLens did to the weights on loading (folded norms, centered writes) is kept: the
+    A HookedTransformer and the result share their memory; a bridge's tensors are copied. What
+    TransformerLens did to the weights on loading (folded norms, centered writes) is kept: the
     logits are those of the model that is passed in.
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
@@ -71,9 +73,8 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     start = getattr(theirs, "bos_token_id", None)
     start = start if tokenizer is not None and getattr(cfg, "default_prepend_bos", True) else None
     label = name or str(getattr(cfg, "model_name", None) or type(model).__name__)
-    original = getattr(model, "original_model", None)
-    if original is not None:
-        return _from_bridge(original, tokenizer, start, label)
+    if getattr(model, "original_model", None) is not None:
+        return from_bridge(model, tokenizer, start, label)
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     facts = Facts(_plain(cfg), f"the cfg of {label}")
     return _model(facts, MemoryStore(tensors), label, label, tokenizer, start)
@@ -227,9 +228,3 @@ def _score_scale(facts: Facts, d_head: int) -> float:
 def _cap(facts: Facts, name: str) -> float | None:
     cap = facts.number(name, -1.0)
     return cap if cap > 0 else None
-
-
-def _from_bridge(original: Any, tokenizer: Tokenizer | None, start: int | None, name: str) -> Model:
-    model = from_hf(original, tokenizer, name=name)
-    weights = Weights(model.config.replace(start_token=start), model.weights.store)
-    return Model(weights, name=name, tokenizer=tokenizer)
