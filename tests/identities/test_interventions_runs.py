@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.model import HeadId, Model, Source, transformer
-from pathsum.model.store import MemoryStore
-from pathsum.model.weights import Weights
-from pathsum.paths import After, IdealPattern, Knockout, Side, ablate, run_edited
-from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
-from pathsum.paths.intervene.causal import edges_of
-from pathsum.paths.intervene.edits import (
+from pathsum.model import HeadId, Model, Source, trace_run, transformer
+from pathsum.model.edits import (
     Attend,
     Edit,
     FreezePatterns,
@@ -23,6 +18,11 @@ from pathsum.paths.intervene.edits import (
     Message,
     SourceOutput,
 )
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import Weights
+from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
+from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
+from pathsum.paths.intervene.causal import edges_of
 from pathsum.paths.intervene.patching import written_by
 
 Drawn = tuple[Model, Tensor]
@@ -51,7 +51,7 @@ def writers(model: Model) -> list[HeadId | Source]:
 @settings(max_examples=24)
 def test_a_run_without_edits_is_the_run(drawn: Drawn) -> None:
     model, tokens = drawn
-    trace, again = model.trace(tokens), run_edited(model, tokens, ())
+    trace, again = model.trace(tokens), trace_run(model, tokens, ())
     assert close(again.logits, trace.logits)
     for mine, theirs in (
         *zip(again.patterns, trace.patterns, strict=True),
@@ -65,7 +65,7 @@ def test_a_run_without_edits_is_the_run(drawn: Drawn) -> None:
     ):
         assert close(mine, theirs)
     for layer in range(model.config.n_layers):
-        assert close(again.mixed(layer), trace.mixed(layer))
+        assert close(again.z(layer), trace.z(layer))
 
 
 @given(models_with_tokens(min_layers=1))
@@ -77,7 +77,7 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
     edges = list(edges_of(model))
     edits: list[Edit] = [
         Attend(head, trace.pattern(head)),
-        HeadOutput(head, trace.mixed(head.layer)[:, head.head]),
+        HeadOutput(head, trace.z(head.layer)[:, head.head]),
         KeepPart(head, torch.eye(model.config.d_head, dtype=torch.float64)),
         FreezePatterns(trace.patterns),
         SourceOutput(Source("embed"), model.weights.W_E[tokens]),
@@ -87,8 +87,8 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
         ),
     ]
     for edit in edits:
-        assert close(run_edited(model, tokens, [edit]).logits, trace.logits)
-    assert close(run_edited(model, tokens, edits).logits, trace.logits)
+        assert close(trace_run(model, tokens, [edit]).logits, trace.logits)
+    assert close(trace_run(model, tokens, edits).logits, trace.logits)
 
 
 @given(models_with_tokens(min_layers=1, max_layers=2, max_heads=3))
@@ -137,8 +137,8 @@ def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) 
         reached = head == reader.head
         expected = pattern[:, head] if reached else trace.patterns[1][:, head]
         assert close(patched.patterns[1][:, head], expected)
-        expected = mixed[:, head] if reached else trace.mixed(1)[:, head]
-        assert close(patched.mixed(1)[:, head], expected)
+        expected = mixed[:, head] if reached else trace.z(1)[:, head]
+        assert close(patched.z(1)[:, head], expected)
     assert close(patched.streams[1], trace.streams[1])
 
 
@@ -150,12 +150,12 @@ def test_starting_from_the_unedited_run_changes_nothing(drawn: Drawn) -> None:
     edges = list(edges_of(model))
     for edge in edges[:: max(1, len(edges) // 4)]:
         edits = [Message(edge, written_by(other, edge.writer))]
-        plain, started = (run_edited(model, tokens, edits, start) for start in (None, trace))
+        plain, started = (trace_run(model, tokens, edits, start) for start in (None, trace))
         assert close(started.logits, plain.logits)
         for mine, theirs in zip(started.patterns, plain.patterns, strict=True):
             assert close(mine, theirs)
         for layer in range(model.config.n_layers):
-            assert close(started.mixed(layer), plain.mixed(layer))
+            assert close(started.z(layer), plain.z(layer))
 
 
 @given(models_with_tokens(min_layers=2, max_heads=3))
@@ -186,7 +186,7 @@ def test_zero_ablation_is_a_model_without_the_heads_weights(drawn: Drawn) -> Non
     edits = KnockoutValue(model, (head,), Knockout.ZERO, [tokens]).edits(
         model.trace(tokens), tokens
     )
-    assert close(run_edited(model, tokens, edits).logits, without(tokens))
+    assert close(trace_run(model, tokens, edits).logits, without(tokens))
 
 
 @given(models_with_tokens(min_layers=1, max_layers=3, max_heads=2, norms=("none",), mlps=("none",)))
@@ -202,7 +202,7 @@ def test_patterns_preserved_zero_ablation_is_the_path_sum_without_the_head(drawn
     total = sum(
         (paths.contribution(path) for path in paths if head not in path.heads), torch.zeros(())
     )
-    assert close(run_edited(model, tokens, edits).logits, total)
+    assert close(trace_run(model, tokens, edits).logits, total)
 
 
 @given(models_with_tokens(min_layers=1), st.sampled_from(Knockout), st.sampled_from(After))

@@ -139,7 +139,7 @@ def test_circuits_of_a_head_are_what_it_does(drawn: tuple[Model, Tensor]) -> Non
     trace = model.trace(tokens)
     config = model.config
     for head in model.heads[:: config.n_heads]:
-        l, h = head.id
+        l, h = head.id.layer, head.id.head
         x = trace.streams[l] * trace.scales.attention[l][..., None]
         dest, src = tokens.shape[1] - 1, tokens.shape[1] // 2
         content = torch.einsum("bd,de,be->b", x[:, dest], head.qk_at(dest - src).dense(), x[:, src])

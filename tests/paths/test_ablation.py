@@ -5,9 +5,9 @@ import torch
 
 import pathsum as ps
 from pathsum.errors import HeadError, InputError
+from pathsum.model.edits import HeadOutput
 from pathsum.paths import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue
-from pathsum.paths.intervene.edits import HeadOutput
 from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 
@@ -44,9 +44,9 @@ def test_the_mean_is_over_the_reference() -> None:
     head = model.head("L1H0").id
     stand_in = KnockoutValue(model, (head,), Knockout.MEAN, [tokens], reference)
     edit = stand_in.edits(model.trace(tokens), tokens)[0]
-    truth = model.trace(reference).mixed(1)[:, 0].mean((0, 1))
+    truth = model.trace(reference).z(1)[:, 0].mean((0, 1))
     assert isinstance(edit, HeadOutput)
-    torch.testing.assert_close(edit.mixed, truth.expand_as(edit.mixed))
+    torch.testing.assert_close(edit.z, truth.expand_as(edit.z))
 
 
 def test_resampling_takes_another_sequence_and_is_seeded() -> None:

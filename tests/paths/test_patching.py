@@ -86,7 +86,7 @@ def test_a_patched_trace_refuses_what_is_no_longer_true() -> None:
         by_key.attention_scores(1)
     by_node = trace.patch({"L0H0": other})
     torch.testing.assert_close(by_node.written("L0H0"), other.written("L0H0"))
-    with pytest.raises(NotExactError, match="no sum over its paths"):
+    with pytest.raises(NotExactError, match="not a sum over its paths"):
         by_node.paths()
 
 

@@ -7,7 +7,7 @@ from tests.identities.configs import models_with_tokens
 
 import pathsum as ps
 from pathsum.errors import InputError, NotExactError
-from pathsum.model import Model
+from pathsum.model import Model, trace_run
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import (
     CopyingPart,
@@ -16,7 +16,6 @@ from pathsum.paths import (
     ScoreTerm,
     TopTokens,
     replace,
-    run_edited,
 )
 from pathsum.paths.intervene.descriptions import copying_projector, top_token_table
 from pathsum.result import schema
@@ -118,7 +117,7 @@ def test_the_copying_projector_is_a_spectral_projector(drawn: tuple[Model, torch
 def test_a_full_table_is_a_one_layer_head(drawn: tuple[Model, torch.Tensor]) -> None:
     model, tokens = drawn
     table = top_token_table(model, model.heads[0], tokens, model.config.d_vocab)
-    found = run_edited(model, tokens, [table]).logits.log_softmax(-1)
+    found = trace_run(model, tokens, [table]).logits.log_softmax(-1)
     torch.testing.assert_close(found, model(tokens).log_softmax(-1), rtol=1e-8, atol=1e-8)
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from pathsum.errors import TokenError, WeightsError
 from pathsum.model.config import Config
 from pathsum.model.head import Head
+from pathsum.model.run import run_logits
 from pathsum.model.storage import write_model
-from pathsum.model.trace import Trace, record
-from pathsum.model.transformer import check_tokens, forward
+from pathsum.model.trace import Trace, trace_run
+from pathsum.model.transformer import check_tokens
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head
 from pathsum.text import Tokenizer
@@ -56,13 +57,14 @@ class Model:
     @torch.no_grad()
     def __call__(self, tokens: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos vocab"]:
         """Logits at every position, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
-        logits = forward(self.weights, check_tokens(self.config, tokens).to(self.weights.device))
+        ids = check_tokens(self.config, tokens).to(self.weights.device)
+        logits = run_logits(self.weights, ids)
         return logits[0] if tokens.ndim == 1 else logits
 
     @torch.no_grad()
     def trace(self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]) -> Trace:
         """Run and record. Text gets the start token, if the config names one; ids stay as given."""
-        return record(self, self.tokens(text_or_tokens))
+        return trace_run(self, self.tokens(text_or_tokens))
 
     def tokens(
         self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]

@@ -11,6 +11,7 @@ from pathsum.algebra import Factored
 from pathsum.errors import PathError
 from pathsum.model.head import embeddings_as_read
 from pathsum.model.reads import folded_unembedding
+from pathsum.model.weights import Weights
 from pathsum.names import Path, find_head
 from pathsum.shapes import HeadPattern
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathsum.model.trace import Trace
 
 
-def check_path(model: "Model", path: Path) -> None:
+def check_path(model: "Model | Weights", path: Path) -> None:
     """Raises PathError or HeadError if no run of this model takes this path."""
     config, source = model.config, path.source
     for head in path.heads:

@@ -1,15 +1,15 @@
 """Trace: what one run of a model did, kept so that it can be taken apart."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float
-
+from pathsum.errors import NotExactError
 from pathsum.model import transformer
-from pathsum.names import HeadName
-from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
+from pathsum.model.edits import Attend, Edit, FreezePatterns, Message
+from pathsum.model.run import Run, run
+from pathsum.names import HeadId, HeadName, HeadRead
+from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -17,47 +17,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class NormScales:
-    """The numbers that normalization divided by, inverted: one a position and a read.
-
-    All ones where the model does not normalize. With these and the patterns held fixed the model
-    is linear from every source to every read and to the logits.
-    """
-
-    attention: tuple[Scale, ...]
-    mlp: tuple[Scale, ...]
-    final: Scale
-    query: tuple[Float[torch.Tensor, "batch head pos"], ...]
-    key: tuple[Float[torch.Tensor, "batch kv pos"], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Run):
     """What one run did: `model.trace(text_or_tokens)` makes one.
 
-    `streams[l]` is the stream before layer l, and `streams[n_layers]` what the unembedding reads.
-    What follows cheaply from these (reads, values, what a head wrote) is computed when asked.
+    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
+    reads. Reads, z and what a head wrote follow from these and are computed when asked for.
+
+    A run with `edits` raises NotExactError for what they make untrue. Its `scales` are those of the
+    plain reads: a message has a scale of its own, for its one reader, which is not kept.
     """
 
     model: "Model"
-    tokens: Tokens
     logits: Logits
-    patterns: tuple[Pattern, ...]
-    streams: tuple[Stream, ...]
-    scales: NormScales
-    mlp_outputs: tuple[Stream, ...]
 
     def read(self, layer: int) -> Stream:
         """What the heads of a layer read: the stream before it, normalized."""
-        weights = self.model.weights
-        return transformer.attention_read(
-            self.model.config, weights.layers[layer], self.streams[layer]
-        )[0]
-
-    def mixed(self, layer: int) -> PerHead:
-        """Values of a layer's heads moved to their destinations, before W_O."""
-        value = transformer.values(self.model.weights.layers[layer], self.read(layer))
-        return transformer.mix(self.model.config, self.patterns[layer], value)
+        raw = self.weights.layers[layer]
+        return transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
 
     def pattern(self, head: HeadName) -> HeadPattern:
         """One head's attention, [batch, dest, src]."""
@@ -67,27 +43,30 @@ class Trace:
     def written(self, head: HeadName) -> Stream:
         """What one head added to the stream (without the layer's shared b_O)."""
         found = self.model.head(head).id
-        layer = self.model.weights.layers[found.layer]
-        return self.mixed(found.layer)[:, found.head] @ layer.W_O[found.head]
+        W_O = self.weights.layers[found.layer].W_O[found.head]
+        return self.z(found.layer)[:, found.head] @ W_O
 
     def attention_scores(self, layer: int) -> Pattern:
-        """Scores of a layer's heads before mask and softmax, computed anew from the stream."""
-        config, weights = self.model.config, self.model.weights
-        query, key, _, _ = transformer.queries_and_keys(
-            config, weights.layers[layer], self.read(layer)
-        )
+        """Scores of a layer's heads before mask and softmax, recomputed from the stream."""
+        for head in range(self.weights.config.n_heads):
+            self._check_scores_follow(HeadId(layer, head))
+        config, raw = self.weights.config, self.weights.layers[layer]
+        query, key, _, _ = transformer.queries_and_keys(config, raw, self.read(layer))
         return transformer.attention_scores(config, query, key)
 
     def paths(self) -> "PathSum":
         """The logits as an exact sum over paths."""
         from pathsum.paths import expand_logits
 
+        self._check_linear()
         return expand_logits(self)
 
     def scores(self, head: HeadName) -> "ScoreSum":
         """A head's attention scores as an exact sum over (query part, key part)."""
         from pathsum.paths import expand_scores
 
+        self._check_linear()
+        self._check_scores_follow(self.model.head(head).id)
         return expand_scores(self, head)
 
     def patch(self, edits: Mapping[Any, "Trace"]) -> "Trace":
@@ -96,42 +75,29 @@ class Trace:
 
         return patch(self, edits)
 
+    def _check_linear(self) -> None:
+        if not all(edit.linear for edit in self.edits):
+            raise NotExactError(
+                "the logits of this edited run are not a sum over its paths: what a head moves, or "
+                "what is read for it, was replaced; expand the unedited run, or one in which only "
+                "patterns were edited"
+            )
 
-def record(model: "Model", tokens: Tokens) -> Trace:
-    """Run a model with plain attention and keep patterns, streams, scales and MLP outputs."""
-    weights, config = model.weights, model.config
-    stream = transformer.embed(weights, tokens)
-    patterns: list[Pattern] = []
-    streams = [stream]
-    attention_scales: list[Scale] = []
-    mlp_scales: list[Scale] = []
-    query_scales: list[torch.Tensor] = []
-    key_scales: list[torch.Tensor] = []
-    mlp_outputs: list[Stream] = []
-    for layer in weights.layers:
-        read, scale = transformer.attention_read(config, layer, stream)
-        query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read)
-        pattern = transformer.attend(config, query, key)
-        mixed = transformer.mix(config, pattern, transformer.values(layer, read))
-        attended = stream + transformer.write(layer, mixed)
-        patterns.append(pattern)
-        attention_scales.append(scale)
-        query_scales.append(query_scale)
-        key_scales.append(key_scale)
-        if config.mlp != "none":
-            source = stream if config.block == "parallel" else attended
-            output, scale = transformer.mlp(config, layer, source)
-            attended = attended + output
-            mlp_outputs.append(output)
-            mlp_scales.append(scale)
-        stream = attended
-        streams.append(stream)
-    logits, final = transformer.unembed(weights, stream)
-    scales = NormScales(
-        attention=tuple(attention_scales),
-        mlp=tuple(mlp_scales),
-        final=final,
-        query=tuple(query_scales),
-        key=tuple(key_scales),
-    )
-    return Trace(model, tokens, logits, tuple(patterns), tuple(streams), scales, tuple(mlp_outputs))
+    def _check_scores_follow(self, head: HeadId) -> None:
+        for edit in self.edits:
+            given = isinstance(edit, Attend) and edit.head == head
+            reader = edit.edge.reader if isinstance(edit, Message) else None
+            read = isinstance(reader, HeadRead) and reader.head == head
+            if given or read or isinstance(edit, FreezePatterns):
+                raise NotExactError(
+                    f"the scores of {head} do not follow from the stream of this run, because its "
+                    "pattern or one of its reads was edited; use the unedited run"
+                )
+
+
+def trace_run(
+    model: "Model", tokens: Tokens, edits: Sequence[Edit] = (), start: Run | None = None
+) -> Trace:
+    """Run a model, with edits if there are any, and record everything; see `run`."""
+    found = run(model.weights, tokens, edits, start=start)
+    return Trace(model=model, **{field.name: getattr(found, field.name) for field in fields(found)})

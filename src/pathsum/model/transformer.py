@@ -1,8 +1,17 @@
-"""The transformer, whole, in the order in which data flows.
+"""The parts of the transformer, in the order in which data flows.
 
-`forward` runs it with fused attention. The parts are public, because every other way to run it
-(recording, freezing, cutting, patching) is the same parts in the same order with one of them
-exchanged.
+`pathsum.model.run` puts them together. Without edits and recording, a run is
+
+    stream = embed(weights, tokens)
+    for layer in weights.layers:
+        read, _ = attention_read(config, layer, stream)
+        query, key, _, _ = queries_and_keys(config, layer, read)
+        z = fused_attention(config, query, key, values(layer, read))
+        attended = stream + write(layer, z)
+        stream = attended + mlp(config, layer, attended)[0]
+    logits, _ = unembed(weights, stream)
+
+A layer without an MLP ends at `attended`; in a parallel block the MLP reads `stream`.
 """
 
 import torch
@@ -15,22 +24,6 @@ from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.shapes import Logits, Pattern, PerHead, PerKey, Scale, Stream, Tokens
-
-
-def forward(weights: Weights, tokens: Tokens) -> Logits:
-    """Logits of token ids, with fused attention."""
-    config = weights.config
-    stream = embed(weights, tokens)
-    for layer in weights.layers:
-        read, _ = attention_read(config, layer, stream)
-        query, key, _, _ = queries_and_keys(config, layer, read)
-        mixed = fused_attention(config, query, key, values(layer, read))
-        attended = stream + write(layer, mixed)
-        if config.mlp != "none":
-            source = stream if config.block == "parallel" else attended
-            attended = attended + mlp(config, layer, source)[0]
-        stream = attended
-    return unembed(weights, stream)[0]
 
 
 def embed(weights: Weights, tokens: Tokens) -> Stream:
@@ -48,7 +41,7 @@ def normalize(
     gain: Float[Tensor, " d"] | None,
     bias: Float[Tensor, " d"] | None,
 ) -> tuple[Stream, Scale]:
-    """What a read sees of the stream, and the one number a position that makes it nonlinear."""
+    """What a read sees of the stream, and its scale, one number per position."""
     if config.norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
     if config.norm == "layer":
@@ -87,7 +80,7 @@ def project(x: Stream, W: Float[Tensor, "head d k"], b: Float[Tensor, "head k"] 
 
 
 def values(layer: LayerWeights, read: Stream) -> PerKey:
-    """What each key/value head would move from each position."""
+    """The values of each key/value head at each position."""
     return project(read, layer.W_V, layer.b_V)
 
 
@@ -104,7 +97,7 @@ def attention_pattern(scores: Pattern) -> Pattern:
 
 
 def attend(config: Config, query: PerHead, key: PerKey) -> Pattern:
-    """The pattern of queries and keys, where nobody asks for the scores."""
+    """The pattern of queries and keys; the scores are overwritten."""
     scores = attention_scores(config, query, key)
     return scores.add_(_future(scores)).softmax(-1)
 
@@ -115,12 +108,17 @@ def _future(scores: Pattern) -> Float[Tensor, "dest src"]:
 
 
 def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
-    """Values moved from sources to destinations."""
+    """Values moved from sources to destinations: each head's z."""
     return pattern @ value.repeat_interleave(config.heads_per_kv, dim=1)
 
 
+def z(config: Config, layer: LayerWeights, stream: Stream, pattern: Pattern) -> PerHead:
+    """Each head's z, given the stream before a layer and the layer's patterns."""
+    return mix(config, pattern, values(layer, attention_read(config, layer, stream)[0]))
+
+
 def fused_attention(config: Config, query: PerHead, key: PerKey, value: PerKey) -> PerHead:
-    """Scores, softmax and mix in one kernel; soft-capped scores need the plain way."""
+    """Scores, softmax and mix in one kernel; a soft cap on scores needs the plain way."""
     if config.score_cap is not None:
         return mix(config, attend(config, query, key), value)
     return F.scaled_dot_product_attention(
@@ -128,9 +126,9 @@ def fused_attention(config: Config, query: PerHead, key: PerKey, value: PerKey) 
     )
 
 
-def write(layer: LayerWeights, mixed: PerHead) -> Stream:
+def write(layer: LayerWeights, z: PerHead) -> Stream:
     """What all heads of a layer add to the stream."""
-    written = torch.einsum("bhpk,hkd->bpd", mixed, layer.W_O)
+    written = torch.einsum("bhpk,hkd->bpd", z, layer.W_O)
     return written if layer.b_O is None else written + layer.b_O
 
 

@@ -11,7 +11,7 @@ from pathsum.names.printed import ARROW, Printed, split_arrows
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
-    from pathsum.model import Model, Trace
+    from pathsum.model import Model, Trace, Weights
     from pathsum.shapes import HeadPattern
 
 SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias"]
@@ -143,7 +143,7 @@ class Path(Printed):
 
         return path_pattern(trace, self)
 
-    def check_in(self, model: "Model") -> None:
+    def check_in(self, model: "Model | Weights") -> None:
         """Raises PathError or HeadError if the model has no such path."""
         from pathsum.model.path import check_path
 

@@ -19,9 +19,7 @@ from pathsum.paths.explain.toward import Toward
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, ScoreTerm, TopTokens
-from pathsum.paths.intervene.edited import EditedTrace
 from pathsum.paths.intervene.ideal_patterns import IdealPattern
-from pathsum.paths.intervene.interventions import run_edited
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
@@ -42,7 +40,6 @@ __all__ = [
     "DirectAttribution",
     "Edge",
     "EdgeCredit",
-    "EditedTrace",
     "Estimate",
     "FrozenAndCausal",
     "Grid",
@@ -90,7 +87,6 @@ __all__ = [
     "patch_effect",
     "replace",
     "routes",
-    "run_edited",
     "term_importance",
     "virtual_head",
 ]

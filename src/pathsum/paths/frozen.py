@@ -21,49 +21,18 @@ readable from the next one on. A normalization bias folded into the value read i
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import HeadId, Model, NormScales, Path, Source, Weights
+from pathsum.model import HeadId, Path, Run, Source, Weights
 from pathsum.model.reads import fold_bias, fold_read
-from pathsum.shapes import Pattern, Scale, Stream, Tokens
+from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
 Values = Float[Tensor, "many batch kv pos k"]
 PerHeads = Float[Tensor, "many batch head pos k"]
-
-
-@runtime_checkable
-class Run(Protocol):
-    """The part of a trace that the linear model is made from."""
-
-    @property
-    def model(self) -> Model:
-        """The model that ran."""
-        ...
-
-    @property
-    def tokens(self) -> Tokens:
-        """What it read."""
-        ...
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Attention patterns by layer."""
-        ...
-
-    @property
-    def scales(self) -> NormScales:
-        """Normalization scales."""
-        ...
-
-    @property
-    def mlp_outputs(self) -> tuple[Stream, ...]:
-        """MLP outputs by layer; none without MLPs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +111,12 @@ class Frozen:
     @property
     def n_layers(self) -> int:
         """How many layers the model has."""
-        return self.run.model.config.n_layers
+        return self.run.weights.config.n_layers
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """What the stream is made of, from the bottom up."""
-        return stream_sources(self.run.model.weights)
+        return stream_sources(self.run.weights)
 
     def source(self, source: Source) -> Stream:
         """What a source puts into the stream."""
@@ -170,7 +139,7 @@ class Frozen:
 
         Made at each call, so that deep models need not fit into memory at once.
         """
-        weights, run = self.run.model.weights, self.run
+        weights, run = self.run.weights, self.run
         raw = weights.layers[layer]
         q = kv = slice(None)
         if head is not None:
@@ -235,7 +204,7 @@ def all_sources(weights: Weights) -> tuple[Source, ...]:
 
 def source_stream(run: Run, source: Source) -> Stream:
     """What a source puts into the stream, [batch, pos, d]."""
-    weights, tokens = run.model.weights, run.tokens
+    weights, tokens = run.weights, run.tokens
     if source.kind == "embed":
         return weights.W_E[tokens]
     if source.kind == "mlp":

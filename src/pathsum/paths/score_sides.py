@@ -12,7 +12,7 @@ from pathsum.errors import PathError
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.reads import layer_reads
 from pathsum.model.rotary import rotate
-from pathsum.names import Part
+from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams
 from pathsum.paths.parts import Side
 from pathsum.paths.path_counting import count_of_order, paths_of_order
@@ -197,9 +197,10 @@ class SideSum:
                     f"{layer} come before it"
                 )
         if part.kind == "writer":
-            self.frozen.run.model.head(part.heads[0])
+            config = self.frozen.run.weights.config
+            find_head(part.heads[0], config.n_layers, config.n_heads)
             return
-        Path(part.path.source, part.heads).check_in(self.frozen.run.model)
+        Path(part.path.source, part.heads).check_in(self.frozen.run.weights)
         if part.source not in self.sources:
             raise PathError(
                 f"{self.head} cannot read {part.source}: the sources below layer {layer} are "
@@ -208,4 +209,4 @@ class SideSum:
 
     @property
     def _n_heads(self) -> int:
-        return self.frozen.run.model.config.n_heads
+        return self.frozen.run.weights.config.n_heads

@@ -12,11 +12,11 @@ from pathsum.explorer.parameters import AboutHead
 from pathsum.explorer.probe_sequences import Sequences, sequences
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Head, Model, Trace
+from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput, KeepPart
 from pathsum.model.losses import SequenceLosses, sequence_losses
+from pathsum.model.trace import trace_run
 from pathsum.paths import CopyingPart, Estimate, IdealPattern
 from pathsum.paths.intervene.descriptions import copying_projector, described_pattern
-from pathsum.paths.intervene.edits import Attend, Edit, FreezePatterns, HeadOutput, KeepPart
-from pathsum.paths.intervene.interventions import run_edited
 from pathsum.paths.intervene.replacement import PATTERN_NAMES, recovered_share
 from pathsum.result import Record
 
@@ -82,13 +82,13 @@ class _Tests:
 
     def __init__(self, head: Head, trace: Trace, on: Sequences) -> None:
         self.head, self.trace, self.on = head, trace, on
-        self._mixed = trace.mixed(head.id.layer)[:, head.id.head]
-        self._silent = HeadOutput(head.id, torch.zeros_like(self._mixed))
+        self._z = trace.z(head.id.layer)[:, head.id.head]
+        self._silent = HeadOutput(head.id, torch.zeros_like(self._z))
         self.plain = sequence_losses(trace.logits, on.tokens, on.first)
         self.nothing = self._losses(self._silent)
 
     def knockouts(self) -> list[AblationRow]:
-        mean = self._mixed.double().mean((0, 1)).to(self._mixed).expand_as(self._mixed)
+        mean = self._z.double().mean((0, 1)).to(self._z).expand_as(self._z)
         found = (
             ("writes nothing", self.nothing),
             (
@@ -121,7 +121,7 @@ class _Tests:
         return found
 
     def _losses(self, *edits: Edit) -> SequenceLosses:
-        run = run_edited(self.head.model, self.on.tokens, edits, self.trace)
+        run = trace_run(self.head.model, self.on.tokens, edits, self.trace)
         return sequence_losses(run.logits, self.on.tokens, self.on.first)
 
 

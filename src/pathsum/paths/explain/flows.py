@@ -38,7 +38,7 @@ class Flows:
 
 def flows(frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS) -> Flows:
     """Every total toward the target. Positions after the last target must be cut off already."""
-    weights = frozen.run.model.weights
+    weights = frozen.run.weights
     top = gradient_at_top(frozen, target)
     up = _sweep_up(frozen)
     down = _sweep_down(frozen, top, up)
@@ -51,7 +51,7 @@ def flows(frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS) -> F
 
 def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
     """The target's gradient at the final stream: zero except at each sequence's position."""
-    direction, _ = target.direction(frozen.run.model.weights)
+    direction, _ = target.direction(frozen.run.weights)
     top = torch.zeros_like(frozen.start)
     rows = torch.arange(len(top), device=top.device)
     scale = frozen.final_scale[rows, target.positions]
@@ -166,7 +166,7 @@ def _edges(
     Writers and readers are laid out in the stream for some positions at a time, so that memory
     does not grow with the length of the text.
     """
-    config = frozen.run.model.config
+    config = frozen.run.weights.config
     batch, length, d = top.shape
     n_sources, n_heads = len(frozen.sources), config.n_layers * config.n_heads
     edge = top.new_zeros(batch, n_sources + n_heads, n_heads + 1)

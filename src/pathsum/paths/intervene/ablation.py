@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError, near_misses
-from pathsum.model import HeadId, HeadName, Model, Trace
+from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
+from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.model.losses import (
     Batches,
     SequenceLosses,
@@ -17,9 +18,7 @@ from pathsum.model.losses import (
     split_by_memory,
     token_batches,
 )
-from pathsum.paths.intervene.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.paths.intervene.ideal_patterns import IdealPattern
-from pathsum.paths.intervene.interventions import run_edited
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
@@ -143,7 +142,7 @@ def ablate(
         ):
             trace = model.trace(part)
             edits = (*stand_in.edits(trace, partner), *after_edits(trace, after))
-            edited = run_edited(model, part, edits)
+            edited = trace_run(model, part, edits)
             plain.append(sequence_losses(trace.logits, part, from_position))
             without.append(sequence_losses(edited.logits, part, from_position))
     progress(len(checked), len(checked), "ablating")
@@ -222,12 +221,12 @@ class KnockoutValue:
         other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
         edits: list[Edit] = []
         for head in self.heads:
-            mixed = other.mixed(head.layer)[:, head.head]
+            z = other.z(head.layer)[:, head.head]
             if self.knockout is Knockout.ZERO:
-                mixed = torch.zeros_like(mixed)
+                z = torch.zeros_like(z)
             elif self.knockout is Knockout.MEAN:
-                mixed = self._means[head].expand_as(mixed)
-            edits.append(HeadOutput(head, mixed))
+                z = self._means[head].expand_as(z)
+            edits.append(HeadOutput(head, z))
         return tuple(edits)
 
 
@@ -242,8 +241,8 @@ def mean_outputs(
             trace = model.trace(tokens)
             count += tokens.numel()
             for head in heads:
-                mixed = trace.mixed(head.layer)[:, head.head]
-                sums[head] += mixed.double().sum((0, 1)).cpu()
+                z = trace.z(head.layer)[:, head.head]
+                sums[head] += z.double().sum((0, 1)).cpu()
     weights = model.weights
     return {head: (total / count).to(weights.W_E) for head, total in sums.items()}
 

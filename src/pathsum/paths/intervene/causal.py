@@ -15,7 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import Model, Trace
+from pathsum.model import Model, Trace, trace_run
+from pathsum.model.edits import Message
+from pathsum.model.run import run_logits
 from pathsum.names import (
     Edge,
     HeadId,
@@ -28,9 +30,6 @@ from pathsum.names import (
     Writer,
 )
 from pathsum.paths.explain.target import PositionName, Target, TokenName, Versus, find_target
-from pathsum.paths.intervene.edited import EditedTrace
-from pathsum.paths.intervene.edits import Message
-from pathsum.paths.intervene.interventions import edited_logits, run_edited
 from pathsum.paths.intervene.patching import check_runs, parse_patch, patch, written_by
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.result.estimate import Estimate, ratio
@@ -115,19 +114,17 @@ def causal_effects(
     target = find_target(trace, position, token, versus)
     at_target = replace(target, positions=torch.zeros_like(target.positions))
     value = target.of(trace.logits)
+    weights = trace.model.weights
     edges = list(edges_of(trace.model, into))
     writers = dict.fromkeys(edge.writer for edge in edges)
     messages = {writer: written_by(other, writer) for writer in writers}
-    # A run that was edited already keeps its edits, and has no layers that could be taken over.
-    before = trace.edits if isinstance(trace, EditedTrace) else ()
-    start = None if before else trace
+    # An edited run keeps its edits, and its layers cannot be taken over.
+    start = None if trace.edits else trace
     effects: list[EdgeEffect] = []
     for number, edge in enumerate(edges):
         progress(number, len(edges), "patching edges")
-        edits = [Message(edge, messages[edge.writer])]
-        logits = edited_logits(
-            trace.model, trace.tokens, [*before, *edits], start, target.positions
-        )
+        edits = (*trace.edits, Message(edge, messages[edge.writer]))
+        logits = run_logits(weights, trace.tokens, edits, start, target.positions)
         effects.append(EdgeEffect(edge, _mean(value - at_target.of(logits))))
     progress(len(edges), len(edges), "patching edges")
     return CausalEffects(
@@ -253,9 +250,7 @@ def _same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
         if len(run.tokens) == size:
             return run
         tokens = run.tokens.expand(size, -1)
-        if isinstance(run, EditedTrace):
-            return run_edited(run.model, tokens, run.edits)
-        return run.model.trace(tokens)
+        return trace_run(run.model, tokens, run.edits)
 
     return widened(trace), widened(other)
 

@@ -16,10 +16,10 @@ from pathsum.algebra.decompositions import eig, pinv, qr
 from pathsum.circuits.tokens.token_basis import as_path, full_ov
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
+from pathsum.model.edits import TableToLogits
 from pathsum.model.reads import unembed_through
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
-from pathsum.paths.intervene.edits import TableToLogits
 from pathsum.paths.intervene.ideal_patterns import IdealPattern
 from pathsum.shapes import HeadPattern, Tokens
 

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 import torch
 
 from pathsum.errors import InputError, PathError
-from pathsum.model import Model, Trace
+from pathsum.model import Model, Trace, trace_run
+from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.names import (
     ARROW,
     Edge,
@@ -35,16 +36,13 @@ from pathsum.names import (
     find_head,
     parse_writer,
 )
-from pathsum.paths.intervene.edited import EditedTrace
-from pathsum.paths.intervene.edits import Edit, HeadOutput, Message, SourceOutput
-from pathsum.paths.intervene.interventions import run_edited
 from pathsum.shapes import Stream
 
 PatchName: TypeAlias = EdgeName | HeadName | Source
 """An edge, `("L0H7", "L1H4", "k")` or `"L0H7→L1H4.k"`, or a node, `"L0H7"` or `"mlp0"`."""
 
 
-def patch(trace: Trace, edits: Mapping[Any, Trace]) -> EditedTrace:
+def patch(trace: Trace, edits: Mapping[Any, Trace]) -> Trace:
     """A run with edges or nodes taken from other runs; `trace.patch(edits)` is the same.
 
         trace.patch({("L0H7", "L1H4", "k"): other})     one edge; "L0H7→L1H4.k" is the same
@@ -54,12 +52,12 @@ def patch(trace: Trace, edits: Mapping[Any, Trace]) -> EditedTrace:
     Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
     `mlp1`, … and `logits`. Both runs must be of one model and of one length; a batch of one
     sequence is repeated to fit the other. Several edits act together: each stands in for what its
-    writer wrote in the patched run. The result is a trace that refuses what edits make untrue.
+    writer wrote in the patched run. The result is a
+    trace that raises NotExactError for what the edits make untrue.
     """
     parsed = tuple(patch_edit(trace, name, other) for name, other in edits.items())
-    before = trace.edits if isinstance(trace, EditedTrace) else ()
-    start = None if before else trace
-    return run_edited(trace.model, trace.tokens, (*before, *parsed), start)
+    start = None if trace.edits else trace
+    return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start)
 
 
 def patch_edit(trace: Trace, name: Any, other: Trace) -> Edit:
@@ -69,7 +67,7 @@ def patch_edit(trace: Trace, name: Any, other: Trace) -> Edit:
     if isinstance(found, Edge):
         return Message(found, written_by(other, found.writer))
     if isinstance(found, HeadId):
-        return HeadOutput(found, other.mixed(found.layer)[:, found.head])
+        return HeadOutput(found, other.z(found.layer)[:, found.head])
     return SourceOutput(found, written_by(other, found))
 
 

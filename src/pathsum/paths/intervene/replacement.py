@@ -12,7 +12,8 @@ its absence.
 from dataclasses import dataclass
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Model, Trace
+from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
+from pathsum.model.edits import Attend, Edit, KeepPart
 from pathsum.model.losses import (
     Batches,
     SequenceLosses,
@@ -31,9 +32,7 @@ from pathsum.paths.intervene.descriptions import (
     described_pattern,
     top_token_table,
 )
-from pathsum.paths.intervene.edits import Attend, Edit, KeepPart
 from pathsum.paths.intervene.ideal_patterns import IdealPattern, overlap
-from pathsum.paths.intervene.interventions import run_edited
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Tokens
@@ -250,8 +249,8 @@ class _Losses:
             for part, partners in zip(*pieces, strict=True):
                 trace = model.trace(part)
                 held = after_edits(trace, after)
-                ablated = run_edited(model, part, (*stand_in.edits(trace, partners), *held))
-                replaced = run_edited(model, part, (*described.edits(trace), *held))
+                ablated = trace_run(model, part, (*stand_in.edits(trace, partners), *held))
+                replaced = trace_run(model, part, (*described.edits(trace), *held))
                 for kept, run in zip(found, (trace, ablated, replaced), strict=True):
                     kept.append(sequence_losses(run.logits, part, first))
         progress(len(batches), len(batches), "replacing")

@@ -12,14 +12,14 @@ import torch
 from rich.console import Group
 
 from pathsum.errors import NotExactError
-from pathsum.model import Model
+from pathsum.model import Model, Recording
 from pathsum.model.losses import (
     Batches,
     SequenceLosses,
     split_by_memory,
     token_batches,
 )
-from pathsum.paths.intervene.interventions import residual_trace
+from pathsum.model.run import run
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
@@ -186,7 +186,9 @@ class _Losses:
         return 1 + 3 * config.n_layers * config.d_model // config.d_vocab
 
     def measure(self, tokens: Tokens) -> None:
-        truncated = truncate(residual_trace(self.model, tokens), self.scale, self.mlps)
+        truncated = truncate(
+            run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
+        )
         for order, stream in enumerate(truncated.last):
             self.orders[order].append(truncated.losses(stream, self.first))
         for place, terms in enumerate(self.sets):

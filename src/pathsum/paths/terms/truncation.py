@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pathsum.model import HeadId, Model, NormScales, Trace, transformer
+from pathsum.model import HeadId, Run, transformer
 from pathsum.model.losses import SequenceLosses, read_losses
 from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, attention_bias
-from pathsum.shapes import Logits, Pattern, Stream, Tokens
+from pathsum.shapes import Logits, Stream
 
 
 class Scales(enum.StrEnum):
@@ -51,18 +51,6 @@ class MlpOutputs(enum.StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class ResidualTrace:
-    """A trace without logits: all that truncation needs, without the cost of the unembedding."""
-
-    model: Model
-    tokens: Tokens
-    patterns: tuple[Pattern, ...]
-    streams: tuple[Stream, ...]
-    scales: NormScales
-    mlp_outputs: tuple[Stream, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Truncated:
     """The streams of one run truncated by order.
 
@@ -77,7 +65,7 @@ class Truncated:
 
     def read(self, stream: Stream) -> Stream:
         """What the unembedding reads of a truncated stream."""
-        weights, config = self.frozen.run.model.weights, self.frozen.run.model.config
+        weights, config = self.frozen.run.weights, self.frozen.run.weights.config
         if config.norm == "none":
             return stream
         if self.scale is Scales.RECOMPUTED:
@@ -90,14 +78,14 @@ class Truncated:
 
     def logits(self, stream: Stream) -> Logits:
         """Logits of a truncated stream."""
-        weights = self.frozen.run.model.weights
+        weights = self.frozen.run.weights
         logits = self.read(stream) @ weights.W_U
         return logits if weights.b_U is None else logits + weights.b_U
 
     def losses(self, stream: Stream, first: int = 0) -> SequenceLosses:
         """Losses of the logits of a truncated stream, from position `first` on."""
         run = self.frozen.run
-        return read_losses(run.model.weights, self.read(stream), run.tokens, first)
+        return read_losses(run.weights, self.read(stream), run.tokens, first)
 
     def term(self, heads: Sequence[HeadId]) -> Stream:
         """What a chain of heads, bottom to top, writes of what no other head has touched."""
@@ -110,16 +98,16 @@ class Truncated:
 
 @torch.no_grad()
 def truncate(
-    run: ResidualTrace | Trace,
+    run: Run,
     scale: Scales = Scales.FROZEN,
     mlps: MlpOutputs = MlpOutputs.FROZEN,
 ) -> Truncated:
     """All truncated streams of a run."""
-    frozen, config = Frozen(run), run.model.config
+    frozen, config = Frozen(run), run.weights.config
     recompute_mlps = config.mlp != "none" and mlps is MlpOutputs.RECOMPUTED
     streams: list[Stream] = []
     free = [frozen.start]
-    for index, weights in enumerate(run.model.weights.layers):
+    for index, weights in enumerate(run.weights.layers):
         # Orders 0 … index, of which the last is the run's own stream. One at a time, from the
         # highest down: a stream stays in the processor's cache, and is read before it changes.
         streams.append(run.streams[index].clone())
@@ -129,10 +117,7 @@ def truncate(
         for order in range(index, 0, -1):
             lower = streams[order - 1][None]
             streams[order] += _scaled(frozen, layer, lower, scale).apply(lower)[0]
-        if recompute_mlps:
-            leaves = attention_bias(run.model.weights, index)
-        else:
-            leaves = frozen.added_after(index)
+        leaves = attention_bias(run.weights, index) if recompute_mlps else frozen.added_after(index)
         for read, stream in zip(before, streams, strict=True):
             if leaves is not None:
                 stream += leaves
@@ -144,7 +129,7 @@ def truncate(
 
 def _scaled(frozen: Frozen, layer: FrozenLayer, streams: Streams, scale: Scales) -> FrozenLayer:
     """The layer as it reads truncated streams: with the run's own scale or with theirs."""
-    config = frozen.run.model.config
+    config = frozen.run.weights.config
     if scale is Scales.FROZEN or config.norm == "none":
         return layer
     return replace(layer, scale=transformer.normalize(config, streams[0], None, None)[1])

@@ -1,0 +1,192 @@
+"""Edits: what may be exchanged in a run, each a typed value, and a plan that sorts them.
+
+    Attend          a head's pattern is given
+    FreezePatterns  all patterns are given
+    HeadOutput      a head's z (what it moves, before W_O) is given
+    KeepPart        a head's z is projected
+    TableToLogits   a head raises logits by a table and writes nothing that is read
+    SourceOutput    the embedding, or an MLP's output, is given
+    Message         one reader sees another run's output of one writer
+
+`pathsum.model.run.run` carries them out; everything after an edit is recomputed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.names import Edge, HeadId, HeadRead, MlpRead, Reader, Side, Source, Writer
+from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Attend:
+    """A head attends by this pattern instead of its own."""
+
+    linear: ClassVar[bool] = True
+    head: HeadId
+    pattern: HeadPattern
+
+
+@dataclass(frozen=True, eq=False)
+class FreezePatterns:
+    """Every head attends by these patterns, except heads with an `Attend` of their own."""
+
+    linear: ClassVar[bool] = True
+    patterns: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadOutput:
+    """A head's z: what it moves to each destination, before W_O."""
+
+    linear: ClassVar[bool] = False
+    head: HeadId
+    z: Float[Tensor, "batch pos k"]
+
+
+@dataclass(frozen=True, eq=False)
+class KeepPart:
+    """A head's z goes through a matrix before W_O; what its biases add does not."""
+
+    linear: ClassVar[bool] = False
+    head: HeadId
+    matrix: Float[Tensor, "k k"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableToLogits:
+    """A head raises logits by a table of its source tokens, and writes nothing that heads read.
+
+    `rows` gives for each position its token's row of the table; a row raises the tokens in
+    `raised` by the numbers in `values`.
+    """
+
+    linear: ClassVar[bool] = False
+    head: HeadId
+    rows: Int[Tensor, "batch pos"]
+    raised: Int[Tensor, "row n"]
+    values: Float[Tensor, "row n"]
+
+
+@dataclass(frozen=True, eq=False)
+class SourceOutput:
+    """What the embedding gives, or what an MLP writes."""
+
+    linear: ClassVar[bool] = False
+    source: Source
+    written: Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """One reader sees this in place of what the writer wrote; all others see what it wrote."""
+
+    edge: Edge
+    written: Stream
+
+    @property
+    def linear(self) -> bool:
+        """Whether the logits stay a sum over paths with the run's own patterns and scales."""
+        reader = self.edge.reader
+        if isinstance(reader, HeadRead):
+            return reader.side is not Side.V
+        return isinstance(reader, MlpRead)
+
+
+Edit: TypeAlias = (
+    Attend | FreezePatterns | HeadOutput | KeepPart | TableToLogits | SourceOutput | Message
+)
+
+
+@dataclass(eq=False)
+class Plan:
+    """Edits by what they touch; of two that touch the same, the later one counts."""
+
+    frozen: FreezePatterns | None = None
+    attend: dict[HeadId, Attend] = field(default_factory=dict[HeadId, Attend])
+    keep: dict[HeadId, KeepPart] = field(default_factory=dict[HeadId, KeepPart])
+    output: dict[HeadId, HeadOutput] = field(default_factory=dict[HeadId, HeadOutput])
+    tables: dict[HeadId, TableToLogits] = field(default_factory=dict[HeadId, TableToLogits])
+    sources: dict[Source, SourceOutput] = field(default_factory=dict[Source, SourceOutput])
+    messages: dict[Reader, list[Message]] = field(default_factory=dict[Reader, list[Message]])
+
+    @classmethod
+    def of(cls, edits: Sequence[Edit]) -> "Plan":
+        """The plan of a list of edits."""
+        plan = cls()
+        for edit in edits:
+            match edit:
+                case FreezePatterns():
+                    plan.frozen = edit
+                case Attend():
+                    plan.attend[edit.head] = edit
+                case KeepPart():
+                    plan.keep[edit.head] = edit
+                case HeadOutput():
+                    plan.output[edit.head] = edit
+                case TableToLogits():
+                    plan.tables[edit.head] = edit
+                case SourceOutput():
+                    plan.sources[edit.source] = edit
+                case Message():
+                    plan.messages.setdefault(edit.edge.reader, []).append(edit)
+        return plan
+
+    @property
+    def watched(self) -> set[Writer]:
+        """Writers whose output a message replaces, so that it must be known."""
+        return {message.edge.writer for group in self.messages.values() for message in group}
+
+    def heads_of(self, layer: int) -> list[HeadId]:
+        """Heads of a layer that are computed one by one, because an edit touches them."""
+        readers = {reader.head for reader in self.messages if isinstance(reader, HeadRead)}
+        touched = readers | self.attend.keys() | self.keep.keys() | self.output.keys()
+        return sorted(head for head in touched if head.layer == layer)
+
+    def needs_patterns(self, layer: int) -> bool:
+        """Whether the patterns of a layer must be known to run it."""
+        if self.frozen is not None or self.heads_of(layer):
+            return True
+        return any(head.layer == layer for head in self.tables)
+
+    def first_layer(self, n_layers: int) -> int:
+        """The first layer that an edit changes; `n_layers` if edits change only the logits."""
+        if self.frozen is not None or Source("embed") in self.sources:
+            return 0
+        heads = self.attend.keys() | self.keep.keys() | self.output.keys() | self.tables.keys()
+        layers = [head.layer for head in heads] + [source.layer for source in self.sources]
+        for reader in self.messages:
+            if isinstance(reader, HeadRead):
+                layers.append(reader.head.layer)
+            elif isinstance(reader, MlpRead):
+                layers.append(reader.layer)
+        return min([n_layers, *layers])
+
+
+def common_batch_size(tokens: Tokens, edits: Sequence[Edit]) -> int:
+    """The batch size of tokens and edits; a batch of one is repeated to fit."""
+    sizes = {tokens.shape[0]}
+    for edit in edits:
+        match edit:
+            case Attend():
+                sizes.add(edit.pattern.shape[0])
+            case HeadOutput():
+                sizes.add(edit.z.shape[0])
+            case FreezePatterns():
+                sizes |= {pattern.shape[0] for pattern in edit.patterns}
+            case SourceOutput() | Message():
+                sizes.add(edit.written.shape[0])
+            case KeepPart() | TableToLogits():
+                pass
+    several = sorted(sizes - {1})
+    if len(several) > 1:
+        raise InputError(
+            f"the run and its edits have {several[0]} and {several[1]} sequences; use batches of "
+            "the same size, or of one sequence"
+        )
+    return several[0] if several else 1
