@@ -14,6 +14,8 @@ from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.paths import PathSum, ScoreSum
+    from pathsum.paths.circuit import Circuit
+    from pathsum.paths.explain.target import PositionName, TokenName, Versus
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,20 @@ class Trace(Run):
         self._check_linear()
         self._check_scores_follow(self.model.head(head).id)
         return expand_scores(self, head)
+
+    def circuit(
+        self,
+        position: "PositionName" = -1,
+        token: "TokenName | None" = None,
+        versus: "Versus" = "mean",
+        threshold: float = 0.02,
+        rival: int | None = None,
+        sequence: int = 0,
+    ) -> "Circuit":
+        """Why a token was predicted: the circuit through values, queries and keys."""
+        from pathsum.paths.circuit import find_circuit
+
+        return find_circuit(self, position, token, versus, threshold, rival, sequence)
 
     def patch(self, edits: Mapping[Any, "Trace"]) -> "Trace":
         """This run with edges or nodes taken from another run, everything after recomputed."""

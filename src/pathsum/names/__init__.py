@@ -6,6 +6,8 @@
     part    a path | pos@1 | b_Q | b_K | L0H7
     read    L1H4.q | L1H4.k | L1H4.v | mlp3 | logits
     edge    L0H7→L1H4.k | embed→mlp3 | L1H4→logits
+    node    L0H7@4 | embed@2 | logits@9         a component at a position
+            and edges between nodes, L0H7@4→L1H4@9.k
 
 Each noun is a frozen value with one printed form, the same in the terminal, in JSON, in URLs and in
 the browser, and `parse(str(x)) == x`. Where `→` is hard to type, `>` and `->` are accepted.
@@ -24,11 +26,13 @@ from pathsum.names.edge import (
     parse_writer,
 )
 from pathsum.names.head_id import HeadId, HeadName, find_head
+from pathsum.names.node import Component, Node, NodeEdge
 from pathsum.names.path import Part, PartName, Path, Source
 from pathsum.names.printed import ARROW
 
 __all__ = [
     "ARROW",
+    "Component",
     "Edge",
     "EdgeName",
     "HeadId",
@@ -36,6 +40,8 @@ __all__ = [
     "HeadRead",
     "LogitsRead",
     "MlpRead",
+    "Node",
+    "NodeEdge",
     "Part",
     "PartName",
     "Path",

@@ -1,6 +1,6 @@
 """One side of a head's scores: its query or its key, as a sum of parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -54,6 +54,25 @@ class QkRead:
         if self.trace.model.config.positions != "rotary":
             return x
         return rotate(self.trace.model.config, x, torch.arange(x.shape[1], device=x.device))
+
+    def adjoint(
+        self, y: Float[Tensor, "src k"], positions: Sequence[int], sequence: int = 0
+    ) -> Float[Tensor, "src d"]:
+        """The gradient at the stream of (what is read at a position) · y, for each position."""
+        config, places = self.trace.model.config, torch.tensor(positions, device=y.device)
+        if config.positions == "rotary":
+            y = rotate(config, y, -places)
+        scale = self.own_scale[sequence, places] * self.scale[sequence, places]
+        return (y * scale[:, None]) @ self.W.T
+
+    def cut(self, rows: slice, length: int) -> "QkRead":
+        """The same read of some sequences and their first positions."""
+        return replace(
+            self,
+            positions=None if self.positions is None else self.positions[:length],
+            scale=self.scale[rows, :length],
+            own_scale=self.own_scale[rows, :length],
+        )
 
 
 def qk_read(trace: Trace, head: HeadId, side: Side) -> QkRead:
@@ -136,14 +155,8 @@ class SideSum:
 
     def cut(self, rows: slice, length: int) -> "SideSum":
         """The same side for some sequences and their first positions."""
-        read = self.read
-        short = replace(
-            read,
-            positions=None if read.positions is None else read.positions[:length],
-            scale=read.scale[rows, :length],
-            own_scale=read.own_scale[rows, :length],
-        )
-        return SideSum(short, Frozen(self.frozen.run, rows, length), self.head)
+        short = Frozen(self.frozen.run, rows, length)
+        return SideSum(self.read.cut(rows, length), short, self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
         """Coarser parts that still add up: each source, and all that each lower head wrote."""

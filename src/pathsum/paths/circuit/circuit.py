@@ -1,0 +1,271 @@
+"""Circuit: the graph of one prediction, from the logits down to the tokens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.tree import Tree
+
+from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.result import Column, Record, Table, text_column
+
+Unit = Literal["logits", "score"]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Why a head node looked where it looked.
+
+    `source` is the position whose attention matters most here, `weight` the attention it gets, and
+    `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
+    scores, or the score of `rival` where one was chosen. `effect` is what attending by these scores
+    is worth, in logits, against attending to all sources alike.
+    """
+
+    source: int
+    weight: float
+    score: float
+    contrast: float
+    rival: int | None
+    effect: float
+    error: float
+
+
+@dataclass(frozen=True)
+class CircuitNode:
+    """A node, with what it is worth to the prediction.
+
+    `value` is the sum of the shares of its outgoing edges, in logits, and its V edges (with what is
+    left out of them) add up to it. Q edges and K edges are two views of `attended.effect`: each
+    kind adds up to it by itself. `note` says why a head has no Q and K edges.
+    """
+
+    node: Node
+    text: str
+    value: float
+    attended: Attended | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CircuitEdge:
+    """One node read by another, with three numbers that are never mixed.
+
+    `exact` is the part of what the reader reads, in its own unit: logits for V edges, score units
+    (of the contrast) for Q and K edges. `share` is what that is worth to the prediction, in logits:
+    for a V edge the same number, for Q and K edges by integrated gradients over the attention.
+    `effect` is what cutting the edge costs the prediction, everything after it recomputed; None
+    where it was not computed.
+    """
+
+    edge: NodeEdge
+    exact: float
+    unit: Unit
+    share: float
+    effect: float | None = None
+
+    @property
+    def kind(self) -> Side:
+        """Whether the reader reads it for queries, keys or values."""
+        return self.edge.side
+
+    def __str__(self) -> str:
+        return str(self.edge)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Edges into a node that are too small to keep, together."""
+
+    node: Node
+    kind: Side
+    exact: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit(Record, kind="circuit"):
+    """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
+
+    The V edges into a node, with what was left out, add up to the node's value; the Q edges, and
+    separately the K edges, to the effect of its attention. Edges below `threshold` times the
+    prediction are summed in `left_out`, one entry per node and kind.
+    """
+
+    model: str
+    tokens: tuple[str, ...]
+    position: int
+    token: int
+    token_text: str
+    versus: str | None
+    total: float
+    probability: float
+    threshold: float
+    nodes: tuple[CircuitNode, ...]
+    edges: tuple[CircuitEdge, ...]
+    left_out: tuple[LeftOut, ...]
+    quadrature_error: float
+    remainder: float
+
+    def node(self, name: str | Node) -> CircuitNode:
+        """A node by its name, such as `L0H3@4`."""
+        wanted = Node.parse(name)
+        for found in self.nodes:
+            if found.node == wanted:
+                return found
+        raise KeyError(str(wanted))
+
+    def inputs(self, name: str | Node, kind: str | Side | None = None) -> list[CircuitEdge]:
+        """The edges into a node, the largest share first."""
+        wanted, side = Node.parse(name), None if kind is None else Side.parse(kind)
+        found = [
+            edge
+            for edge in self.edges
+            if edge.edge.reader == wanted and (side is None or edge.kind == side)
+        ]
+        return sorted(found, key=lambda edge: -abs(edge.share))
+
+    def to_table(self) -> Table:
+        """One edge per row, the largest share first."""
+        rows = tuple(
+            (str(edge), edge.kind.value.upper(), edge.exact, edge.unit, edge.share, edge.effect)
+            for edge in sorted(self.edges, key=lambda edge: -abs(edge.share))
+        )
+        columns = (
+            *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
+            *(text_column("unit"), Column("share", "+.3f"), Column("cut", "+.3f")),
+        )
+        return Table(columns, rows, self.title, self._note())
+
+    @property
+    def title(self) -> str:
+        """The prediction in words."""
+        versus = "" if self.versus is None else f" versus {self.versus}"
+        return (
+            f"{self.token_text!r} after position {self.position}{versus}: "
+            f"{self.total:+.2f} logits, probability {self.probability:.1%}"
+        )
+
+    def tree(self) -> Tree:
+        """The circuit as an indented tree, each node opened where it is met first."""
+        top = Node("logits", self.position)
+        tree = Tree(self.title)
+        self._grow(tree, top, opened=set())
+        return tree
+
+    def __rich__(self) -> RenderableType:
+        return Group(self.tree(), self._note())
+
+    def to_graph(self) -> dict[str, Any]:
+        """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
+        layers = max((edge_layer(found.node) for found in self.nodes), default=0)
+        return {
+            "metadata": {
+                "slug": f"{self.model}-{self.position}",
+                "scan": self.model,
+                "prompt_tokens": list(self.tokens),
+                "prompt": "".join(self.tokens),
+                "node_threshold": self.threshold,
+                "schema_version": 1,
+            },
+            "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": ""},
+            "nodes": [self._graph_node(found, layers) for found in self.nodes],
+            "links": [
+                {
+                    "source": str(edge.edge.writer),
+                    "target": str(edge.edge.reader),
+                    "weight": edge.share,
+                    "kind": edge.kind.value,
+                    "exact": edge.exact,
+                    "unit": edge.unit,
+                    "effect": edge.effect,
+                }
+                for edge in self.edges
+            ],
+        }
+
+    def to_dot(self) -> str:
+        """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
+        style = {Side.V: "solid", Side.Q: "dashed", Side.K: "dotted"}
+        lines = ["digraph circuit {", "  rankdir=BT;", "  node [shape=box, fontname=Helvetica];"]
+        for found in self.nodes:
+            label = f"{found.node}\\n{_quoted(found.text)}\\n{found.value:+.2f}"
+            lines.append(f'  "{found.node}" [label="{label}"];')
+        widest = max((abs(edge.share) for edge in self.edges), default=1.0)
+        for edge in self.edges:
+            width = 0.5 + 4 * abs(edge.share) / widest
+            lines.append(
+                f'  "{edge.edge.writer}" -> "{edge.edge.reader}" [style={style[edge.kind]}, '
+                f'penwidth={width:.2f}, label="{edge.kind.value.upper()} {edge.share:+.2f}"];'
+            )
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _graph_node(self, found: CircuitNode, layers: int) -> dict[str, Any]:
+        component = found.node.component
+        kinds = {"logits": "logit", "embed": "embedding"}
+        kind = "attention head" if isinstance(component, HeadId) else str(component)
+        return {
+            "node_id": str(found.node),
+            "feature": component.head if isinstance(component, HeadId) else None,
+            "layer": "E"
+            if edge_layer(found.node) < 0
+            else str(min(edge_layer(found.node), layers)),
+            "ctx_idx": found.node.position,
+            "feature_type": kinds.get(str(component), kind),
+            "jsNodeId": str(found.node),
+            "clerp": f"{component} {found.text}".strip(),
+            "influence": found.value,
+            "is_target_logit": component == "logits",
+        }
+
+    def _grow(self, tree: Tree, node: Node, opened: set[Node]) -> None:
+        opened.add(node)
+        for side in (Side.V, Side.K, Side.Q):
+            for edge in self.inputs(node, side):
+                branch = tree.add(_line(edge, self.node(edge.edge.writer)))
+                writer = edge.edge.writer
+                if writer.head is not None and writer in opened:
+                    branch.add("(above)")
+                elif writer.head is not None:
+                    self._grow(branch, writer, opened)
+            for rest in self._left_out(node, side):
+                tree.add(f"{side.value.upper()} left out ({rest.count} edges) {rest.share:+.3f}")
+
+    def _left_out(self, node: Node, side: Side) -> Iterator[LeftOut]:
+        yield from (
+            rest
+            for rest in self.left_out
+            if rest.node == node and rest.kind == side and abs(rest.share) >= 5e-4
+        )
+
+    def _note(self) -> str:
+        return (
+            f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
+            f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
+            f"Remainder {self.remainder:.1g}."
+        )
+
+
+def edge_layer(node: Node) -> int:
+    """The layer of a node; −1 for what is there before the first layer."""
+    component = node.component
+    if isinstance(component, HeadId | Source):
+        return component.layer
+    return 1 << 30 if component == "logits" else -1
+
+
+def _line(edge: CircuitEdge, writer: CircuitNode) -> str:
+    effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
+    exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
+    where = ""
+    if writer.attended is not None:
+        where = f"  (attends {writer.attended.weight:.0%} to {writer.attended.source})"
+    text = f" {writer.text!r}" if writer.text else ""
+    share = f"{exact}{edge.share:+.2f} logits{effect}"
+    return f"{edge.kind.value.upper()} {edge.edge.writer}{text}  {share}{where}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\\\n")

@@ -1,0 +1,92 @@
+"""`trace.circuit(...)`: the circuit of one prediction."""
+
+import math
+
+from pathsum.errors import InputError
+from pathsum.model import Trace
+from pathsum.names import Node
+from pathsum.paths.circuit.circuit import Circuit, edge_layer
+from pathsum.paths.circuit.grow import Growth
+from pathsum.paths.explain.target import PositionName, Target, TokenName, Versus, find_target
+
+
+def find_circuit(
+    trace: Trace,
+    position: PositionName = -1,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    threshold: float = 0.02,
+    rival: int | None = None,
+    sequence: int = 0,
+) -> Circuit:
+    """Why a token was predicted, through values, queries and keys, down to the tokens.
+
+    The prediction is the logit of `token` (by default what the model predicts) at `position`,
+    versus the vocabulary's mean, another token, or nothing. Edges whose share is below `threshold`
+    times the prediction are summed up as left out. A score is compared with those of the
+    alternatives, or with the score of the position `rival`.
+
+    >>> from pathsum.model import construct
+    >>> found = construct.induction().trace("a b c d a").circuit(token="b")
+    >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
+    ['L0H0@2→L1H0@5.k', 'embed@2→L1H0@5.v', 'embed@5→L1H0@5.q']
+
+    Not the causes of everything: an MLP is a leaf, and normalization scales are held fixed.
+    """
+    if not 0 < threshold <= 1:
+        raise InputError(
+            f"threshold={threshold:g} is out of range: edges are kept from that share of the "
+            "prediction on, so give a number above 0 and at most 1"
+        )
+    target = find_target(trace, position, token, versus)
+    _check(trace, target, sequence, rival)
+    growth = Growth(trace, target, sequence, threshold, rival)
+    growth.grow()
+    total = growth.total
+    if not math.isfinite(total):
+        raise InputError(f"the prediction is {total}, so it has no shares: the weights overflow")
+    size = max(abs(total), float(trace.logits[sequence, growth.position].abs().max()))
+    model, at = trace.model, growth.position
+    return Circuit(
+        model=model.name,
+        tokens=tuple(model.token_text(int(token)) for token in trace.tokens[sequence, : at + 1]),
+        position=at,
+        token=int(growth.target.tokens[0]),
+        token_text=model.token_text(int(growth.target.tokens[0])),
+        versus=_versus_text(trace, growth.target),
+        total=total,
+        probability=float(trace.logits[sequence, at].softmax(-1)[growth.target.tokens[0]]),
+        threshold=threshold,
+        nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node))),
+        edges=tuple(
+            sorted(growth.edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))
+        ),
+        left_out=tuple(growth.left_out),
+        quadrature_error=growth.quadrature_error,
+        remainder=abs(growth.added_up - total) / size,
+    )
+
+
+def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> None:
+    batch = len(trace.tokens)
+    if not 0 <= sequence < batch:
+        raise InputError(
+            f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
+        )
+    position = int(target.positions[sequence])
+    if rival is not None and not 0 <= rival <= position:
+        raise InputError(
+            f"rival position {rival} is out of range: no head at position {position} can attend "
+            f"to it; give a position from 0 to {position}"
+        )
+
+
+def _versus_text(trace: Trace, target: Target) -> str | None:
+    if target.versus is None or isinstance(target.versus, str):
+        return target.versus
+    return trace.model.token_text(int(target.versus[0]))
+
+
+def _order(node: Node) -> tuple[int, int, str]:
+    """From the logits down, then by position."""
+    return -edge_layer(node), node.position, str(node.component)

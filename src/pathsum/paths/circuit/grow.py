@@ -1,0 +1,306 @@
+"""Growing a circuit: from the prediction down, keeping the edges that carry enough of it.
+
+Each head node has a gradient G at what it writes: the sum, over the kept edges that leave it, of
+what a unit of its write is worth to the prediction. Its V inputs split write · G exactly. What it
+moves from source j is worth v_j = (read at j) · W_V W_O G, so attending by its scores is worth
+Σ_j A_j v_j; `score_weights` splits what that is above uniform attention over the scores, and so
+over the parts of queries and keys. All readers of a head are in layers above it, so one pass from
+the top layer down meets every node after all its readers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.model import HeadId, Source, Trace
+from pathsum.names import Node, NodeEdge, Part, Side
+from pathsum.paths.circuit.circuit import Attended, CircuitEdge, CircuitNode, LeftOut
+from pathsum.paths.circuit.score_weights import score_weights
+from pathsum.paths.explain.target import Target
+from pathsum.paths.frozen import Frozen, FrozenLayer
+from pathsum.paths.score_sides import QkRead, qk_read
+from pathsum.paths.sweep import UpSweep
+
+
+@dataclass(eq=False)
+class _Open:
+    """A head node that edges leave: its gradient, and the sum of their shares."""
+
+    gradient: Float[Tensor, " d"]
+    value: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Candidate edges into one read of a node: writers × positions.
+
+    `shares` are in logits, `exact` in the read's own unit; `gradient` is that of the share at what
+    a writer writes at each position; `positions` says which position each column is.
+    """
+
+    side: Side
+    writers: tuple[Source | HeadId | Part, ...]
+    shares: Float[Tensor, "writer src"]
+    exact: Float[Tensor, "writer src"]
+    gradient: Float[Tensor, "src d"]
+    positions: tuple[int, ...]
+
+
+class Growth:
+    """One prediction's circuit while it grows."""
+
+    def __init__(
+        self, trace: Trace, target: Target, row: int, threshold: float, rival: int | None = None
+    ) -> None:
+        self.trace, self.row, self.target = trace, row, target.rows(slice(row, row + 1))
+        self.position = int(self.target.positions[0])
+        self.rival = rival
+        self.run = FrozenRow(trace, row, self.position + 1)
+        direction, bias = self.target.direction(trace.model.weights)
+        self.total = float(self.target.of(trace.logits[row : row + 1])[0])
+        self.direction = direction[0] * self.run.frozen.final_scale[0, self.position]
+        self.bias = float(bias[0])
+        self.floor = threshold * abs(self.total)
+        self.open: dict[Node, _Open] = {}
+        self.nodes: list[CircuitNode] = []
+        self.leaves: dict[Node, float] = {}
+        self.edges: list[CircuitEdge] = []
+        self.left_out: list[LeftOut] = []
+        self.quadrature_error = 0.0
+        self.added_up = 0.0
+
+    def grow(self) -> None:
+        """From the logits to the tokens."""
+        self._logits()
+        for layer in reversed(range(self.run.n_layers)):
+            nodes = [node for node in self.open if node.head and node.head.layer == layer]
+            for node in sorted(nodes, key=lambda node: (node.head or "", node.position)):
+                self._head(node, self.open[node])
+        self.nodes += [
+            CircuitNode(node, self._text(node), value) for node, value in self.leaves.items()
+        ]
+
+    def _logits(self) -> None:
+        node = Node("logits", self.position)
+        here = [self.position]
+        shares = self.run.writes_along(self.run.n_layers, self.direction[None], here)
+        writers = self.run.writers(self.run.n_layers)
+        if self.bias:
+            shares = torch.cat([shares, shares.new_tensor([[self.bias]])])
+            writers = (*writers, Source("unembed_bias"))
+        self.added_up = float(shares.sum())
+        gradient = self.direction[None]
+        self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, (self.position,)))
+        predicted = self.trace.model.token_text(int(self.target.tokens[0]))
+        self.nodes.append(CircuitNode(node, predicted, self.total))
+
+    def _head(self, node: Node, opened: _Open) -> None:
+        head, here = node.head, node.position
+        assert head is not None
+        layer, many = self.run.layers[head.layer], here + 1
+        kv = head.head // self.trace.model.config.heads_per_kv
+        along = layer.W_V[kv] @ (layer.W_O[head.head] @ opened.gradient)
+        scale = layer.scale[0, :many]
+        weight = layer.pattern[0, head.head, here, :many] * scale
+        positions = tuple(range(many))
+        gradient = weight[:, None] * along
+        shares = self.run.writes_along(head.layer, gradient, list(positions))
+        writers = self.run.writers(head.layer)
+        self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, positions))
+        values = scale * (self.run.streams[head.layer][:many] @ along)
+        attended, note = self._attention(node, head, values)
+        self.nodes.append(CircuitNode(node, self._text(node), opened.value, attended, note))
+
+    def _attention(
+        self, node: Node, head: HeadId, values: Float[Tensor, " src"]
+    ) -> tuple[Attended | None, str]:
+        """Q and K edges of a node, if where it looks is worth enough."""
+        if len(values) == 1:
+            return None, "the first position has nothing else to attend to"
+        query, keys = self.run.query(head, node.position), self.run.keys(head, node.position)
+        scores = keys @ query
+        found = score_weights(scores, values, self.trace.model.config.score_cap)
+        self.quadrature_error = max(self.quadrature_error, found.error)
+        pattern = self.run.layers[head.layer].pattern[0, head.head, node.position, : len(values)]
+        source = int((pattern * (values - values.mean())).abs().argmax())
+        rival = self.rival if self.rival is not None and self.rival < len(values) else None
+        rival = None if rival == source else rival
+        contrast = _contrast(pattern, source, rival)
+        attended = Attended(
+            source=source,
+            weight=float(pattern[source]),
+            score=float(scores[source]),
+            contrast=float(contrast @ scores),
+            rival=rival,
+            effect=found.effect,
+            error=found.error,
+        )
+        if abs(found.effect) < self.floor:
+            return attended, "where it looks matters too little to take its scores apart"
+        self._keep(node, self.run.key_inputs(head, query, found.weights, contrast))
+        self._keep(node, self.run.query_inputs(head, node.position, keys, found.weights, contrast))
+        return attended, ""
+
+    def _text(self, node: Node) -> str:
+        return self.trace.model.token_text(int(self.trace.tokens[self.row, node.position]))
+
+    def _keep(self, reader: Node, inputs: Inputs) -> None:
+        """Edges that carry enough; the rest is left out, together."""
+        kept = inputs.shares.abs() >= self.floor
+        for writer, place in kept.nonzero().tolist():
+            node = Node(inputs.writers[writer], inputs.positions[place])
+            share = float(inputs.shares[writer, place])
+            edge = NodeEdge(node, reader, inputs.side)
+            unit = "logits" if inputs.side is Side.V else "score"
+            self.edges.append(CircuitEdge(edge, float(inputs.exact[writer, place]), unit, share))
+            if node.head is None:
+                self.leaves[node] = self.leaves.get(node, 0.0) + share
+                continue
+            gradient = inputs.gradient[place]
+            opened = self.open.setdefault(node, _Open(torch.zeros_like(gradient)))
+            opened.gradient = opened.gradient + gradient
+            opened.value += share
+        rest, exact = inputs.shares[~kept], inputs.exact[~kept]
+        there = int((rest != 0).sum())
+        self.left_out.append(
+            LeftOut(reader, inputs.side, float(exact.sum()), float(rest.sum()), there)
+        )
+
+
+class FrozenRow:
+    """One sequence of a frozen run, up to a position: what every component writes and reads."""
+
+    def __init__(self, trace: Trace, row: int, length: int) -> None:
+        self.trace, self.rows, self.length = trace, slice(row, row + 1), length
+        self.frozen = Frozen(trace, self.rows, length)
+        self.n_layers = trace.model.config.n_layers
+        self.layers: list[FrozenLayer] = []
+        self.z: list[Float[Tensor, "head pos k"]] = []
+        self.streams: list[Float[Tensor, "pos d"]] = []
+        sweep = UpSweep(self.frozen)
+        for step in sweep:
+            self.layers.append(step.layer)
+            self.z.append(step.z[0, 0])
+            self.streams.append(sweep.streams[0, 0].clone())
+        self._reads: dict[tuple[HeadId, str], QkRead] = {}
+
+    @cached_property
+    def sources(self) -> list[tuple[Source, Float[Tensor, "pos d"]]]:
+        """What each source writes."""
+        return [(source, self.frozen.source(source)[0]) for source in self.frozen.sources]
+
+    def writers(self, layer: int) -> tuple[Source | HeadId, ...]:
+        """Everything that a layer's heads can read: sources, then heads."""
+        n_heads = self.trace.model.config.n_heads
+        heads = (HeadId(below, head) for below in range(layer) for head in range(n_heads))
+        return (*(source for source, _ in self.sources if source.layer < layer), *heads)
+
+    def writes_along(
+        self, layer: int, directions: Float[Tensor, "#src d"], positions: list[int]
+    ) -> Float[Tensor, "writer src"]:
+        """What each writer below a layer wrote at each position, along a direction each."""
+        rows: list[Tensor] = []
+        for source, stream in self.sources:
+            if source.layer < layer:
+                rows.append((stream[positions] * directions).sum(-1)[None])
+        for below in range(layer):
+            back = torch.einsum("hkd,sd->hsk", self.layers[below].W_O, directions)
+            rows.append((self.z[below][:, positions] * back).sum(-1))
+        return torch.cat(rows)
+
+    def read(self, head: HeadId, side: str) -> QkRead:
+        """A head's query or key read on this sequence."""
+        found = self._reads.get((head, side))
+        if found is None:
+            whole = qk_read(self.trace, head, "query" if side == "q" else "key")
+            found = self._reads[head, side] = whole.cut(self.rows, self.length)
+        return found
+
+    def query(self, head: HeadId, position: int) -> Float[Tensor, " k"]:
+        """The query at a position, score scale included."""
+        scale = self.trace.model.config.score_scale
+        return self._vectors(head, "q")[position] * scale
+
+    def keys(self, head: HeadId, position: int) -> Float[Tensor, "src k"]:
+        """The keys of all positions up to one."""
+        return self._vectors(head, "k")[: position + 1]
+
+    def _vectors(self, head: HeadId, side: str) -> Float[Tensor, "pos k"]:
+        read = self.read(head, side)
+        found = read.of_stream(self.streams[head.layer][None])[0]
+        for _, vectors in self.extra(head, side):
+            found = found + vectors
+        return found
+
+    def extra(self, head: HeadId, side: str) -> Iterator[tuple[Part, Float[Tensor, "pos k"]]]:
+        """What the read adds itself: positions, its bias."""
+        read = self.read(head, side)
+        if read.positions is not None:
+            yield Part.position(head.layer), read.of_positions()[0]
+        if read.bias is not None:
+            yield Part.bias(read.side), read.of_bias()[0]
+
+    def key_inputs(
+        self,
+        head: HeadId,
+        query: Float[Tensor, " k"],
+        weights: Float[Tensor, " src"],
+        contrast: Float[Tensor, " src"],
+    ) -> Inputs:
+        """What each writer put into the keys."""
+        positions = list(range(len(weights)))
+        along = self.read(head, "k").adjoint(query.expand(len(weights), -1), positions)
+        parts = [self.writes_along(head.layer, along, positions)]
+        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
+        for part, vectors in self.extra(head, "k"):
+            parts.append((vectors[: len(weights)] @ query)[None])
+            writers = (*writers, part)
+        scores = torch.cat(parts)
+        gradient = along * weights[:, None]
+        exact = scores * contrast
+        return Inputs(Side.K, writers, scores * weights, exact, gradient, tuple(positions))
+
+    def query_inputs(
+        self,
+        head: HeadId,
+        position: int,
+        keys: Float[Tensor, "src k"],
+        weights: Float[Tensor, " src"],
+        contrast: Float[Tensor, " src"],
+    ) -> Inputs:
+        """What each writer put into the query."""
+        scale = self.trace.model.config.score_scale
+        worth = torch.stack([weights @ keys, contrast @ keys]) * scale
+        along = self.read(head, "q").adjoint(worth, [position, position])
+        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
+        parts = [self.writes_along(head.layer, along, [position, position])]
+        for part, vectors in self.extra(head, "q"):
+            parts.append((worth @ vectors[position])[None])
+            writers = (*writers, part)
+        found = torch.cat(parts)
+        return Inputs(Side.Q, writers, found[:, :1], found[:, 1:], along[:1], (position,))
+
+
+def _contrast(
+    pattern: Float[Tensor, " src"], source: int, rival: int | None
+) -> Float[Tensor, " src"]:
+    """Coefficients of a score minus the alternatives: a rival's, or the weighted mean of all."""
+    if rival is not None:
+        contrast = torch.zeros_like(pattern)
+        contrast[source], contrast[rival] = 1, -1
+        return contrast
+    others = pattern.clone()
+    others[source] = 0
+    # Attention that is all on one source leaves no weights for the others: take their plain mean.
+    total = others.sum()
+    if float(total) == 0:
+        others = torch.ones_like(pattern) / (len(pattern) - 1)
+        others[source] = 0
+        total = others.sum()
+    contrast = -others / total
+    contrast[source] = 1
+    return contrast

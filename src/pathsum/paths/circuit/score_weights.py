@@ -1,0 +1,83 @@
+"""What each attention score is worth: integrated gradients through the softmax.
+
+A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
+number explained), so its effect is Σ_j A_j v_j. Scale all scores by t: at t = 0 attention is
+uniform, at t = 1 it is the head's own. Then
+
+    Σ_j A_j v_j − mean_j v_j = Σ_j s_j w_j,    w_j = ∫₀¹ A_j(t) (v_j − Σ_i A_i(t) v_i) dt
+
+which splits the effect of attending over the scores, completely, and so over whatever adds up to
+the scores. The weights sum to 0, so a constant added to all scores changes nothing.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Nodes of the first rule, doubled until the split is complete to this share of the range of v.
+_NODES = 16
+_MOST_NODES = 1024
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreWeights:
+    """`weights[j]` is what a unit of score j is worth; `effect` is what they split.
+
+    `error` is how far Σ_j s_j w_j is from `effect`, in the unit of the values.
+    """
+
+    weights: Float[Tensor, " src"]
+    effect: float
+    error: float
+
+
+def score_weights(
+    scores: Float[Tensor, " src"],
+    values: Float[Tensor, " src"],
+    cap: float | None = None,
+    tolerance: float = _TOLERANCE,
+) -> ScoreWeights:
+    """The worth of each score, for attention over sources with these scores and values.
+
+    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. The
+    Gauss–Legendre rule is refined until the split is complete.
+
+    >>> found = score_weights(torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0]))
+    >>> round(float(found.weights @ torch.tensor([3.0, 0.0])), 4), round(found.effect, 4)
+    (0.4526, 0.4526)
+    """
+    s, v = scores.double(), values.double()
+    attention = _softmax(s, cap)[0]
+    effect = float(attention @ v - v.mean())
+    enough = tolerance * float(v.max() - v.min())
+    nodes = _NODES
+    while True:
+        points, rule = _gauss_legendre(nodes)
+        patterns, slopes = _softmax(points.to(s.device)[:, None] * s, cap)
+        gain = patterns * (v - (patterns @ v)[:, None]) * slopes
+        weights = rule.to(s.device) @ gain
+        error = abs(float(weights @ s) - effect)
+        if error <= enough or nodes >= _MOST_NODES:
+            return ScoreWeights(weights.to(scores.dtype), effect, error)
+        nodes *= 2
+
+
+def _softmax(
+    scores: Float[Tensor, "*points src"], cap: float | None
+) -> tuple[Float[Tensor, "*points src"], Float[Tensor, "*points src"]]:
+    """Attention, and the slope of the cap at each score."""
+    if cap is None:
+        return scores.softmax(-1), torch.ones_like(scores)
+    bent = torch.tanh(scores / cap)
+    return (cap * bent).softmax(-1), 1 - bent.square()
+
+
+@lru_cache(maxsize=16)
+def _gauss_legendre(nodes: int) -> tuple[Tensor, Tensor]:
+    points, rule = np.polynomial.legendre.leggauss(nodes)
+    return torch.from_numpy((points + 1) / 2), torch.from_numpy(rule / 2)

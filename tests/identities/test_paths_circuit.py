@@ -1,0 +1,126 @@
+"""The circuit of a prediction adds up, node by node, on every variant of a model, in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.identities.configs import models_with_tokens
+from torch import Tensor
+
+from pathsum.model import Model
+from pathsum.names import HeadId, Node, NodeEdge, Part, Side, Source
+from pathsum.paths.circuit import Circuit, CircuitNode, find_circuit, score_weights
+
+
+def added_up(circuit: Circuit, node: Node, kind: Side, field: str) -> float:
+    """All edges of a kind into a node, with what was left out."""
+    kept = sum(getattr(edge, field) for edge in circuit.inputs(node, kind))
+    rest = [one for one in circuit.left_out if one.node == node and one.kind == kind]
+    return kept + sum(getattr(one, field) for one in rest)
+
+
+def inner_nodes(circuit: Circuit) -> list[CircuitNode]:
+    return [found for found in circuit.nodes if found.node.head or found.node.component == "logits"]
+
+
+@given(
+    models_with_tokens(max_layers=3, max_heads=3),
+    st.integers(0, 2**16),
+    st.sampled_from([1e-6, 0.01, 0.2]),
+)
+@settings(max_examples=60)
+def test_inputs_of_every_node_add_up(
+    drawn: tuple[Model, Tensor], seed: int, threshold: float
+) -> None:
+    model, tokens = drawn
+    trace = model.trace(tokens)
+    sequence, position = seed % len(tokens), seed % tokens.shape[1]
+    token = seed % model.config.d_vocab
+    found = find_circuit(trace, position, token, "mean", threshold, sequence=sequence)
+    logits = trace.logits[sequence, position]
+    own = float(logits[token] - logits.mean())
+    assert found.total == pytest.approx(own, rel=1e-9, abs=1e-12)
+    assert found.remainder < 1e-9
+    size = max(1e-9, *(abs(one.value) for one in found.nodes))
+    for one in inner_nodes(found):
+        assert added_up(found, one.node, Side.V, "share") == pytest.approx(
+            one.value, abs=1e-9 * size
+        )
+        if one.attended is None or one.note:
+            continue
+        for kind in (Side.Q, Side.K):
+            effect, contrast = one.attended.effect, one.attended.contrast
+            assert added_up(found, one.node, kind, "share") == pytest.approx(
+                effect, abs=found.quadrature_error + 1e-9 * size
+            )
+            assert added_up(found, one.node, kind, "exact") == pytest.approx(
+                contrast, rel=1e-9, abs=1e-9
+            )
+
+
+@given(models_with_tokens(max_layers=3, max_heads=3), st.integers(0, 2**16))
+@settings(max_examples=40)
+def test_what_enters_the_logits_is_the_direct_attribution(
+    drawn: tuple[Model, Tensor], seed: int
+) -> None:
+    model, tokens = drawn
+    trace = model.trace(tokens[:1])
+    token = seed % model.config.d_vocab
+    found = find_circuit(trace, -1, token, "mean", 1e-9)
+    direct = trace.paths().toward(-1, token, "mean").by_last
+    for edge in found.inputs(Node("logits", tokens.shape[1] - 1)):
+        component = edge.edge.writer.component
+        assert isinstance(component, HeadId | Source)
+        assert edge.share == pytest.approx(direct[component], rel=1e-8, abs=1e-10)
+
+
+@given(
+    st.lists(st.floats(-30, 30), min_size=2, max_size=9),
+    st.integers(0, 2**16),
+    st.sampled_from([None, 5.0, 30.0]),
+)
+@settings(max_examples=60)
+def test_score_weights_are_complete_and_blind_to_a_constant(
+    scores: list[float], seed: int, cap: float | None
+) -> None:
+    s = torch.tensor(scores, dtype=torch.float64)
+    v = torch.randn(len(scores), generator=torch.Generator().manual_seed(seed)).double()
+    found = score_weights(s, v, cap)
+    bent = s if cap is None else cap * torch.tanh(s / cap)
+    effect = float(bent.softmax(-1) @ v - v.mean())
+    assert float(found.weights @ s) == pytest.approx(effect, abs=1e-6 * float(v.max() - v.min()))
+    if cap is None:
+        assert float(found.weights.sum()) == pytest.approx(0, abs=1e-12)
+
+
+def test_score_weights_are_integrated_gradients() -> None:
+    """Against the gradient of attention's effect, integrated by many small steps."""
+    generator = torch.Generator().manual_seed(3)
+    s, v = (3 * torch.randn(6, generator=generator).double() for _ in range(2))
+    steps = 4000
+    total = torch.zeros_like(s)
+    for step in range(steps):
+        at = (s * (step + 0.5) / steps).requires_grad_()
+        (at.softmax(-1) @ v).backward()
+        assert at.grad is not None
+        total += at.grad / steps
+    torch.testing.assert_close(score_weights(s, v).weights, total, rtol=1e-5, atol=1e-7)
+
+
+numbers = st.integers(0, 200)
+components = st.one_of(
+    st.builds(HeadId, numbers, numbers),
+    st.builds(Source, st.sampled_from(["mlp", "bias"]), numbers),
+    st.sampled_from([Source("embed"), Source("pos"), Source("unembed_bias")]),
+    numbers.map(Part.position),
+    st.sampled_from([Part.bias("query"), Part.bias("key")]),
+)
+nodes = st.builds(Node, components, numbers)
+
+
+@given(nodes, st.one_of(nodes, st.builds(Node, st.just("logits"), numbers)), st.sampled_from(Side))
+def test_nodes_and_their_edges_print_as_they_parse(writer: Node, reader: Node, side: Side) -> None:
+    assert Node.parse(str(writer)) == writer
+    kind = Side.V if reader.component == "logits" else side
+    edge = NodeEdge(writer, reader, kind)
+    assert NodeEdge.parse(str(edge)) == edge

@@ -1,0 +1,112 @@
+"""The circuit of a prediction, on models whose circuits are known."""
+
+import json
+
+import pytest
+
+from pathsum.errors import InputError, PathError, TokenError
+from pathsum.model import construct
+from pathsum.names import Node
+from pathsum.paths.circuit import Circuit, find_circuit
+from pathsum.sources import load
+
+
+def strong(circuit: Circuit, share: float = 0.01) -> set[str]:
+    """Edges that carry at least that share of the prediction."""
+    return {str(edge) for edge in circuit.edges if abs(edge.share) >= share * circuit.total}
+
+
+def test_induction_by_k_composition() -> None:
+    """[a][b] … [a] → [b]: the previous-token head writes a into the key of b."""
+    found = construct.induction().trace("a b c d a").circuit(position=-1, token="b", versus="mean")
+    assert strong(found) == {
+        "L1H0@5→logits@5",
+        "embed@2→L1H0@5.v",
+        "L0H0@2→L1H0@5.k",
+        "embed@5→L1H0@5.q",
+        # What it beat: the start token, on which the head rests when nothing matches.
+        "embed@0→L1H0@5.k",
+        "embed@1→L0H0@2.v",
+        "pos@0@2→L0H0@2.q",
+        "pos@0@1→L0H0@2.k",
+    }
+    attended = found.node("L1H0@5").attended
+    assert attended is not None
+    assert attended.source == 2
+    assert attended.contrast == pytest.approx(20, rel=0.01)
+
+
+def test_induction_by_q_composition() -> None:
+    found = construct.induction_by_q().trace("a b c d a").circuit(token="b")
+    kinds = {str(edge) for edge in found.edges if edge.kind == "q" and edge.edge.writer.head}
+    assert kinds == {"L0H0@5→L1H0@5.q"}
+
+
+def test_a_virtual_head_is_two_v_edges() -> None:
+    model = construct.virtual_head({"a": "x", "b": "y"})
+    trace = model.trace("b b a b b")
+    found = trace.circuit(position=-1)
+    heads = [edge for edge in found.edges if edge.edge.writer.head and edge.edge.reader.head]
+    assert {edge.kind.value for edge in heads if abs(edge.share) > 0.5 * found.total} == {"v"}
+
+
+def test_the_previous_token_head_gets_credit_on_a_trained_model() -> None:
+    model = load("two-layer")
+    trace = model.trace("self.zorble = zorble\n        return self.zor")
+    found = trace.circuit(token="ble")
+    head = max(found.inputs(Node("logits", found.position)), key=lambda edge: edge.share)
+    keys = found.inputs(head.edge.writer, "k")
+    lower = keys[0].edge.writer.head
+    assert lower is not None
+    assert lower.layer == 0
+    assert keys[0].share > 0.2 * found.total
+    frozen = trace.paths().toward(-1, "ble", "mean").by_head
+    assert abs(frozen[lower]) < 0.2 * found.total
+
+
+def test_views() -> None:
+    found = construct.induction().trace("a b c d a").circuit(token="b")
+    tree = str(found)
+    assert "K L0H0@2" in tree
+    assert "attends 100% to 2" in tree
+    graph = found.to_graph()
+    assert {"metadata", "nodes", "links"} <= graph.keys()
+    ids = {node["node_id"] for node in graph["nodes"]}
+    assert all(link["source"] in ids and link["target"] in ids for link in graph["links"])
+    assert json.loads(found.dumps())["format"] == "pathsum-circuit"
+    dot = found.to_dot()
+    assert dot.startswith("digraph circuit {")
+    assert '"L0H0@2" -> "L1H0@5" [style=dotted' in dot
+
+
+def test_a_rival_position_is_what_the_score_is_compared_with() -> None:
+    trace = construct.induction().trace("a b c d a")
+    found = trace.circuit(token="b", rival=3)
+    attended = found.node("L1H0@5").attended
+    assert attended is not None
+    assert (attended.source, attended.rival) == (2, 3)
+    scores = trace.scores("L1H0").total()[0, 5]
+    assert attended.contrast == pytest.approx(float(scores[2] - scores[3]), rel=1e-5)
+
+
+def test_the_first_position_has_no_scores_to_explain() -> None:
+    model = construct.induction()
+    found = model.trace("a b").circuit(position=0, threshold=1e-6)
+    heads = [node for node in found.nodes if node.node.head]
+    assert all(node.attended is None and "first position" in node.note for node in heads)
+
+
+def test_bad_input() -> None:
+    trace = construct.induction().trace("a b c")
+    with pytest.raises(InputError, match="position 9 is out of range"):
+        trace.circuit(position=9)
+    with pytest.raises(TokenError, match="zebra"):
+        trace.circuit(token="zebra")
+    with pytest.raises(InputError, match="rival position 3 is out of range"):
+        trace.circuit(position=2, rival=3)
+    with pytest.raises(InputError, match="threshold=0 is out of range"):
+        trace.circuit(threshold=0.0)
+    with pytest.raises(InputError, match="sequence 1 is out of range"):
+        find_circuit(trace, sequence=1)
+    with pytest.raises(PathError, match="not a node"):
+        trace.circuit().node("L0H3")
