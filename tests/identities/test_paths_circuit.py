@@ -46,7 +46,12 @@ def test_inputs_of_every_node_add_up(
         assert added_up(found, one.node, Side.V, "share") == pytest.approx(
             one.value, abs=1e-9 * size
         )
-        if one.attended is None or one.note:
+        if one.attended is None:
+            continue
+        assert one.attended.uniform + one.attended.effect == pytest.approx(
+            one.value, abs=1e-9 * size
+        )
+        if one.note:
             continue
         for kind in (Side.Q, Side.K):
             effect, contrast = one.attended.effect, one.attended.contrast

@@ -20,7 +20,8 @@ class Attended:
     `source` is the position whose attention matters most here, `weight` the attention it gets, and
     `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
     scores, or the score of `rival` where one was chosen. `effect` is what attending by these scores
-    is worth, in logits, against attending to all sources alike.
+    is worth, in logits, against attending to all sources alike, which would be worth `uniform`: the
+    two add up to the node's value. `error` is the quadrature's, in logits.
     """
 
     source: int
@@ -28,6 +29,7 @@ class Attended:
     score: float
     contrast: float
     rival: int | None
+    uniform: float
     effect: float
     error: float
 

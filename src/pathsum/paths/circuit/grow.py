@@ -136,6 +136,7 @@ class Growth:
             score=float(scores[source]),
             contrast=float(contrast @ scores),
             rival=rival,
+            uniform=float(values.mean()),
             effect=found.effect,
             error=found.error,
         )
