@@ -15,7 +15,7 @@ from benchmarks.measurement import Measurement
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
 from pathsum.training.distributed import World
-from pathsum.training.loop import Session
+from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import unwatched
 
 SEEDS = (0, 1)
@@ -27,8 +27,8 @@ class Race:
     """One recipe on its way to the stripe."""
 
     def __init__(self, chosen: Recipe, corpus: Corpus, folder: Path) -> None:
-        here = World(0, 1, torch.device("cpu"))
-        self.session = Session(chosen, corpus, folder, here, "ddp", unwatched)
+        world = World(0, 1, torch.device("cpu"))
+        self.loop = TrainingLoop(chosen, corpus, folder, world, "ddp", unwatched)
         self.seconds = 0.0
         self.arrived = False
 
@@ -36,12 +36,12 @@ class Race:
         """Some steps, and a look."""
         begin = time.perf_counter()
         for _ in range(STEPS):
-            self.session.learn()
+            self.loop.learn()
         self.seconds += time.perf_counter() - begin
-        sight = self.session.probe.look(self.session.model())
-        self.arrived = sight.induction >= STRIPE
-        if not self.arrived and self.session.step >= self.session.recipe.steps:
-            raise RuntimeError(f"no stripe of {STRIPE} in {self.session.step} steps")
+        found = self.loop.probe.measure(self.loop.model())
+        self.arrived = found.induction >= STRIPE
+        if not self.arrived and self.loop.step >= self.loop.recipe.steps:
+            raise RuntimeError(f"no stripe of {STRIPE} in {self.loop.step} steps")
 
 
 def race(seed: int) -> Measurement:
@@ -55,7 +55,7 @@ def race(seed: int) -> Measurement:
             for each in races:
                 if not each.arrived:
                     each.go_on()
-    steps = [each.session.step for each in races]
+    steps = [each.loop.step for each in races]
     return Measurement(
         f"two layers, seed {seed}, to a stripe of {STRIPE} ({steps[0]:,} steps)",
         races[0].seconds,

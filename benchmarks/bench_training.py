@@ -29,7 +29,7 @@ from pathsum.model import Config
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
 from pathsum.training.distributed import World
-from pathsum.training.loop import Session
+from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import unwatched
 
 STEPS, ROUNDS = 20, 9
@@ -141,8 +141,8 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
     """Both loops, in turn."""
     corpus = Corpus.open(chosen.data.corpus, vocabulary=chosen.data.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
-        here = World(0, 1, torch.device("cpu"))
-        ours = Session(chosen, corpus, Path(folder), here, "ddp", unwatched)
+        world = World(0, 1, torch.device("cpu"))
+        ours = TrainingLoop(chosen, corpus, Path(folder), world, "ddp", unwatched)
         loops = (
             ours.learn,
             PlainLoop(chosen, corpus, muon=False).step,

@@ -19,8 +19,7 @@ import torch
 
 from pathsum.sources import load
 from pathsum.training import read_snapshots
-from pathsum.training.checkpoint import RUN, read_run
-from pathsum.training.held_out import held_out_tokens, save_held_out
+from pathsum.training.run_folder import RUN, held_out_tokens, read_run, save_held_out
 from pathsum.training.snapshots import SNAPSHOTS, save_small_snapshot
 
 SEQUENCES = 128

@@ -31,7 +31,7 @@ from pathsum.result.p_value import format_p
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
-from pathsum.training.checkpoint import read_run
+from pathsum.training.run_folder import read_run
 
 SEQUENCES, TOGETHER = 512, 16
 # p < 0.001 needs more draws of the null than 1,000.

@@ -12,7 +12,7 @@ from tests.training.tiny import tiny_recipe, write_text
 
 from pathsum.cli.main import main
 from pathsum.training import Metrics, recipe, to_toml
-from pathsum.training.monitor import ProbeResult
+from pathsum.training.metrics import ProbeResult
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_what_is_not_understood(
 def test_an_interrupted_run_says_how_to_go_on(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.training.test_session import StopAt
+    from tests.training.test_loop import StopAt
 
     monkeypatch.setattr("pathsum.cli.training_view.line", lambda m: StopAt(5)(m) or "")
     file = tmp_path / "mine.toml"
@@ -105,7 +105,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     run = tmp_path / "run"
     assert main(["train", str(file), "--out", str(run)]) == 130
     told = capsys.readouterr().err
-    assert f"stopped at step 5 of 30 and saved; to go on: pathsum train {run} --resume" in told
+    assert f"stopped at step 5 of 30 and saved; to continue: pathsum train {run} --resume" in told
     assert main(["train", str(run), "--resume"]) == 0
 
 

@@ -19,11 +19,11 @@ def test_components_are_those_of_the_centered_vectors(seed: int, steps: int, tok
     expected = torch.zeros(steps, 2, dtype=torch.float64)
     count = min(2, len(S))
     expected[:, :count] = U[:, :count] * S[:count]
-    torch.testing.assert_close(found.places.abs(), expected.abs(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.coordinates.abs(), expected.abs(), atol=1e-6, rtol=1e-6)
     total = float(S.square().sum())
     for share, value in zip(found.explained, [*S.tolist(), 0.0, 0.0], strict=False):
         assert abs(share - (value**2 / total if total > 1e-20 else 0.0)) < 1e-6
-    assert found.places[-1, 0] >= found.places[0, 0]
+    assert found.coordinates[-1, 0] >= found.coordinates[0, 0]
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)

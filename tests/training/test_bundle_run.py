@@ -82,5 +82,5 @@ def test_snapshots_of_another_run_are_refused(
     script.bundle_run(run, folder, sequences=2)
     snapshot = folder / "snapshots" / "step-0000000.safetensors"
     snapshot.write_bytes((run / "model.safetensors").read_bytes())
-    with pytest.raises(FileError, match="is not a snapshot that this pathsum reads"):
+    with pytest.raises(FileError, match="is not a snapshot that this version of pathsum reads"):
         read_snapshots(folder)

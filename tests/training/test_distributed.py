@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.test_session import weights_of
+from tests.training.test_loop import weights_of
 from tests.training.tiny import tiny_recipe
 
 from pathsum.errors import InputError
 from pathsum.training import train
 from pathsum.training.checkpoint import read_checkpoint
-from pathsum.training.distributed import World, refuse_uneven_batch
+from pathsum.training.distributed import World, check_batch_divides
 from pathsum.training.metrics import read_metrics
 
 # Sums over sequences are taken in another order, in float32, twelve times over.
@@ -68,4 +68,4 @@ def test_their_checkpoint_is_that_of_a_run_of_one(two: Path, strategy: str) -> N
 
 def test_a_batch_must_share_out_evenly() -> None:
     with pytest.raises(InputError, match="5 sequences cannot be shared evenly by 2 processes"):
-        refuse_uneven_batch(5, World(0, 2, torch.device("cpu")))
+        check_batch_divides(5, World(0, 2, torch.device("cpu")))

@@ -16,8 +16,8 @@ from pathsum.heads import in_context_learning
 from pathsum.model.losses import run_losses
 from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
-from pathsum.training.dynamics.plots import line_plot
-from pathsum.training.held_out import HELD_OUT, held_out_tokens
+from pathsum.training.dynamics.dynamics_views import line_plot
+from pathsum.training.run_folder import HELD_OUT, held_out_tokens
 from pathsum.training.snapshots import save_snapshot
 
 MIDDLE = 90.0
@@ -173,15 +173,15 @@ def test_a_run_whose_text_is_gone_is_refused(
         held_out_tokens(folder, 3)
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_what_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="comes without snapshots of its training"):
         ps.dynamics("two-layer")
     with pytest.raises(FileError, match="there is no run 'nowhere'"):
         ps.dynamics("nowhere")
-    with pytest.raises(InputError, match="has no snapshots, so how it came to be"):
+    with pytest.raises(InputError, match="has no snapshots, so its training cannot be followed"):
         ps.dynamics(tmp_path)
     (tmp_path / "snapshots").mkdir()
-    with pytest.raises(InputError, match="has no snapshots, so how it came to be"):
+    with pytest.raises(InputError, match="has no snapshots, so its training cannot be followed"):
         ps.dynamics(tmp_path)
     plant(tmp_path, {0: 0.0, 1: 1.0})
     with pytest.raises(InputError, match="neither held_out.safetensors nor run.json"):
@@ -191,7 +191,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least two of each"):
         ps.dynamics(tmp_path, tokens=text(), probe_sequences=1)
     few = ps.dynamics(tmp_path, tokens=text(2), probe_sequences=2)
-    assert "too few to place a change" in few.why_none
+    assert "too few to locate a change" in few.why_none
     (tmp_path / "snapshots" / "step-last").mkdir()
     with pytest.raises(FileError, match="is not a snapshot; names like step-0000010"):
         ps.dynamics(tmp_path, tokens=text())

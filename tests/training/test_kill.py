@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from tests.training.test_session import same_weights
+from tests.training.test_loop import same_weights
 from tests.training.tiny import tiny_recipe
 
 from pathsum.training import train

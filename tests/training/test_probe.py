@@ -9,7 +9,7 @@ from pathsum.model import construct
 from pathsum.text import Corpus
 from pathsum.text.probes import random_repeats
 from pathsum.text.token_pool import TokenPool
-from pathsum.training.monitor import Probe
+from pathsum.training.metrics import Probe
 
 
 def test_sees_a_hand_built_induction_head(text: Path) -> None:
@@ -26,12 +26,12 @@ def test_sees_a_hand_built_induction_head(text: Path) -> None:
         start_token=start,
     )
     probe.held_out = probe.repeats.tokens
-    sight = probe.look(model)
-    assert sight.previous_token_head == "L0H0"
-    assert sight.previous_token > 0.9
-    assert sight.induction_head == "L1H0"
-    assert sight.induction > 0.9
-    assert sight.repeat_second < sight.repeat_first - 1
+    found = probe.measure(model)
+    assert found.previous_token_head == "L0H0"
+    assert found.previous_token > 0.9
+    assert found.induction_head == "L1H0"
+    assert found.induction > 0.9
+    assert found.repeat_second < found.repeat_first - 1
 
 
 def test_a_model_without_heads_has_no_scores(text: Path) -> None:
@@ -39,9 +39,9 @@ def test_a_model_without_heads_has_no_scores(text: Path) -> None:
 
     corpus = Corpus.open(text, vocabulary=280, held_out=0.1)
     model = random_model(Config(0, 1, 8, 4, 280, 16, start_token=0))
-    sight = Probe(corpus, 16, 4).look(model)
-    assert sight.induction_head == ""
-    assert sight.induction != sight.induction
+    found = Probe(corpus, 16, 4).measure(model)
+    assert found.induction_head == ""
+    assert found.induction != found.induction
 
 
 @pytest.mark.parametrize(("least", "expected"), [(1, [2, 3]), (3, [1, 2, 3])])

@@ -53,13 +53,19 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
     [
         ({"stepz": 3}, "a recipe has no 'stepz'; did you mean 'steps'"),
         ({"optimizer__clipp": 3}, "a recipe has no 'optimizer.clipp'; did you mean 'clip'"),
-        ({"steps": 0}, "steps is 0; at least 1"),
-        ({"steps": "many"}, "steps is 'many'; a whole number would be right"),
-        ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; it may be 'muon', 'adamw'"),
-        ({"optimizer": 3}, "optimizer is 3; a table of names and values"),
-        ({"schedule__decay": 2.0}, "schedule.decay is 2.0; a share of 0 to 1"),
-        ({"optimizer__matrix_lr": -1.0}, "optimizer.matrix_lr is -1.0; a learning rate is 0 or"),
-        ({"model__d_vocab": 5}, "model.d_vocab is 5 and data.vocabulary 280"),
+        ({"steps": 0}, "steps is 0, but must be at least 1"),
+        ({"steps": "many"}, "steps is 'many', but must be an integer"),
+        ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; choose 'muon', 'adamw'"),
+        ({"optimizer": 3}, "optimizer is 3, but must be a table of names and values"),
+        ({"schedule__decay": 2.0}, "schedule.decay is 2.0, but must be between 0 and 1"),
+        (
+            {"optimizer__matrix_lr": -1.0},
+            "optimizer.matrix_lr is -1.0, but a learning rate must be 0 or more",
+        ),
+        (
+            {"model__d_vocab": 5},
+            "model.d_vocab is 5 and data.vocabulary 280, but they are the same number",
+        ),
         ({"model__score_cap": 5.0}, "score_cap and logit_cap cannot be trained"),
     ],
 )

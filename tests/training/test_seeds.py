@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.training.test_session import StopAt
+from tests.training.test_loop import StopAt
 from tests.training.tiny import tiny_recipe
 
 from pathsum.cli.main import main
@@ -87,7 +87,7 @@ def test_what_cannot_be_meant(text: Path, tmp_path: Path, monkeypatch: pytest.Mo
         train_seeds(recipe, seeds=0, out=tmp_path)
     with pytest.raises(InputError, match="change it with dataclasses.replace"):
         train_seeds(recipe, seeds=1, out=tmp_path, steps=3)
-    with pytest.raises(InputError, match="no mechanism to tell apart"):
+    with pytest.raises(InputError, match="no mechanism to compare"):
         train_seeds(tiny_recipe(text, model__n_layers=0), seeds=1, out=tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="one after another in one process"):

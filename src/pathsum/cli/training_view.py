@@ -55,12 +55,12 @@ def line(metrics: "Metrics") -> str:
         f"{metrics.tokens_per_second:,.0f} tokens/s",
         f"{duration(metrics.seconds_left)} left",
     ]
-    sight = metrics.sight
-    if sight is not None:
-        parts.append(f"held-out {sight.held_out_loss:.3f}")
-        if sight.induction_head:
-            parts.append(f"previous token {sight.previous_token:.2f} ({sight.previous_token_head})")
-            parts.append(f"induction {sight.induction:.2f} ({sight.induction_head})")
+    probe = metrics.probe
+    if probe is not None:
+        parts.append(f"held-out {probe.held_out_loss:.3f}")
+        if probe.induction_head:
+            parts.append(f"previous token {probe.previous_token:.2f} ({probe.previous_token_head})")
+            parts.append(f"induction {probe.induction:.2f} ({probe.induction_head})")
     return "  ".join(parts)
 
 
@@ -120,7 +120,7 @@ class _Panel:
     def begin(self, what: str) -> None:
         self.what = what
         self.losses: list[float] = []
-        self.sights: list[Metrics] = []
+        self.probed: list[Metrics] = []
 
     def advance(self, done: int, total: int, what: str) -> None:
         share = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
@@ -128,8 +128,8 @@ class _Panel:
 
     def report(self, metrics: "Metrics") -> None:
         self.losses.append(metrics.loss)
-        if metrics.sight is not None:
-            self.sights.append(metrics)
+        if metrics.probe is not None:
+            self.probed.append(metrics)
         self.live.update(self.view(metrics), refresh=True)
 
     def view(self, metrics: "Metrics") -> RenderableType:
@@ -138,15 +138,15 @@ class _Panel:
         table.add_row("step", f"{metrics.step:,} of {metrics.steps:,}", bar)
         low, high = min(self.losses), max(self.losses)
         table.add_row("loss", f"{metrics.loss:.3f} nats", sparkline(self.losses, low, high))
-        sights = [found.sight for found in self.sights if found.sight is not None]
-        if sights:
-            now = sights[-1]
+        probes = [found.probe for found in self.probed if found.probe is not None]
+        if probes:
+            now = probes[-1]
             table.add_row("held out", f"{now.held_out_loss:.3f} nats", "")
             if now.induction_head:
-                previous = sparkline([sight.previous_token for sight in sights], 0.0, 1.0)
+                previous = sparkline([probe.previous_token for probe in probes], 0.0, 1.0)
                 shown = f"{now.previous_token:.2f} {now.previous_token_head}"
                 table.add_row("previous token", shown, previous)
-                stripe = sparkline([sight.induction for sight in sights], 0.0, 1.0)
+                stripe = sparkline([probe.induction for probe in probes], 0.0, 1.0)
                 table.add_row("induction", f"{now.induction:.2f} {now.induction_head}", stripe)
         speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
         table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")

@@ -1,4 +1,4 @@
-"""Batches: which windows of the text a step learns from, decided by seed and step alone."""
+"""Batches: the windows of text that a step learns from, a function of seed and step alone."""
 
 from itertools import groupby
 
@@ -13,30 +13,30 @@ from pathsum.text import Corpus
 
 
 class Batches:
-    """Windows of n_ctx tokens in an order shuffled anew each epoch.
+    """Windows of n_ctx tokens, shuffled again in each epoch.
 
-    An epoch cuts the text from an offset of its own, so that tokens meet other neighbors at the
-    window's ends. Nothing but seed and step decides what a step sees: a run that is resumed sees
-    what one that never stopped would have, whatever the number of processes.
+    Each epoch cuts the text at another offset, so that window boundaries move. Only seed and step
+    determine the batch: a resumed run sees what an uninterrupted one would have seen, whatever the
+    number of processes.
     """
 
     def __init__(self, corpus: Corpus, n_ctx: int, batch: int, seed: int) -> None:
         self.shards, self.start = corpus.train, corpus.start_token
         self.n_ctx, self.batch, self.seed = n_ctx, batch, seed
-        # The largest offset leaves the fewest windows; every epoch takes that many.
+        # The largest offset leaves the fewest windows; every epoch uses that many.
         self.windows = self.shards.count_windows(n_ctx, offset=n_ctx - 1)
         if self.windows < batch:
             raise InputError(
-                f"the corpus {corpus.info.name!r} has {corpus.info.tokens:,} tokens to train on, "
-                f"less than one batch needs ({batch} sequences of {n_ctx}, and as many to shift "
-                "by); give more text, or lower batch or n_ctx"
+                f"the corpus {corpus.info.name!r} has {corpus.info.tokens:,} training tokens, "
+                f"less than one batch needs ({batch} sequences of {n_ctx}, and {n_ctx} more for "
+                "the offset); give more text, or lower batch or n_ctx"
             )
         self._epoch = -1
         self._order = np.empty(0, dtype=np.int64)
         self._offset = 0
 
     def at(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tokens, Tokens]:
-        """Inputs and targets of a step, or one of several equal parts of them."""
+        """Inputs and targets of a step, or one of several equal parts."""
         first = step * self.batch
         numbers = range(
             first + part * self.batch // parts, first + (part + 1) * self.batch // parts

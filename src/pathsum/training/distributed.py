@@ -1,7 +1,7 @@
 """Several processes as one run: each takes a part of every batch, and gradients are averaged.
 
-Started by torchrun, which tells each process its place. DDP keeps a copy of the model in each
-process; FSDP2 spreads the parameters over them.
+torchrun starts the processes and gives each its rank. DDP keeps a copy of the model in each
+process; FSDP2 shards the parameters over them.
 """
 
 import os
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pathsum.errors import InputError
-from pathsum.training.muon import whole_of
+from pathsum.training.muon import gather
 from pathsum.training.network import Network
 
 Strategy: TypeAlias = Literal["ddp", "fsdp"]
@@ -37,7 +37,7 @@ class World:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Go on when every process is here."""
+        """Continue when every process has arrived."""
         if self.size > 1:
             dist.barrier()
 
@@ -50,12 +50,12 @@ class World:
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set in any process."""
         return bool(self.mean(torch.tensor(float(flag), device=self.device)) > 0)
 
 
 @contextmanager
-def world() -> Generator[World]:
+def join_world() -> Generator[World]:
     """This process's place: alone, or among those that torchrun started."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     gpu = torch.cuda.is_available()
@@ -65,25 +65,25 @@ def world() -> Generator[World]:
     device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpu else "cpu")
     if gpu:
         torch.cuda.set_device(device)
-    began = not dist.is_initialized()
-    if began:
+    initializes = not dist.is_initialized()
+    if initializes:
         dist.init_process_group("nccl" if gpu else "gloo")
     try:
         yield World(dist.get_rank(), size, device)
     finally:
-        if began:
+        if initializes:
             dist.destroy_process_group()
 
 
-def spread(network: Network, here: World, strategy: Strategy) -> nn.Module:
-    """The network as this process runs it; `network` itself stays what is saved and looked at."""
-    if here.size == 1:
+def distribute(network: Network, world: World, strategy: Strategy) -> nn.Module:
+    """The module that this process runs; `network` itself stays what is saved and probed."""
+    if world.size == 1:
         return network
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(here.device.type, (here.size,))
+        mesh = init_device_mesh(world.device.type, (world.size,))
         for layer in network.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(network, mesh=mesh)
@@ -91,15 +91,15 @@ def spread(network: Network, here: World, strategy: Strategy) -> nn.Module:
     return DistributedDataParallel(network)
 
 
-def whole_weights(network: Network) -> dict[str, Tensor]:
-    """Every parameter, gathered. All processes must ask together."""
-    return {name: whole_of(parameter.detach()) for name, parameter in network.named_parameters()}
+def gather_weights(network: Network) -> dict[str, Tensor]:
+    """Every parameter, gathered. All processes must call this together."""
+    return {name: gather(parameter.detach()) for name, parameter in network.named_parameters()}
 
 
-def refuse_uneven_batch(batch: int, here: World) -> None:
-    """An error if the batch cannot be shared out evenly."""
-    if batch % here.size:
+def check_batch_divides(batch: int, world: World) -> None:
+    """Raise if the batch cannot be shared evenly by the processes."""
+    if batch % world.size:
         raise InputError(
-            f"a batch of {batch} sequences cannot be shared evenly by {here.size} processes; "
-            f"a multiple of {here.size} would be right"
+            f"a batch of {batch} sequences cannot be shared evenly by {world.size} processes; "
+            f"use a multiple of {world.size}"
         )

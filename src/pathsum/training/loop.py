@@ -1,8 +1,13 @@
-"""Session: a run in memory, and the loop that takes it from its step to its last."""
+"""TrainingLoop: a run in memory, taken from its step to its last, saved between steps."""
 
+import signal
+import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -12,43 +17,55 @@ from pathsum.model import Model
 from pathsum.text import Corpus
 from pathsum.training.batching import Batches
 from pathsum.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from pathsum.training.distributed import Strategy, World, spread, whole_weights
-from pathsum.training.metrics import Metrics, MetricsFile, Watch
-from pathsum.training.monitor import Probe, ProbeResult
-from pathsum.training.muon import like
+from pathsum.training.distributed import Strategy, World, distribute, gather_weights
+from pathsum.training.metrics import (
+    Metrics,
+    MetricsFile,
+    Probe,
+    ProbeResult,
+    Watch,
+    flops_per_token,
+    gemm_rate,
+)
+from pathsum.training.muon import distribute_like
 from pathsum.training.network import Network
 from pathsum.training.optimizers import Optimizers, first_not_finite
 from pathsum.training.recipe import Recipe
 from pathsum.training.snapshots import save_snapshot, snapshot_steps
-from pathsum.training.speed import flops_per_token, gemm_rate
-from pathsum.training.stopping import StopRequest
-from pathsum.training.threaded_batch import ThreadedBatch, parts_of
+from pathsum.training.threaded_batch import ThreadedBatch, count_parts
 
 
-class Session:
-    """Everything a run needs at hand. `step` counts the steps that are done."""
+@dataclass
+class StopRequest:
+    """Whether Ctrl-C or SIGTERM has asked the run to stop."""
+
+    requested: bool = False
+
+
+class TrainingLoop:
+    """A run in memory: network, optimizers, batches, probe. `step` counts finished steps."""
 
     def __init__(
         self,
         recipe: Recipe,
         corpus: Corpus,
         folder: Path,
-        here: World,
+        world: World,
         strategy: Strategy,
         watch: Watch,
     ) -> None:
         self.recipe, self.corpus, self.folder = recipe, corpus, folder
-        self.here, self.watch = here, watch
+        self.world, self.watch = world, watch
         self.batches = Batches(corpus, recipe.config.n_ctx, recipe.batch, recipe.seed)
         sequences = recipe.watching.held_out_sequences
         self.probe = Probe(corpus, recipe.config.n_ctx, sequences)
-        self.network = Network(recipe.config, recipe.start, recipe.seed).to(here.device)
-        self.runner = spread(self.network, here, strategy)
-        self.side_by_side = self._threaded_batch()
+        self.network = Network(recipe.config, recipe.start, recipe.seed).to(world.device)
+        self.runner = distribute(self.network, world, strategy)
+        self.threaded_batch = self._threaded_batch()
         self.optimizers = Optimizers(recipe, self.network)
         self.snapshot_steps = snapshot_steps(recipe.steps, recipe.watching.snapshots)
         self.step = 0
-        self.sight: ProbeResult | None = None
+        self.probe_result: ProbeResult | None = None
         self._losses: list[Tensor] = []
         self._loss = float("nan")
         self._seconds_before = 0.0
@@ -58,39 +75,39 @@ class Session:
         self._file: MetricsFile | None = None
 
     def resume(self) -> None:
-        """Take up the run where its checkpoint left it."""
+        """Continue from the checkpoint, if there is one."""
         kept = read_checkpoint(self.folder)
         if kept is None:
             return
         weights = kept.part("weights/")
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
-                parameter.copy_(like(parameter, weights[name].to(parameter.device)))
+                parameter.copy_(distribute_like(parameter, weights[name].to(parameter.device)))
         self.optimizers.load(kept.part("optimizer/"))
         self.step, self._seconds_before = kept.step, kept.seconds
 
     def run(self, stop: StopRequest) -> None:
-        """Train to the last step. A wish to stop saves first and then interrupts."""
-        self._file = MetricsFile(self.folder, self.step) if self.here.is_first else None
+        """Train to the last step. A stop request saves first and then interrupts."""
+        self._file = MetricsFile(self.folder, self.step) if self.world.is_first else None
         self._began, self._mark = time.perf_counter(), (self.step, self.seconds)
         watching = self.recipe.watching
         try:
             if self.step == 0:
-                self._keep_snapshot()
+                self._save_snapshot_if_due()
             while self.step < self.recipe.steps:
                 self.learn()
                 last = self.step == self.recipe.steps
                 if self.step % watching.log_every == 0 or last or self.step == 1:
-                    looks = self.step % watching.probe_every == 0 or last
-                    self._report(looks)
-                self._keep_snapshot()
+                    probes = self.step % watching.probe_every == 0 or last
+                    self._report(probes)
+                self._save_snapshot_if_due()
                 if self.step % watching.checkpoint_every == 0 or last:
                     self.save()
                 if self._must_stop(stop):
                     self.save()
                     raise KeyboardInterrupt(
-                        f"stopped at step {self.step} of {self.recipe.steps} and saved; to go on: "
-                        f"pathsum train {self.folder} --resume"
+                        f"stopped at step {self.step} of {self.recipe.steps} and saved; to "
+                        f"continue: pathsum train {self.folder} --resume"
                     )
         finally:
             if self._file is not None:
@@ -98,37 +115,38 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """How long the run has trained, looks and saves left out, over all its processes' lives."""
+        """Training time without probes and saves, over all the times that the run was resumed."""
         return self._seconds_before + time.perf_counter() - self._began - self._paused
 
     def model(self) -> Model:
-        """The model as it is at this step. All processes must ask together."""
+        """The model at this step. All processes must call this together."""
         return self.network.to_model(
             self.recipe.name,
             self.corpus.tokenizer,
             self.corpus.token_counts,
-            weights=whole_weights(self.network),
+            weights=gather_weights(self.network),
         )
 
     def save(self) -> None:
-        """Write a checkpoint, unless a number in it is not finite."""
+        """Write a checkpoint, or raise if a number in it is not finite."""
         began = time.perf_counter()
-        self._settle_losses()
-        tensors = {f"weights/{name}": it for name, it in whole_weights(self.network).items()}
-        tensors |= {f"optimizer/{name}": it for name, it in self.optimizers.state()}
+        self._average_losses()
+        weights = gather_weights(self.network)
+        tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise self._diverged(self.step)
-        if self.here.is_first:
+        if self.world.is_first:
             write_checkpoint(self.folder, Checkpoint(self.step, self.seconds, tensors))
         self._paused += time.perf_counter() - began
 
     def learn(self) -> None:
-        """One step, without reports."""
-        inputs, targets = self.batches.at(self.step, self.here.rank, self.here.size)
-        if self.side_by_side is not None:
-            loss = self.side_by_side.learn(inputs, targets)
+        """Take one step, without reports."""
+        inputs, targets = self.batches.at(self.step, self.world.rank, self.world.size)
+        if self.threaded_batch is not None:
+            loss = self.threaded_batch.learn(inputs, targets)
         else:
-            device = self.here.device
+            device = self.world.device
             half = self.recipe.precision == "bfloat16"
             with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
                 loss = self.runner(inputs.to(device), targets.to(device))
@@ -138,18 +156,18 @@ class Session:
         self.step += 1
 
     def _threaded_batch(self) -> ThreadedBatch | None:
-        """Parts of a batch on threads, where there is one process on several cores."""
-        parts = parts_of(self.recipe.batch, torch.get_num_threads())
-        by_itself = self.here.size == 1 and self.here.device.type == "cpu"
-        if parts == 1 or not by_itself or self.recipe.precision != "float32":
+        """A batch split over threads, if this is the only process and has several cores."""
+        parts = count_parts(self.recipe.batch, torch.get_num_threads())
+        single = self.world.size == 1 and self.world.device.type == "cpu"
+        if parts == 1 or not single or self.recipe.precision != "float32":
             return None
         return ThreadedBatch(self.network, parts)
 
-    def _settle_losses(self) -> None:
-        """Average the losses since the last report over processes; stop if one is not finite."""
+    def _average_losses(self) -> None:
+        """Average the losses since the last report over processes; raise if one is not finite."""
         if not self._losses:
             return
-        losses = self.here.mean(torch.stack(self._losses))
+        losses = self.world.mean(torch.stack(self._losses))
         bad = first_not_finite(losses)
         if bad is not None:
             raise self._diverged(self.step - len(losses) + bad + 1)
@@ -158,7 +176,7 @@ class Session:
 
     def _diverged(self, step: int) -> FailedError:
         kept = read_checkpoint(self.folder)
-        where = "it had no checkpoint yet"
+        where = "it has no checkpoint yet"
         if kept is not None:
             where = f"its last good checkpoint, step {kept.step}, is in {self.folder}"
         return FailedError(
@@ -167,20 +185,20 @@ class Session:
             "learning rates (optimizer.matrix_lr, optimizer.embedding_lr) or set optimizer.clip"
         )
 
-    def _report(self, looks: bool) -> None:
-        self._settle_losses()
+    def _report(self, probes: bool) -> None:
+        self._average_losses()
         seconds = self.seconds
         rate = self._tokens_per_second(seconds)
-        if looks:
+        if probes:
             began = time.perf_counter()
             model = self.model()
-            self.sight = self.probe.look(model) if self.here.is_first else None
+            self.probe_result = self.probe.measure(model) if self.world.is_first else None
             self._paused += time.perf_counter() - began
-        if not self.here.is_first or self._file is None:
+        if not self.world.is_first or self._file is None:
             return
-        config, device = self.recipe.config, self.here.device
+        config, device = self.recipe.config, self.world.device
         dtype = torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32
-        peak = gemm_rate(str(device), dtype) * self.here.size
+        peak = gemm_rate(str(device), dtype) * self.world.size
         metrics = Metrics(
             step=self.step,
             steps=self.recipe.steps,
@@ -193,7 +211,7 @@ class Session:
             seconds_left=(self.recipe.tokens / self.recipe.steps)
             * (self.recipe.steps - self.step)
             / rate,
-            sight=self.sight if looks else None,
+            probe=self.probe_result if probes else None,
         )
         self._file.write(metrics)
         self.watch(metrics)
@@ -204,18 +222,44 @@ class Session:
         tokens = (self.step - step) * self.recipe.batch * self.recipe.config.n_ctx
         return tokens / max(seconds - then, 1e-9)
 
-    def _keep_snapshot(self) -> None:
+    def _save_snapshot_if_due(self) -> None:
         if self.step in self.snapshot_steps:
             began = time.perf_counter()
             model = self.model()
-            if self.here.is_first:
+            if self.world.is_first:
                 save_snapshot(self.folder, self.step, model)
             self._paused += time.perf_counter() - began
 
     def _must_stop(self, stop: StopRequest) -> bool:
-        if self.here.size == 1:
-            return stop.asked
-        # Processes must agree, and asking costs a message: only at reports.
+        if self.world.size == 1:
+            return stop.requested
+        # Processes must agree, which costs a message: only at reports.
         if self.step % self.recipe.watching.log_every:
             return False
-        return self.here.any(stop.asked)
+        return self.world.any(stop.requested)
+
+
+@contextmanager
+def stop_signals() -> Generator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a stop request, honored between steps.
+
+    A run can be saved whole only there. A second signal ends the process as usual.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # signals are only delivered to the main thread
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def handle(number: int, _: FrameType | None) -> None:
+        request.requested = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in signals:
+        signal.signal(number, handle)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

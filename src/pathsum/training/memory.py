@@ -1,4 +1,4 @@
-"""Does a run fit: an estimate before anything large is made."""
+"""Whether a run fits into memory: an estimate before anything large is allocated."""
 
 import os
 
@@ -12,7 +12,7 @@ _FLOAT = 4
 
 
 def n_parameters(config: Config) -> int:
-    """How many numbers are trained."""
+    """The number of trained parameters."""
     c = config
     heads = c.n_heads * c.d_head
     mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
@@ -23,16 +23,16 @@ def n_parameters(config: Config) -> int:
 
 
 def estimated_bytes(recipe: Recipe, processes: int = 1) -> int:
-    """About what one process needs: weights, gradients, two moments, and one step's activations."""
+    """About what one process needs: weights, gradients, two moments, activations of one step."""
     c = recipe.config
     tokens = recipe.batch * c.n_ctx // processes
-    # Logits, their log-softmax and their gradient; about ten streams a layer.
+    # Logits, probabilities and their gradient; about ten residual streams per layer.
     activations = tokens * (3 * c.d_vocab + c.n_layers * (10 * c.d_model + 3 * c.d_mlp))
     return _FLOAT * (4 * n_parameters(c) + activations)
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that is free, or None where the system does not say."""
+    """Free memory, or None where the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -41,13 +41,13 @@ def available_bytes(device: torch.device) -> int | None:
         return None
 
 
-def refuse_what_does_not_fit(recipe: Recipe, device: torch.device, processes: int = 1) -> None:
-    """An error, before anything is allocated, if a run needs more memory than there is."""
-    needed, there = estimated_bytes(recipe, processes), available_bytes(device)
-    if there is not None and needed > there:
+def check_memory(recipe: Recipe, device: torch.device, processes: int = 1) -> None:
+    """Raise, before anything is allocated, if a run needs more memory than is free."""
+    needed, free = estimated_bytes(recipe, processes), available_bytes(device)
+    if free is not None and needed > free:
         raise InputError(
             f"training needs about {needed / 1e9:.1f} GB ({n_parameters(recipe.config):,} "
-            f"parameters, {recipe.batch} × {recipe.config.n_ctx} tokens a step, a vocabulary of "
-            f"{recipe.config.d_vocab:,}), and {there / 1e9:.1f} GB are free; lower batch, "
+            f"parameters, {recipe.batch} × {recipe.config.n_ctx} tokens per step, a vocabulary of "
+            f"{recipe.config.d_vocab:,}), and {free / 1e9:.1f} GB are free; lower batch, "
             "data.vocabulary or the model's sizes"
         )

@@ -1,24 +1,134 @@
-"""Metrics: what a run reports while it goes, to whoever watches and to files."""
+"""Metrics of a run: what its heads do on a probe, its speed, and the files that keep both."""
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.model import Config, Model
+from pathsum.model.losses import run_losses, token_losses
 from pathsum.model.storage import write_together
-from pathsum.training.monitor import ProbeResult
+from pathsum.names import HeadId
+from pathsum.text import Corpus
+from pathsum.text.probes import RepeatedTokens, random_repeats
 
 METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """The state of a run at a step. `sight` is there when the run has just looked at itself.
+class ProbeResult:
+    """One probe of a model: the best head of each kind, and losses.
 
-    `gemm_share` is the floating-point work of the matrix products and attention of a step, per
-    second, as a share of what one large matrix product reaches on the same device.
+    `previous_token` and `induction` are mean attention, on random tokens repeated once, to the
+    position before and to what followed the same token in the first copy (the induction stripe).
+    """
+
+    held_out_loss: float
+    previous_token: float
+    previous_token_head: str
+    induction: float
+    induction_head: str
+    repeat_first: float
+    repeat_second: float
+
+
+class Probe:
+    """A few repeated random sequences and a few held-out ones, the same for a whole run."""
+
+    def __init__(self, corpus: Corpus, n_ctx: int, sequences: int) -> None:
+        length = max(1, min(64, (n_ctx - 1) // 2))
+        self.repeats: RepeatedTokens = random_repeats(
+            corpus.token_pool.ids(at_least=2 * length),
+            length=length,
+            repeats=2,
+            sequences=8,
+            start_token=corpus.start_token,
+        )
+        self.held_out = corpus.held_out_batch(sequences, n_ctx)
+
+    def measure(self, model: Model) -> ProbeResult:
+        """Probe a model."""
+        trace = model.trace(self.repeats.tokens.to(model.weights.device))
+        previous = _best_head([_previous_token(pattern) for pattern in trace.patterns])
+        stripe = _best_head([_stripe(pattern, self.repeats) for pattern in trace.patterns])
+        losses = token_losses(trace.logits, trace.tokens)
+        first, length = self.repeats.first, self.repeats.length
+        return ProbeResult(
+            held_out_loss=float(run_losses(model, self.held_out).mean()),
+            previous_token=previous[0],
+            previous_token_head=previous[1],
+            induction=stripe[0],
+            induction_head=stripe[1],
+            repeat_first=float(losses[:, first : first + length - 1].mean()),
+            repeat_second=float(losses[:, first + length :].mean()),
+        )
+
+
+def _previous_token(pattern: Float[Tensor, "batch head dest src"]) -> Float[Tensor, " head"]:
+    return pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2))
+
+
+def _stripe(
+    pattern: Float[Tensor, "batch head dest src"], probe: RepeatedTokens
+) -> Float[Tensor, " head"]:
+    rows = (probe.sources >= 0).nonzero().flatten().to(pattern.device)
+    return pattern[:, :, rows, probe.sources.to(pattern.device)[rows]].mean((0, 2))
+
+
+def _best_head(scores: list[Float[Tensor, " head"]]) -> tuple[float, str]:
+    if not scores:
+        return float("nan"), ""
+    table = torch.stack(scores)
+    layer, head = divmod(int(table.argmax()), table.shape[1])
+    return float(table.max()), str(HeadId(layer, head))
+
+
+def flops_per_token(config: Config) -> float:
+    """Floating-point operations of training on one token: matrix products and causal attention.
+
+    A product with n weights costs 2 n forward and 4 n backward. Attention at a full context costs
+    2 · n_ctx · n_heads · d_head forward (half of the square, for scores and for the mix), twice
+    that backward.
+    """
+    c = config
+    heads = c.n_heads * c.d_head
+    reads = c.d_model * (heads + 2 * c.n_kv_heads * c.d_head)
+    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
+    per_layer = 6 * (reads + heads * c.d_model + mlp) + 6 * c.n_ctx * heads
+    return float(c.n_layers * per_layer + 6 * c.d_model * c.d_vocab)
+
+
+@cache
+def gemm_rate(device: str, dtype: torch.dtype, size: int = 1024) -> float:
+    """Floating-point operations per second of a large square matrix product, best of several."""
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    torch.mm(a, a)
+    best = float("inf")
+    end = time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        torch.mm(a, a)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size**3 / best
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The state of a run at a step. `probe` is there if the run has just probed its model.
+
+    `rate` is the schedule's factor on the learning rates. `gemm_share` is the rate of
+    floating-point operations in matrix products and attention, as a share of what one large matrix
+    product reaches on the same device.
     """
 
     step: int
@@ -30,13 +140,13 @@ class Metrics:
     gemm_share: float
     seconds: float
     seconds_left: float
-    sight: ProbeResult | None = None
+    probe: ProbeResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in one level, as a line of metrics.jsonl."""
         values = dataclasses.asdict(self)
-        sight = values.pop("sight")
-        return values | (sight or {})
+        probe = values.pop("probe")
+        return values | (probe or {})
 
 
 Watch: TypeAlias = Callable[[Metrics], None]
@@ -44,25 +154,25 @@ Watch: TypeAlias = Callable[[Metrics], None]
 
 
 def unwatched(metrics: Metrics) -> None:
-    """Nobody watches."""
+    """Ignore the metrics."""
 
 
 class MetricsFile:
-    """metrics.jsonl, a line a report, and TensorBoard's format where that is installed."""
+    """metrics.jsonl, one line per report, and TensorBoard's format where that is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Open for a run at a step; lines that a killed run wrote after its checkpoint go."""
+        """Open for a run at a step; lines that a killed run wrote after its checkpoint are cut."""
         file = folder / METRICS
         kept = [line for line in _lines(file) if json.loads(line)["step"] <= step]
         text = "".join(line + "\n" for line in kept)
         write_together(folder, {METRICS: lambda part: part.write_text(text, encoding="utf-8")})
         self._file = file.open("a", encoding="utf-8")
-        self._board = _board(folder / "tensorboard", step)
+        self._board = _tensorboard(folder / "tensorboard", step)
 
     def write(self, metrics: Metrics) -> None:
         """Add a line."""
         values = metrics.to_dict()
-        self._file.write(json.dumps(_finite(values)) + "\n")
+        self._file.write(json.dumps(_nan_to_null(values)) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in values.items():
@@ -70,7 +180,7 @@ class MetricsFile:
                     self._board.add_scalar(name, value, metrics.step)
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the files."""
         self._file.close()
         if self._board is not None:
             self._board.close()
@@ -84,17 +194,17 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def _lines(file: Path) -> list[str]:
     if not file.exists():
         return []
-    # A kill can cut the last line short: it has no end then.
+    # A killed process can leave an incomplete last line, without a newline.
     *whole, _ = file.read_text(encoding="utf-8").split("\n")
     return whole
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    # NaN is not JSON; it means "no such number here".
+def _nan_to_null(values: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no NaN, which stands for "no such number" (a model without heads has no scores).
     return {key: None if value != value else value for key, value in values.items()}
 
 
-def _board(folder: Path, step: int) -> Any:
+def _tensorboard(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,11 +1,11 @@
-"""Muon: momentum whose step is made orthogonal, a head's matrix at a time.
+"""Muon: momentum whose step is orthogonalized, one head's matrix at a time.
 
-The step of a matrix with momentum M = U S Vᵀ is close to U Vᵀ: every direction moves as far as any
-other. Heads share nothing but storage, so each head's own d_model × d_head matrix is made
-orthogonal; all of them, of all layers, in one batched Newton–Schulz iteration.
+The step of a matrix with momentum M = U S Vᵀ is close to U Vᵀ: every direction moves equally far.
+Heads share nothing but storage, so each head's own d_model × d_head matrix is orthogonalized; all
+heads of all layers in one batched Newton–Schulz iteration.
 
 torch.optim.Muon takes whole matrices only, one after another, in bfloat16, which processors
-without a bfloat16 unit emulate; hence this one.
+without a bfloat16 unit emulate. This one is blockwise, batched and in float32.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -20,19 +20,18 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-# The quintic a x + b x³ + c x⁵, iterated, sends singular values in (0, 1] near 1; its slope at zero
-# is steep, so five rounds are enough. They end between 0.7 and 1.2, which is as good as 1 here.
+# The quintic a x + b x³ + c x⁵, iterated, sends singular values in (0, 1] close to 1. Its slope at
+# zero is steep, so five rounds suffice: they end between 0.7 and 1.2, which works as well as 1.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
 _TINY = 1e-7
-# Up to so many weights the products are too small to share: threads would wait for each other
-# longer than they work.
+# Up to this many weights the products are too small to split over threads.
 _SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a stored matrix is made of blocks: side by side (`columns`) or stacked (`rows`)."""
+    """How blocks are stored in a matrix: next to each other (`columns`) or stacked (`rows`)."""
 
     side: Literal["columns", "rows"]
     width: int
@@ -45,7 +44,7 @@ class Blocks:
         return matrix.view(m // self.width, self.width, n)
 
     def join(self, blocks: Float[Tensor, "block width length"]) -> Float[Tensor, "m n"]:
-        """The matrix again."""
+        """The matrix of these blocks."""
         if self.side == "columns":
             return blocks.permute(2, 0, 1).flatten(1)
         return blocks.flatten(0, 1)
@@ -57,18 +56,19 @@ def orthogonalize(
     """Each block with its singular values brought near 1 (Newton–Schulz).
 
     A round is x ← M x with M = a + b G + c G² and G = x xᵀ. Every M is a polynomial of the first G,
-    so they commute, and G ← M G M: rounds are width × width, and x is touched twice, not ten times.
+    so they commute, and G ← M G M: rounds are width × width products, and the larger x takes part
+    in two products instead of ten.
     """
     gram = x @ x.mT
-    # ‖x‖² is G's trace: dividing G by it, and M by its root, spares dividing the larger x.
-    square = gram.diagonal(0, -2, -1).sum(-1)[:, None, None].clamp(min=_TINY**2)
-    gram = gram / square
+    # ‖x‖² is the trace of G: dividing G by it, and M by its root, avoids dividing the larger x.
+    square_norm = gram.diagonal(0, -2, -1).sum(-1)[:, None, None].clamp(min=_TINY**2)
+    gram = gram / square_norm
     factor = product = _polynomial(gram)
     for _ in range(_ROUNDS - 1):
         gram = factor @ gram @ factor
         factor = _polynomial(gram)
         product = factor @ product
-    return (product / square.sqrt()) @ x
+    return (product / square_norm.sqrt()) @ x
 
 
 def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "block width width"]:
@@ -81,8 +81,8 @@ def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "bloc
 class Muon(Optimizer):
     """Nesterov momentum, orthogonalized block by block, with decoupled decay.
 
-    Each group has `blocks`, a `Blocks` that says how its matrices are made. Under FSDP a matrix is
-    gathered, and every process makes the same step and keeps its own part of it.
+    Each group has `blocks`, a `Blocks` that describes its matrices. Under FSDP a matrix is
+    gathered, and every process computes the same step and keeps its own part of it.
     """
 
     def __init__(
@@ -96,37 +96,37 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step; a closure, if there is one, is asked for the loss first."""
+        """Take one step; a closure, if given, is called first and its loss returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         weights = sum(one.numel() for group in self.param_groups for one in group["params"])
         with _threads_for(weights):
-            self._move()
+            self._update()
         return loss
 
-    def _move(self) -> None:
-        waiting: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
+    def _update(self) -> None:
+        by_shape: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    pushed = whole_of(self._pushed(parameter, float(group["momentum"])))
-                    split = group["blocks"].split(pushed)
-                    waiting.setdefault(split.shape[1:], []).append((parameter, group, split))
-        for alike in waiting.values():
-            steps = orthogonalize(torch.cat([split for _, _, split in alike]))
-            parts = steps.split([len(split) for _, _, split in alike])
-            for (parameter, group, _), part in zip(alike, parts, strict=True):
+                    direction = gather(self._nesterov(parameter, float(group["momentum"])))
+                    split = group["blocks"].split(direction)
+                    by_shape.setdefault(split.shape[1:], []).append((parameter, group, split))
+        for same_shape in by_shape.values():
+            steps = orthogonalize(torch.cat([split for _, _, split in same_shape]))
+            parts = steps.split([len(split) for _, _, split in same_shape])
+            for (parameter, group, _), part in zip(same_shape, parts, strict=True):
                 if group["decay"]:
                     parameter.mul_(1 - group["lr"] * group["decay"])
                 if dist.is_initialized():
-                    step = like(parameter, group["blocks"].join(part))
+                    step = distribute_like(parameter, group["blocks"].join(part))
                     parameter.add_(step, alpha=-group["lr"])
                 else:
                     group["blocks"].split(parameter).add_(part, alpha=-group["lr"])
 
-    def _pushed(self, parameter: Parameter, momentum: float) -> Tensor:
+    def _nesterov(self, parameter: Parameter, momentum: float) -> Tensor:
         assert parameter.grad is not None
         state = self.state[parameter]
         if "momentum" not in state:
@@ -148,23 +148,23 @@ def _threads_for(weights: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def whole_of(tensor: Tensor) -> Tensor:
-    """A tensor gathered from all processes, or itself where it is not spread."""
+def gather(tensor: Tensor) -> Tensor:
+    """A tensor gathered from all processes, or itself if it is not distributed."""
     if not dist.is_initialized():
         return tensor
-    from torch.distributed.tensor import DTensor  # a second to import, for runs of one process
+    from torch.distributed.tensor import DTensor  # takes a second to import
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(parameter: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor, spread over processes as a parameter is."""
+def distribute_like(parameter: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor, distributed over processes as a parameter is."""
     if not dist.is_initialized():
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(parameter, DTensor):
         return whole
-    # Every process holds the same whole tensor, so none has to be sent.
+    # Every process holds the same whole tensor, so nothing has to be sent.
     mesh, placements = parameter.device_mesh, parameter.placements
     return distribute_tensor(whole, mesh, placements, src_data_rank=None)

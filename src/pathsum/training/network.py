@@ -1,10 +1,10 @@
-"""The transformer to be trained: the same function as `pathsum.model`, packed for speed.
+"""Network: the transformer as a trainable module, the same function as `pathsum.model`.
 
-Queries, keys and values of all heads are one parameter and one matrix product; where positions
-enter Q and K, two, because values then read another input (`packed`). (x + p) W = x W + p W would
-keep it at one, and costs more at the small batches that small models like: p W has n_ctx rows, x W
-only batch times as many. Attention is fused. `to_model` gives the `Model` that computes the same
-logits.
+Queries, keys and values of all heads are one parameter and one matrix product, or two where
+positions enter Q and K, because values then read another input (`fused_ops`). Using
+(x + p) W = x W + p W would keep it at one product, but costs more at the small batches that suit
+small models: p W has n_ctx rows, and x W only `batch` times as many. Attention is fused. `to_model`
+gives the `Model` that computes the same logits.
 """
 
 import math
@@ -18,18 +18,17 @@ from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
-from pathsum.training.loss import mean_loss
-from pathsum.training.packed import read_with_positions
+from pathsum.training.fused_ops import mean_loss, read_with_positions
 from pathsum.training.recipe import Start
 
 
 class Network(nn.Module):
-    """Any attention-only or MLP config without biases, caps excepted, with drawn weights."""
+    """A network of any config without biases and soft caps, with random weights."""
 
     def __init__(self, config: Config, start: Start, seed: int) -> None:
         super().__init__()
         self.config, self.start = config, start
-        draw = _Draws(seed)
+        draw = _GaussianParameters(seed)
         d, vocab = config.d_model, config.d_vocab
         self.W_E = draw((vocab, d), start.embedding_std)
         if not config.tied:
@@ -75,7 +74,7 @@ class Network(nn.Module):
         token_counts: Tensor | None = None,
         weights: dict[str, Tensor] | None = None,
     ) -> Model:
-        """The model of these weights, copied; or of `weights`, by the names of the parameters."""
+        """A `Model` with a copy of these weights, or of `weights`, named like the parameters."""
         found = weights or {key: value.detach() for key, value in self.named_parameters()}
         tensors = {key: found[key] for key in ("W_E", "W_U", "ln_f_w", "ln_f_b") if key in found}
         layers = [self.layer_tensors(layer, found) for layer in range(self.config.n_layers)]
@@ -94,7 +93,7 @@ class Network(nn.Module):
         )
 
     def layer_tensors(self, layer: int, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One layer's tensors by the names of the paper."""
+        """One layer's tensors, named as in the paper."""
         config, prefix = self.config, f"layers.{layer}."
         own = {
             key.removeprefix(prefix): value
@@ -123,15 +122,15 @@ class Layer(nn.Module):
     def __init__(
         self,
         config: Config,
-        draw: "_Draws",
+        draw: "_GaussianParameters",
         table: Float[Tensor, "ctx d"] | None,
         scale: float,
     ) -> None:
         super().__init__()
         self.config, self.scale = config, scale
         d, k, m = config.d_model, config.d_head, config.d_mlp
-        self.n_placed = (config.n_heads + config.n_kv_heads) * k
-        self.W_QKV = draw((d, self.n_placed + config.n_kv_heads * k), d**-0.5)
+        self.n_positional = (config.n_heads + config.n_kv_heads) * k
+        self.W_QKV = draw((d, self.n_positional + config.n_kv_heads * k), d**-0.5)
         self.W_O = draw((config.n_heads * k, d), (config.n_heads * k) ** -0.5)
         self.W_pos = None if table is None else nn.Parameter(table.clone())
         if config.mlp != "none":
@@ -158,12 +157,12 @@ class Layer(nn.Module):
 
     def attention(self, read: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
         """What the heads write."""
-        config, places = self.config, read.shape[1]
-        table = shared if self.W_pos is None else self.W_pos[:places]
+        config, length = self.config, read.shape[1]
+        table = shared if self.W_pos is None else self.W_pos[:length]
         if table is None:
             packed = read @ self.W_QKV
         else:
-            packed = read_with_positions(read, table * self.scale, self.W_QKV, self.n_placed)
+            packed = read_with_positions(read, table * self.scale, self.W_QKV, self.n_positional)
         heads = packed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
         kv = config.n_kv_heads
         query, key, value = heads.split((config.n_heads, kv, kv), dim=1)
@@ -171,9 +170,9 @@ class Layer(nn.Module):
             query = F.rms_norm(query, query.shape[-1:], self.q_norm_w, config.norm_eps)
             key = F.rms_norm(key, key.shape[-1:], self.k_norm_w, config.norm_eps)
         if config.positions == "rotary":
-            at = torch.arange(places, device=read.device)
-            query, key = rotate(config, query, at), rotate(config, key, at)
-        mixed = F.scaled_dot_product_attention(
+            positions = torch.arange(length, device=read.device)
+            query, key = rotate(config, query, positions), rotate(config, key, positions)
+        z = F.scaled_dot_product_attention(
             query,
             key,
             value,
@@ -181,7 +180,7 @@ class Layer(nn.Module):
             scale=config.score_scale,
             enable_gqa=config.heads_per_kv > 1,
         )
-        return mixed.transpose(1, 2).flatten(2) @ self.W_O
+        return z.transpose(1, 2).flatten(2) @ self.W_O
 
     def mlp(self, read: Stream) -> Stream:
         """What the MLP writes."""
@@ -195,7 +194,7 @@ class Layer(nn.Module):
 
 
 def normalized(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
-    """What a read sees of the stream, by the gains that its owner has under `norm`."""
+    """The stream after the normalization whose gains are `owner`'s parameters `{norm}_w`, `_b`."""
     if config.norm == "none":
         return x
     gain: Tensor = getattr(owner, f"{norm}_w")
@@ -205,14 +204,14 @@ def normalized(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream
 
 
 def position_scale(start: Start, layer: int) -> float:
-    """What a layer's position table is multiplied by."""
+    """The factor on a layer's position table."""
     return 1.0 if layer == 0 else start.later_position_scale
 
 
 def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
-    """Sines and cosines of amplitude 1, from 0.75 π radians a position to a wave of the context.
+    """Sines and cosines of amplitude 1, from 0.75 π radians per position to one per context.
 
-    The fastest frequency stays below π, so that neighbors differ in it by a known angle: that is
+    The fastest frequency stays below π, so that neighbors differ by an unambiguous angle: that is
     what a previous-token head reads.
     """
     planes = torch.arange(0, d, 2, dtype=torch.float64)
@@ -221,8 +220,8 @@ def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :d].float()
 
 
-class _Draws:
-    """Gaussian parameters, one after another, from one seed."""
+class _GaussianParameters:
+    """Gaussian parameters drawn one after another from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)

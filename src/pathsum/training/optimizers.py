@@ -1,4 +1,4 @@
-"""Which optimizer takes which parameter, and what learning rate it has at a step."""
+"""Which optimizer updates which parameter, and with which learning rate at each step."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,19 +9,19 @@ from torch.optim import AdamW, Optimizer
 
 from pathsum.errors import InputError
 from pathsum.model import Config
-from pathsum.training.muon import Blocks, Muon, like, whole_of
+from pathsum.training.muon import Blocks, Muon, distribute_like, gather
 from pathsum.training.recipe import Recipe
 
 
 class Optimizers:
-    """AdamW for tables and gains, Muon or AdamW for matrices, under one schedule."""
+    """AdamW for embedding tables and gains, Muon or AdamW for matrices, with one schedule."""
 
     def __init__(self, recipe: Recipe, network: nn.Module) -> None:
         self.recipe = recipe
         self.names: dict[Tensor, str] = {
             parameter: name for name, parameter in network.named_parameters()
         }
-        self.clipped = list(self.names)
+        self.parameters = list(self.names)
         settings = recipe.optimizer
         plain: list[dict[str, Any]] = []
         matrices: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class Optimizers:
                     {"params": [parameter], "lr": settings.matrix_lr, "weight_decay": decay}
                 )
         betas = (settings.beta1, settings.beta2)
-        self.all: list[Optimizer] = [AdamW(_joined(plain), betas=betas, fused=True)]
+        self.all: list[Optimizer] = [AdamW(_merge_groups(plain), betas=betas, fused=True)]
         if matrices:
             self.all.append(
                 Muon(
@@ -51,9 +51,9 @@ class Optimizers:
         self.rates = [[float(group["lr"]) for group in one.param_groups] for one in self.all]
 
     def step(self, step: int) -> None:
-        """Clip, set the rates of this step, move every parameter, forget the gradients."""
+        """Clip, set this step's learning rates, update every parameter, clear the gradients."""
         if self.recipe.optimizer.clip:
-            nn.utils.clip_grad_norm_(self.clipped, self.recipe.optimizer.clip)
+            nn.utils.clip_grad_norm_(self.parameters, self.recipe.optimizer.clip)
         factor = self.recipe.schedule.factor(step, self.recipe.steps)
         for optimizer, rates in zip(self.all, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -62,36 +62,39 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of every optimizer, whole, by `parameter/kind`."""
+        """Every tensor of every optimizer, gathered, named `parameter/kind`."""
         for optimizer in self.all:
             for parameter, state in optimizer.state.items():
                 for kind, tensor in state.items():
-                    yield f"{self.names[parameter]}/{kind}", whole_of(tensor)
+                    yield f"{self.names[parameter]}/{kind}", gather(tensor)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up a state that `state` gave."""
+        """Restore what `state` returned."""
         for optimizer in self.all:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     prefix = f"{self.names[parameter]}/"
                     for key, tensor in tensors.items():
                         if key.startswith(prefix):
-                            self._put(optimizer, parameter, key.removeprefix(prefix), tensor)
+                            self._restore(optimizer, parameter, key.removeprefix(prefix), tensor)
 
-    def _put(self, optimizer: Optimizer, parameter: Tensor, kind: str, tensor: Tensor) -> None:
-        if tensor.ndim == 0:  # AdamW's count of steps stays on the device that it counts on
+    def _restore(self, optimizer: Optimizer, parameter: Tensor, kind: str, tensor: Tensor) -> None:
+        if tensor.ndim == 0:  # AdamW's step count
             optimizer.state[parameter][kind] = tensor.clone().to(parameter.device)
         elif tensor.shape != parameter.shape:
             raise InputError(
                 f"the checkpoint's {kind} of {self.names[parameter]} has shape "
-                f"{list(tensor.shape)}, and the parameter {list(parameter.shape)}"
+                f"{list(tensor.shape)}, but the parameter has {list(parameter.shape)}; resume with "
+                "the recipe that wrote it"
             )
         else:
-            optimizer.state[parameter][kind] = like(parameter, tensor.clone().to(parameter.device))
+            optimizer.state[parameter][kind] = distribute_like(
+                parameter, tensor.clone().to(parameter.device)
+            )
 
 
 def matrix_blocks(config: Config, name: str) -> Blocks | None:
-    """How a parameter is made of matrices that read or write; None for tables and gains."""
+    """The blocks of a parameter that reads or writes the stream; None for tables and gains."""
     bare = name.rpartition(".")[2]
     if bare == "W_QKV":
         return Blocks("columns", config.d_head)
@@ -109,16 +112,16 @@ def _table_rate(recipe: Recipe, name: str) -> float:
     return recipe.optimizer.unembedding_lr if bare == "W_U" else recipe.optimizer.embedding_lr
 
 
-def _joined(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups with equal settings as one, which one fused kernel then moves."""
-    joined: dict[tuple[float, float], dict[str, Any]] = {}
+def _merge_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge groups with equal settings, so that one fused kernel updates them."""
+    merged: dict[tuple[float, float], dict[str, Any]] = {}
     for group in groups:
-        same = joined.setdefault((group["lr"], group["weight_decay"]), {**group, "params": []})
+        same = merged.setdefault((group["lr"], group["weight_decay"]), {**group, "params": []})
         same["params"] += group["params"]
-    return list(joined.values())
+    return list(merged.values())
 
 
 def first_not_finite(losses: Tensor) -> int | None:
-    """The place of the first loss that is not finite, or None."""
+    """The index of the first loss that is not finite, or None."""
     bad = (~torch.isfinite(losses)).nonzero()
     return int(bad[0]) if len(bad) else None

@@ -1,4 +1,4 @@
-"""Recipe: everything that decides what a training run does, as one frozen value."""
+"""Recipe: everything that determines a training run, as one frozen value."""
 
 import dataclasses
 import types
@@ -16,7 +16,7 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Data:
-    """What is learned from. `tokenizer` is a tokenizer.json to use instead of learning one."""
+    """The training text. `tokenizer` is a tokenizer.json to use instead of training one."""
 
     corpus: str = "python"
     vocabulary: int = 1024
@@ -27,13 +27,13 @@ class Data:
 
 @dataclass(frozen=True)
 class Start:
-    """Where the weights begin.
+    """Initial weights.
 
-    `W_E` is drawn small against positions of amplitude 1, so that position rules the first layer's
-    scores and a previous-token head forms at once; everything later waits for that head.
+    `W_E` is drawn small compared with positions of amplitude 1, so that position dominates the
+    first layer's scores and a previous-token head forms at once; induction waits for that head.
     `unembedding_std` is in units of d_model^−½. With positions in Q and K, `later_position_scale`
-    multiplies the table of every layer but the first: 1 is the paper's way, 0 leaves no positional
-    term there, and 0.25 lets induction form sooner.
+    multiplies the position table of every layer but the first: 1 is the paper's choice, 0 removes
+    positional terms there, and 0.25 lets induction form sooner.
     """
 
     embedding_std: float = 0.2
@@ -47,7 +47,7 @@ class Start:
 class Optimizer:
     """AdamW for tables and gains; Muon (or AdamW) for the matrices that read and write.
 
-    `clip` bounds the norm of the whole gradient; 0 leaves it as it is.
+    `clip` bounds the norm of the whole gradient; 0 means no clipping.
     """
 
     embedding_lr: float = 0.01
@@ -70,7 +70,7 @@ class Schedule:
     decay: float = 0.4
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rates are multiplied by at a step.
+        """The factor on the learning rates at a step.
 
         >>> schedule = Schedule(warmup=2, decay=0.5)
         >>> [schedule.factor(step, 8) for step in range(8)]
@@ -83,7 +83,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Watching:
-    """How often a run looks at itself, in steps. `snapshots` are spaced evenly in log(step)."""
+    """Steps between reports, probes and checkpoints; `snapshots` are evenly spaced in log(step)."""
 
     log_every: int = 20
     probe_every: int = 100
@@ -94,9 +94,9 @@ class Watching:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run, whole: the same recipe and seed on the same machine give the same weights.
+    """A complete training run: the same recipe and seed on the same machine give the same weights.
 
-    `batch` counts sequences of n_ctx tokens a step, over all processes together.
+    `batch` is the number of sequences of n_ctx tokens per step, over all processes together.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Recipe:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are predicted in all."""
+        """The number of predicted tokens in the whole run."""
         return self.steps * self.batch * self.config.n_ctx
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,23 +129,23 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The recipe of plain values, as in a TOML file; a name it does not know is an error."""
+        """The recipe of plain values, as in a TOML file; an unknown name is an error."""
         rest = dict(values)
         model = rest.pop("model", None)
         if not isinstance(model, Mapping):
-            raise InputError("the recipe has no [model]; n_layers, n_heads, … belong in it")
+            raise InputError("the recipe has no [model]; put n_layers, n_heads, … there")
         data = _fill(Data, rest.get("data", {}), "data")
         given = {"start_token": None, "d_vocab": data.vocabulary, **model}
         if given["d_vocab"] != data.vocabulary:
             raise InputError(
-                f"model.d_vocab is {given['d_vocab']} and data.vocabulary {data.vocabulary}; they "
-                "are the same thing: leave d_vocab out"
+                f"model.d_vocab is {given['d_vocab']} and data.vocabulary {data.vocabulary}, but "
+                "they are the same number; leave d_vocab out"
             )
         return _fill(cls, {**rest, "config": Config.from_dict(given)}, "")
 
 
 def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
-    """Where two recipes differ: (dotted name, value in one, value in the other)."""
+    """The settings in which two recipes differ: (dotted name, value in one, value in the other)."""
     left, right = flatten(one.to_dict()), flatten(other.to_dict())
     names = [*left, *(name for name in right if name not in left)]
     return [
@@ -156,7 +156,7 @@ def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, keyed by dotted names, as flags and messages write them."""
+    """Nested tables as one table with dotted names, as flags and messages write them."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -179,7 +179,7 @@ def _model_values(config: Config) -> dict[str, Any]:
 def _fill(cls: type[Any], values: Any, where: str) -> Any:
     """A dataclass of plain values, nested tables included."""
     if not isinstance(values, Mapping):
-        raise InputError(f"{where} is {values!r}; a table of names and values would be right")
+        raise InputError(f"{where} is {values!r}, but must be a table of names and values")
     hints = get_type_hints(cls)
     made: dict[str, Any] = {}
     for name, value in values.items():
@@ -209,18 +209,18 @@ def _value(hint: Any, value: Any, full: str) -> Any:
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             listed = ", ".join(map(repr, get_args(hint)))
-            raise InputError(f"{full} is {value!r}; it may be {listed}")
+            raise InputError(f"{full} is {value!r}; choose {listed}")
         return value
     if get_origin(hint) in (Union, types.UnionType):
         raise AssertionError(f"{full}: recipes hold no unions")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or isinstance(value, bool):
-        raise InputError(f"{full} is {value!r}; {_KINDS[hint]} would be right")
+        raise InputError(f"{full} is {value!r}, but must be {_KINDS[hint]}")
     return value
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "a text"}
+_KINDS = {int: "an integer", float: "a number", str: "a string"}
 
 
 def _check(recipe: Recipe) -> None:
@@ -239,14 +239,14 @@ def _check(recipe: Recipe) -> None:
     flat = flatten(recipe.to_dict())
     for name, low in least.items():
         if flat[name] < low:
-            raise InputError(f"{name} is {flat[name]}; at least {low:g} would be right")
+            raise InputError(f"{name} is {flat[name]}, but must be at least {low:g}")
     if not 0 <= recipe.schedule.decay <= 1:
-        raise InputError(f"schedule.decay is {recipe.schedule.decay}; a share of 0 to 1 is right")
+        raise InputError(f"schedule.decay is {recipe.schedule.decay}, but must be between 0 and 1")
     for name, value in flat.items():
         if name.endswith("_lr") and not value >= 0:
-            raise InputError(f"{name} is {value}; a learning rate is 0 or more")
+            raise InputError(f"{name} is {value}, but a learning rate must be 0 or more")
     if recipe.config.score_cap is not None or recipe.config.logit_cap is not None:
         raise InputError(
-            "score_cap and logit_cap cannot be trained here: fused attention has no place for "
+            "score_cap and logit_cap cannot be trained, because fused attention does not support "
             "them; leave them out"
         )

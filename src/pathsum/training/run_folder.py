@@ -1,40 +1,178 @@
-"""Which folder a run is in: named by path, by what `train` returned, or by a name of its own."""
+"""The run folder: where it is, its run.json (recipe, corpus, machine), its held-out text."""
 
+import json
 from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from safetensors.torch import save_file
+from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
+from pathsum.model.storage import write_together
+from pathsum.model.store import FileStore
+from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
+from pathsum.text import Corpus, Tokenizer
+from pathsum.text.building import HEAD
+from pathsum.training.recipe import Recipe, differences
 from pathsum.training.snapshots import SNAPSHOTS
-from pathsum.training.train import TrainingRun
+
+RUN, HELD_OUT = "run.json", "held_out.safetensors"
+RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
+HELD_OUT_FORMAT, HELD_OUT_VERSION = "pathsum-held-out", 1
+# Enough to resolve a tenth of a nat between two positions of a text; a quarter of a megabyte at
+# context 256.
+KEPT_SEQUENCES = 256
+# Version 1 files may have the British spelling.
+_RECIPE_NAMES = {"optimiser": "optimizer"}
+
+
+def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
+    """Write run.json: the recipe, the corpus, and what results depend on to the last bit."""
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    values = {"format": RUN_FORMAT, "version": RUN_VERSION, "recipe": recipe.to_dict()}
+    text = json.dumps({**values, "corpus": corpus, "machine": machine}, indent=2) + "\n"
+    write_together(folder, {RUN: lambda file: file.write_text(text, encoding="utf-8")})
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The values of run.json; an error if the folder holds no run."""
+    file = folder / RUN
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{folder} holds no run to resume (it has no {RUN}); start it without --resume, or "
+            "name the folder of a run"
+        ) from error
+    except ValueError as error:
+        raise FileError(f"{file} is not JSON ({error})") from error
+    if values.get("format") != RUN_FORMAT or values.get("version") != RUN_VERSION:
+        raise FileError(f"{file} is not a run that this version of pathsum reads")
+    recipe = values["recipe"]
+    values["recipe"] = {_RECIPE_NAMES.get(name, name): value for name, value in recipe.items()}
+    return values
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of the run in a folder."""
+    return Recipe.from_dict(read_run(folder)["recipe"])
+
+
+def check_same_recipe(folder: Path, recipe: Recipe) -> None:
+    """Raise, naming every setting in which the run in the folder differs from a recipe."""
+    found = differences(read_recipe(folder), recipe)
+    if found:
+        listed = "; ".join(f"{name} is {old!r} there and {new!r} here" for name, old, new in found)
+        raise InputError(
+            f"the run in {folder} was started with other settings: {listed}; resume it with its "
+            "own settings, or start a new run in another folder"
+        )
+
+
+def check_same_text(folder: Path, fingerprint: str) -> None:
+    """Raise if the run's corpus has changed since it began."""
+    original = str(read_run(folder)["corpus"]["fingerprint"])
+    if original != fingerprint:
+        raise InputError(
+            f"the run in {folder} learned from a text with fingerprint {original[:16]}, and the "
+            f"corpus now has {fingerprint[:16]}: its files have changed; restore them, or start a "
+            "new run"
+        )
+
+
+def save_held_out(folder: Path, tokens: Int[Tensor, "sequence pos"]) -> None:
+    """Keep held-out sequences in the run folder, so that its corpus need not be rebuilt."""
+    about = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
+    plain = {"tokens": tokens.to(torch.int32).contiguous().cpu()}
+    write_together(folder, {HELD_OUT: lambda file: save_file(plain, str(file), about)})
+
+
+def held_out_tokens(
+    folder: Path, sequences: int, progress: Progress = silent
+) -> Int[Tensor, "sequence pos"]:
+    """Held-out sequences of a run: those kept in its folder, else from its corpus.
+
+    A corpus that is not in the cache is rebuilt. If its text is no longer the one that the run
+    learned from, this raises: what was held out then may have been trained on.
+    """
+    file = folder / HELD_OUT
+    if file.exists():
+        kept = _read_held_out(file)
+        count = min(len(kept), sequences)
+        return kept[[number * len(kept) // count for number in range(count)]]
+    if not (folder / RUN).exists():
+        raise InputError(
+            f"{folder} has neither {HELD_OUT} nor {RUN}, so its held-out text is not known; give "
+            "token ids, tokens=[sequence, pos]"
+        )
+    recipe, corpus = read_recipe(folder), read_run(folder)["corpus"]
+    built = Path(str(corpus["folder"]))
+    opened = Corpus.at(built) if (built / HEAD).exists() else open_corpus(recipe, progress)
+    if opened.info.fingerprint != corpus["fingerprint"]:
+        raise InputError(
+            f"the run in {folder} learned from a text with fingerprint "
+            f"{str(corpus['fingerprint'])[:16]}, and the corpus {opened.info.name!r} is another "
+            f"one here ({opened.info.fingerprint[:16]}), so what was held out is not known; give "
+            "token ids, tokens=[sequence, pos]"
+        )
+    return opened.held_out_batch(sequences, recipe.config.n_ctx)
+
+
+def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
+    """The corpus that a recipe trains on, built if it is not in the cache."""
+    data = recipe.data
+    given = Tokenizer.from_file(Path(data.tokenizer).expanduser()) if data.tokenizer else None
+    return Corpus.open(
+        data.corpus,
+        vocabulary=data.vocabulary,
+        tokenizer=given,
+        held_out=data.held_out,
+        field=data.field,
+        progress=progress,
+    )
+
+
+def _read_held_out(file: Path) -> Int[Tensor, "sequence pos"]:
+    store = FileStore(file)
+    expected = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
+    if {name: store.metadata.get(name) for name in expected} != expected:
+        raise FileError(f"{file} is not held-out text that this version of pathsum reads")
+    return store.get("tokens").long()
 
 
 def bundled_runs() -> tuple[str, ...]:
-    """Names of the runs that come with pathsum, snapshots and all."""
+    """Names of the bundled models that come with the snapshots of their training."""
     return tuple(name for name in bundled_names() if (BUNDLED / name / SNAPSHOTS).is_dir())
 
 
-def run_folder(run: str | Path | TrainingRun) -> Path:
+def find_run(run: str | Path) -> Path:
     """The folder of a run: a bundled name, else an existing folder with snapshots in it."""
-    if isinstance(run, TrainingRun):
-        run = Path(run.folder)
     text = str(run)
     if isinstance(run, str) and text in bundled_runs():
         return BUNDLED / text
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not (folder / SNAPSHOTS).is_dir():
-            raise InputError(
-                f"{folder} has no snapshots, so how it came to be is not known; train with some, "
-                "--set watching.snapshots=20"
-            )
+            raise without_snapshots(folder)
         return folder
-    there = f" (there is {', '.join(bundled_runs())})" if bundled_runs() else ""
+    bundled = f" ({', '.join(bundled_runs())})" if bundled_runs() else ""
     if isinstance(run, str) and text in known_names():
         raise InputError(
-            f"the model {text!r} comes without snapshots of its training; the folder of a run, or "
-            f"the name of a run that comes with pathsum{there}, would be right"
+            f"the model {text!r} comes without snapshots of its training; give the folder of a "
+            f"run, or the name of a bundled run{bundled}"
         )
     raise FileError(
-        f"there is no run {text!r}{near_misses(text, bundled_runs())}: it is not a folder, nor a "
-        f"run that comes with pathsum{there}"
+        f"there is no run {text!r}{near_misses(text, bundled_runs())}: it is neither a folder nor "
+        f"a bundled run{bundled}"
+    )
+
+
+def without_snapshots(folder: Path) -> InputError:
+    """The error for a run that saved no snapshots."""
+    return InputError(
+        f"{folder} has no snapshots, so its training cannot be followed; train with snapshots, "
+        "--set watching.snapshots=20"
     )

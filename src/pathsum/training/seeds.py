@@ -1,4 +1,4 @@
-"""`train_seeds`: the same recipe from several seeds, and which mechanism each of them found."""
+"""`train_seeds`: the same recipe from several seeds, and the mechanism that each one finds."""
 
 import os
 from collections.abc import Callable
@@ -11,29 +11,29 @@ from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
 from pathsum.model.storage import write_together
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.training.checkpoint import RUN, read_run, refuse_other_settings
 from pathsum.training.metrics import Watch, unwatched
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
+from pathsum.training.run_folder import RUN, check_same_recipe, read_recipe
 from pathsum.training.train import TrainingRun, read_result, train
 
 SEEDS = "seeds.json"
 Begin: TypeAlias = Callable[[str], None]
-"""Called before each seed with a line that says which."""
+"""Called before each seed with a line that names it."""
 
 
 def unannounced(what: str) -> None:
-    """Nobody is told."""
+    """Ignore the announcement."""
 
 
 @dataclass(frozen=True)
 class SeedRun(Record, kind="seed-run"):
-    """What one seed came to.
+    """The result of one seed.
 
     `mechanism` is that of its best induction head, as `induction` names it: "K-composition",
-    "Q-composition" or "none". `head` and `partner` are empty where there is none, `stripe` is the
-    best head's, whether or not it passes, and `drop` the loss on random tokens the first time minus
-    the second, in nats.
+    "Q-composition" or "none". `head` and `partner` are empty where there is none. `stripe` is the
+    best head's, whether or not it passes. `drop` is the loss on the first copy of random tokens
+    minus the loss on the second, in nats.
     """
 
     seed: int
@@ -51,17 +51,17 @@ class SeedRun(Record, kind="seed-run"):
 
 @dataclass(frozen=True)
 class SeedRuns(Record, kind="seed-runs"):
-    """Which mechanism each seed of a recipe found."""
+    """The mechanism that each seed of a recipe found."""
 
     name: str
     runs: tuple[SeedRun, ...]
 
     def count(self, mechanism: Mechanism) -> int:
-        """How many seeds found a mechanism."""
+        """The number of seeds that found a mechanism."""
         return sum(run.mechanism == mechanism for run in self.runs)
 
     def to_table(self) -> Table:
-        """One row a seed."""
+        """One row per seed."""
         columns = (
             Column("seed"),
             Column("held-out loss", ".3f", "nats"),
@@ -78,13 +78,13 @@ class SeedRuns(Record, kind="seed-runs"):
             )
             for run in self.runs
         )
-        told = ", ".join(
+        counts = ", ".join(
             f"{self.count(kind)} {kind}"
             for kind in ("K-composition", "Q-composition", "none")
             if self.count(kind)
         )
         why = [f"seed {run.seed}: {run.why_none}" for run in self.runs if run.why_none]
-        note = "\n".join([f"{len(self.runs)} seeds: {told}", *why])
+        note = "\n".join([f"{len(self.runs)} seeds: {counts}", *why])
         return Table(columns, rows, title=f"seeds of {self.name}", note=note)
 
 
@@ -105,12 +105,12 @@ def train_seeds(
         [(run.seed, run.mechanism, run.head, run.partner) for run in found.runs]
 
     Seeds count up from the recipe's own. Each trains in `out/seed-<seed>` (`out` is by default
-    `runs/<name>-seeds`). Asked again, a finished seed is not trained again and one that was stopped
-    goes on from its checkpoint, if the recipe is the same. `out/seeds.json` keeps the summary.
+    `runs/<name>-seeds`). Called again with the same recipe, it keeps finished seeds and continues a
+    stopped one from its checkpoint. `out/seeds.json` holds the summary.
     """
     first = _recipe(what, preset, changes)
     if seeds < 1:
-        raise InputError(f"seeds={seeds} trains nothing; at least 1 would be right")
+        raise InputError(f"seeds={seeds} trains nothing; use at least 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
             "several seeds are trained one after another in one process; under torchrun, start "
@@ -118,8 +118,8 @@ def train_seeds(
         )
     if first.config.n_layers == 0:
         raise InputError(
-            "a model without layers has no heads, so its seeds have no mechanism to tell apart; "
-            "one layer or more would be right"
+            "a model without layers has no heads, so its seeds have no mechanism to compare; use "
+            "at least one layer"
         )
     folder = Path(out).expanduser() if out is not None else Path("runs") / f"{first.name}-seeds"
     runs: list[SeedRun] = []
@@ -127,7 +127,7 @@ def train_seeds(
         chosen = replace(first, seed=first.seed + number)
         begin(f"seed {chosen.seed} ({number + 1} of {seeds})")
         done = _train_one(chosen, folder / f"seed-{chosen.seed}", watch, progress)
-        runs.append(_tested(chosen.seed, done))
+        runs.append(_test_induction(chosen.seed, done))
     found = SeedRuns(first.name, tuple(runs))
     text = found.dumps() + "\n"
     write_together(folder, {SEEDS: lambda file: file.write_text(text, encoding="utf-8")})
@@ -137,27 +137,24 @@ def train_seeds(
 def _recipe(what: Recipe | str | Path, preset: str, changes: dict[str, Any]) -> Recipe:
     if isinstance(what, Recipe):
         if changes:
-            raise InputError("a Recipe is whole; change it with dataclasses.replace")
+            raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
         return what
     return recipe(what, preset, **changes)
 
 
 def _train_one(chosen: Recipe, folder: Path, watch: Watch, progress: Progress) -> TrainingRun:
-    """Train one seed, unless it is finished; go on with it where it was begun."""
-    begun = (folder / RUN).exists()
+    """Train one seed, or continue it, unless it is finished."""
+    started = (folder / RUN).exists()
     finished = read_result(folder)
-    if begun and finished is not None:
-        told = Recipe.from_dict(read_run(folder)["recipe"])
-        # The start token is the corpus's own, and is known only once that is open.
-        start = told.config.start_token
-        refuse_other_settings(
-            folder, replace(chosen, config=chosen.config.replace(start_token=start))
-        )
+    if started and finished is not None:
+        # The start token is the corpus's, known only once that is open.
+        start = read_recipe(folder).config.start_token
+        check_same_recipe(folder, replace(chosen, config=chosen.config.replace(start_token=start)))
         return finished
-    return train(chosen, out=folder, resume=begun, watch=watch, progress=progress)
+    return train(chosen, out=folder, resume=started, watch=watch, progress=progress)
 
 
-def _tested(seed: int, run: TrainingRun) -> SeedRun:
+def _test_induction(seed: int, run: TrainingRun) -> SeedRun:
     found: Induction = induction(run.model)
     best = max(found.heads, key=lambda head: head.stripe.value, default=None)
     return SeedRun(

@@ -1,8 +1,8 @@
-"""Snapshots: the weights of a run at log-spaced steps, for looking at how circuits form.
+"""Snapshots: the weights of a run at log-spaced steps, to study how circuits form.
 
-A run in training keeps each as a model's folder, `snapshots/step-0000010/`. A run that comes with
-pathsum keeps each as one file of half-precision weights, `snapshots/step-0000010.safetensors`,
-beside one config, tokenizer and table of counts that all share.
+A run in training saves each as a model folder, `snapshots/step-0000010/`. A bundled run has each as
+one file of half-precision weights, `snapshots/step-0000010.safetensors`, and one config, tokenizer
+and table of counts for all of them.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ FORMAT, VERSION = "pathsum-snapshot", 1
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A model as it was after a number of steps."""
+    """A model after a number of steps."""
 
     step: int
     model: Model
 
 
 def snapshot_steps(steps: int, count: int) -> tuple[int, ...]:
-    """Steps after which to keep the weights: 0, and the rest evenly spaced in log(step).
+    """Steps after which to save the weights: 0, and the rest evenly spaced in log(step).
 
     >>> snapshot_steps(1000, 8)
     (0, 1, 3, 10, 32, 100, 316, 1000)
@@ -46,12 +46,12 @@ def snapshot_steps(steps: int, count: int) -> tuple[int, ...]:
 
 
 def save_snapshot(folder: Path, step: int, model: Model) -> None:
-    """Keep a model as a folder of its own."""
+    """Save a model as a folder of its own."""
     model.save(folder / SNAPSHOTS / f"step-{step:07d}")
 
 
 def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
-    """Keep a model's weights alone, in half precision; the folder's own model tells the rest."""
+    """Save only a model's weights, in half precision; the rest comes from the folder's model."""
     tensors: dict[str, Tensor] = {
         name: tensor.to(torch.float16).contiguous().cpu() for name, tensor in model.weights.items()
     }
@@ -62,35 +62,35 @@ def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
 
 
 def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
-    """The snapshots of a run, in order; tensors are read when they are used."""
+    """The snapshots of a run, in order; tensors are read when first used."""
     run = Path(folder)
-    found = sorted((run / SNAPSHOTS).glob("step-*"))
-    files = [one for one in found if one.suffix == ".safetensors"]
+    entries = sorted((run / SNAPSHOTS).glob("step-*"))
+    files = [one for one in entries if one.suffix == ".safetensors"]
     shared = open_folder(run) if files else None
-    snapshots = [Snapshot(_step(one), open_folder(one)) for one in found if one.is_dir()]
+    snapshots = [Snapshot(_step(one), open_folder(one)) for one in entries if one.is_dir()]
     if shared is not None:
         snapshots += [Snapshot(_step(one), _with_weights(shared, one)) for one in files]
     return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))
 
 
-def _step(kept: Path) -> int:
-    number = kept.name.removesuffix(".safetensors").removeprefix("step-")
+def _step(entry: Path) -> int:
+    number = entry.name.removesuffix(".safetensors").removeprefix("step-")
     if not number.isdecimal():
         raise FileError(
-            f"{kept} is not a snapshot; names like step-0000010 (or step-0000010.safetensors) "
-            "would be right"
+            f"{entry} is not a snapshot; names like step-0000010 or step-0000010.safetensors are "
+            "expected in this folder"
         )
     return int(number)
 
 
 def _with_weights(shared: Model, file: Path) -> Model:
     store = FileStore(file)
-    told = store.metadata
-    if told.get("format") != FORMAT or told.get("version") != str(VERSION):
-        raise FileError(f"{file} is not a snapshot that this pathsum reads")
-    if json.loads(told["config"]) != shared.config.to_dict():
+    about = store.metadata
+    if about.get("format") != FORMAT or about.get("version") != str(VERSION):
+        raise FileError(f"{file} is not a snapshot that this version of pathsum reads")
+    if json.loads(about["config"]) != shared.config.to_dict():
         raise FileError(
-            f"{file} and the model beside it have different configs, so they are of different "
-            "runs; bring back the file that belongs to the other"
+            f"{file} and {shared.name!r} have different configs, so they are of different runs; "
+            "restore the file that belongs to this run"
         )
     return dataclasses.replace(shared, weights=Weights(shared.config, store))

@@ -1,9 +1,9 @@
-"""A batch in equal parts, one a thread: small models keep several cores busier so than by sharing.
+"""ThreadedBatch: a batch in equal parts, one per thread, which suits small models.
 
-The operations of a small model take tens of microseconds, and threads that share each of them wait
-for each other a hundred times a step. Here each thread takes some of the batch's sequences forward
-and backward by itself, on weights that are the same memory, into gradients of its own; those are
-added in a fixed order, so a run stays a function of its seed and its number of threads.
+The operations of a small model take tens of microseconds, and threads that split each operation
+wait for each other a hundred times per step. Here each thread takes some of the batch's sequences
+forward and backward by itself, on weights in shared memory, with gradients of its own. Gradients
+are added in a fixed order, so a run depends only on its seed and its number of threads.
 """
 
 import copy
@@ -19,41 +19,42 @@ from pathsum.training.network import Network
 
 
 class ThreadedBatch:
-    """A network and as many stand-ins for it as further parts; see `parts_of`."""
+    """A network, and a copy that shares its weights for each further part; see `count_parts`."""
 
     def __init__(self, network: Network, parts: int) -> None:
-        self.networks = [network, *(_stand_in(network) for _ in range(parts - 1))]
-        self.threads = ThreadPoolExecutor(parts, "part", initializer=_alone)
+        self.networks = [network, *(_sharing_copy(network) for _ in range(parts - 1))]
+        self.threads = ThreadPoolExecutor(parts, "part", initializer=_use_one_thread)
 
     def learn(self, inputs: Tokens, targets: Tokens) -> Float[Tensor, ""]:
-        """The mean loss of a batch; its gradient is left in the network's parameters."""
+        """The mean loss of a batch; leaves its gradient in the network's parameters."""
         parts = len(self.networks)
         batches = inputs.chunk(parts), targets.chunk(parts)
-        done = list(self.threads.map(_pass, self.networks, *batches, repeat(1 / parts)))
-        for other in self.networks[1:]:
-            for own, its in zip(self.networks[0].parameters(), other.parameters(), strict=True):
-                assert own.grad is not None
-                assert its.grad is not None
-                own.grad.add_(its.grad)
-                its.grad = None
-        return torch.stack(done).sum()
+        losses = list(self.threads.map(_pass, self.networks, *batches, repeat(1 / parts)))
+        network, *copies = self.networks
+        for copied in copies:
+            for parameter, other in zip(network.parameters(), copied.parameters(), strict=True):
+                assert parameter.grad is not None
+                assert other.grad is not None
+                parameter.grad.add_(other.grad)
+                other.grad = None
+        return torch.stack(losses).sum()
 
 
-def parts_of(batch: int, threads: int) -> int:
-    """Into how many equal parts a batch goes, at most one a thread.
+def count_parts(batch: int, threads: int) -> int:
+    """The largest number of equal parts of a batch that is at most one per thread.
 
-    >>> parts_of(batch=4, threads=2), parts_of(batch=6, threads=4), parts_of(batch=5, threads=2)
-    (2, 3, 1)
+    >>> [count_parts(4, threads=2), count_parts(6, threads=4), count_parts(5, threads=2)]
+    [2, 3, 1]
     """
     return max(parts for parts in range(1, threads + 1) if batch % parts == 0)
 
 
-def _stand_in(network: Network) -> Network:
-    """Another network whose weights are the memory of this one's, with gradients of its own."""
-    other = copy.deepcopy(network)
-    for own, its in zip(network.parameters(), other.parameters(), strict=True):
-        its.data = own.data
-    return other
+def _sharing_copy(network: Network) -> Network:
+    """A copy whose weights share this network's memory, with gradients of its own."""
+    copied = copy.deepcopy(network)
+    for parameter, other in zip(network.parameters(), copied.parameters(), strict=True):
+        other.data = parameter.data
+    return copied
 
 
 def _pass(network: Network, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
@@ -62,6 +63,6 @@ def _pass(network: Network, inputs: Tensor, targets: Tensor, share: float) -> Te
     return loss.detach()
 
 
-def _alone() -> None:
-    """The thread that calls this computes by itself; other threads keep their number."""
+def _use_one_thread() -> None:
+    """Operations of the calling thread use no other threads; the process keeps its setting."""
     torch.set_num_threads(1)

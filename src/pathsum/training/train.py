@@ -1,4 +1,4 @@
-"""`train`: a recipe to a model in a folder."""
+"""`train`: from a recipe to a trained model in a folder."""
 
 import dataclasses
 import json
@@ -16,34 +16,41 @@ from pathsum.model import Model
 from pathsum.model.storage import write_together
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
-from pathsum.text import Corpus, Tokenizer
+from pathsum.text import Corpus
 from pathsum.text.cache import locked
-from pathsum.training.checkpoint import (
-    RUN,
-    read_checkpoint,
-    read_run,
-    refuse_other_settings,
-    refuse_other_text,
-    write_run,
+from pathsum.training.checkpoint import read_checkpoint
+from pathsum.training.distributed import (
+    STRATEGIES,
+    Strategy,
+    World,
+    check_batch_divides,
+    join_world,
 )
-from pathsum.training.distributed import STRATEGIES, Strategy, World, refuse_uneven_batch, world
-from pathsum.training.held_out import KEPT, save_held_out
-from pathsum.training.loop import Session
-from pathsum.training.memory import refuse_what_does_not_fit
+from pathsum.training.loop import TrainingLoop, stop_signals
+from pathsum.training.memory import check_memory
 from pathsum.training.metrics import Watch, read_metrics, unwatched
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
-from pathsum.training.stopping import listening
+from pathsum.training.run_folder import (
+    KEPT_SEQUENCES,
+    RUN,
+    check_same_recipe,
+    check_same_text,
+    open_corpus,
+    read_recipe,
+    save_held_out,
+    write_run,
+)
 
 RESULT = "result.json"
 
 
 @dataclass(frozen=True)
 class TrainingRun(Record, kind="training-run"):
-    """What a finished run came to. `model` is what it trained.
+    """The result of a finished run. `model` is the trained model.
 
-    `held_out_loss` is a mean over the held-out sequences that the run watched; `induction` and
-    `previous_token` are the best heads' scores on random tokens shown twice.
+    `held_out_loss` is a mean over the held-out sequences that the run was probed on; `induction`
+    and `previous_token` are the scores of the best heads on repeated random tokens.
     """
 
     name: str
@@ -68,10 +75,10 @@ class TrainingRun(Record, kind="training-run"):
         return open_folder(Path(self.folder))
 
     def to_table(self) -> Table:
-        """What it came to, a line each."""
+        """One row per number."""
         rows: list[tuple[str, str]] = [
             ("tokens", f"{self.tokens:,} in {self.steps:,} steps"),
-            ("time", f"{self.seconds:.0f} s, {self.tokens_per_second:,.0f} tokens a second"),
+            ("time", f"{self.seconds:.0f} s, {self.tokens_per_second:,.0f} tokens per second"),
             ("share of the GEMM rate", f"{self.gemm_share:.0%}"),
             ("held-out loss", f"{self.held_out_loss:.3f} nats"),
         ]
@@ -82,7 +89,7 @@ class TrainingRun(Record, kind="training-run"):
             ]
         rows.append(
             (
-                "random tokens, first / second time",
+                "random tokens, first / second copy",
                 f"{self.repeat_first:.2f} / {self.repeat_second:.2f} nats",
             )
         )
@@ -106,68 +113,68 @@ def train(
         run = ps.train("two-layer", "quick", out="runs/mine", seed=1)
         run.model.trace("def f(self):")
 
-    The folder `out` (by default `runs/<name>`) becomes a model's folder that `load` reads, with the
-    run's metrics, checkpoint and snapshots beside it. `resume=True` goes on from the checkpoint,
-    bit for bit as if never stopped (same machine, same threads and processes). Changes to a
-    recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
-    process calls this, and `strategy` says how they share the model.
+    The folder `out` (by default `runs/<name>`) becomes a model folder that `load` reads, and also
+    holds the run's metrics, checkpoint and snapshots. `resume=True` continues from the checkpoint,
+    bit for bit as if never stopped (same machine, same number of threads and processes). Changes to
+    a recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
+    process calls this, and `strategy` ("ddp" or "fsdp") says how they share the model.
     """
     chosen_strategy: Strategy = parse_choice(STRATEGIES, strategy, "strategy")
-    chosen, folder = _chosen(what, preset, out, resume, changes)
-    with world() as here, _alone(folder, here):
-        refuse_uneven_batch(chosen.batch, here)
-        if not resume and here.is_first:
-            _refuse_started(folder)
-        refuse_what_does_not_fit(chosen, here.device, here.size)
-        corpus = _corpus(chosen, here, progress)
-        chosen = _with_start(chosen, corpus)
+    chosen, folder = _recipe_and_folder(what, preset, out, resume, changes)
+    with join_world() as world, _folder_lock(folder, world):
+        check_batch_divides(chosen.batch, world)
+        if not resume and world.is_first:
+            _check_not_started(folder)
+        check_memory(chosen, world.device, world.size)
+        corpus = _open_corpus(chosen, world, progress)
+        chosen = _with_start_token(chosen, corpus)
         if resume:
-            refuse_other_settings(folder, chosen)
-            refuse_other_text(folder, corpus.info.fingerprint)
-        session = Session(chosen, corpus, folder, here, chosen_strategy, watch)
+            check_same_recipe(folder, chosen)
+            check_same_text(folder, corpus.info.fingerprint)
+        loop = TrainingLoop(chosen, corpus, folder, world, chosen_strategy, watch)
         if resume:
-            session.resume()
-        elif here.is_first:
+            loop.resume()
+        elif world.is_first:
             write_run(folder, chosen, corpus.info.to_json())
             if chosen.watching.snapshots:
-                save_held_out(folder, corpus.held_out_batch(KEPT, chosen.config.n_ctx))
-        return _finish(session)
+                save_held_out(folder, corpus.held_out_batch(KEPT_SEQUENCES, chosen.config.n_ctx))
+        return _run_to_end(loop)
 
 
-def _finish(session: Session) -> TrainingRun:
-    folder, here = session.folder, session.here
+def _run_to_end(loop: TrainingLoop) -> TrainingRun:
+    folder, world = loop.folder, loop.world
     try:
-        with listening() as stop:
-            session.run(stop)
+        with stop_signals() as stop:
+            loop.run(stop)
     finally:
-        # What an interrupted run has learned can be looked at too.
-        model = session.model() if _is_sound(session) else None
-        if here.is_first and model is not None:
+        # An interrupted run leaves a model too.
+        model = loop.model() if _is_finite(loop) else None
+        if world.is_first and model is not None:
             model.save(folder)
-    here.wait()
-    run = _result(session.recipe, folder)
-    if here.is_first:
+    world.wait()
+    run = _last_metrics(loop.recipe, folder)
+    if world.is_first:
         text = run.dumps() + "\n"
         write_together(folder, {RESULT: lambda file: file.write_text(text, encoding="utf-8")})
-    here.wait()
+    world.wait()
     return run
 
 
-def _is_sound(session: Session) -> bool:
-    return all(bool(torch.isfinite(p).all()) for p in session.network.parameters())
+def _is_finite(loop: TrainingLoop) -> bool:
+    return all(bool(torch.isfinite(p).all()) for p in loop.network.parameters())
 
 
-def _result(chosen: Recipe, folder: Path) -> TrainingRun:
-    """The last look of a run, from its own metrics."""
+def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
+    """The result of a run, from the last probe in its metrics."""
     lines = read_metrics(folder)
     last = next(line for line in reversed(lines) if "held_out_loss" in line)
-    number: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         key: float("nan") if value is None else value for key, value in last.items()
     }
-    seconds = float(number["seconds"])
-    rate = number["tokens"] / max(seconds, 1e-9)
-    share = number["gemm_share"] * rate / number["tokens_per_second"]
-    same = (
+    seconds = float(numbers["seconds"])
+    rate = numbers["tokens"] / max(seconds, 1e-9)
+    share = numbers["gemm_share"] * rate / numbers["tokens_per_second"]
+    copied = (
         *("held_out_loss", "previous_token", "previous_token_head", "induction"),
         *("induction_head", "repeat_first", "repeat_second", "tokens", "loss", "seconds"),
     )
@@ -177,12 +184,12 @@ def _result(chosen: Recipe, folder: Path) -> TrainingRun:
         steps=chosen.steps,
         tokens_per_second=rate,
         gemm_share=share,
-        **{key: number[key] for key in same},
+        **{key: numbers[key] for key in copied},
     )
 
 
 def read_result(folder: Path) -> TrainingRun | None:
-    """What a finished run in a folder came to; None if there is none, or it is not finished."""
+    """The result of the run in a folder; None if there is no run or it is not finished."""
     file = folder / RESULT
     if not file.exists():
         return None
@@ -191,7 +198,7 @@ def read_result(folder: Path) -> TrainingRun | None:
     except ValueError as error:
         raise FileError(f"{file} is not JSON ({error})") from error
     if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
-        raise FileError(f"{file} is not the result of a run")
+        raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
     fields: dict[str, Any] = {
         key: math.nan if value is None else value for key, value in values.items()
@@ -200,7 +207,7 @@ def read_result(folder: Path) -> TrainingRun | None:
     return TrainingRun(**fields)
 
 
-def _chosen(
+def _recipe_and_folder(
     what: Recipe | str | Path,
     preset: str,
     out: str | Path | None,
@@ -209,25 +216,25 @@ def _chosen(
 ) -> tuple[Recipe, Path]:
     if isinstance(what, Recipe):
         if changes:
-            raise InputError("a Recipe is whole; change it with dataclasses.replace")
+            raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
         chosen = what
     elif resume and (Path(what).expanduser() / RUN).exists():
         if changes or out is not None:
             raise InputError(
-                "a run that is resumed by its folder keeps its recipe and its folder; leave "
-                "other settings out"
+                "a run that is resumed by its folder keeps its recipe and its folder; leave out "
+                "all other settings"
             )
         folder = Path(what).expanduser()
-        return Recipe.from_dict(read_run(folder)["recipe"]), folder
+        return read_recipe(folder), folder
     else:
         chosen = recipe(what, preset, **changes)
     return chosen, Path(out).expanduser() if out is not None else Path("runs") / chosen.name
 
 
 @contextmanager
-def _alone(folder: Path, here: World) -> Generator[None]:
-    """Hold the run's folder, and clear away what a run that was killed in it left half-written."""
-    if not here.is_first:
+def _folder_lock(folder: Path, world: World) -> Generator[None]:
+    """Lock the run's folder, and delete what a killed run left half-written in it."""
+    if not world.is_first:
         yield
         return
     taken = f"another process is training in {folder}; wait for it, or name another folder"
@@ -237,36 +244,30 @@ def _alone(folder: Path, here: World) -> Generator[None]:
         yield
 
 
-def _refuse_started(folder: Path) -> None:
+def _check_not_started(folder: Path) -> None:
     if not (folder / RUN).exists():
         return
     kept = read_checkpoint(folder)
     at = f"at step {kept.step}" if kept else "without a checkpoint yet"
     raise InputError(
-        f"{folder} already holds a run, {at}; add --resume (resume=True) to go on with it, or "
+        f"{folder} already holds a run, {at}; add --resume (resume=True) to continue it, or "
         "name another folder with --out"
     )
 
 
-def _corpus(chosen: Recipe, here: World, progress: Progress) -> Corpus:
-    data = chosen.data
-    given = Tokenizer.from_file(Path(data.tokenizer).expanduser()) if data.tokenizer else None
-    if not here.is_first:
-        here.wait()  # the first process builds; the others find it built
-    corpus = Corpus.open(
-        data.corpus,
-        vocabulary=data.vocabulary,
-        tokenizer=given,
-        held_out=data.held_out,
-        field=data.field,
-        progress=progress,
-    )
-    if here.is_first:
-        here.wait()
+def _open_corpus(chosen: Recipe, world: World, progress: Progress) -> Corpus:
+    if not world.is_first:
+        world.wait()  # the first process builds; the others find it built
+    corpus = open_corpus(chosen, progress)
+    if world.is_first:
+        world.wait()
     return corpus
 
 
-def _with_start(chosen: Recipe, corpus: Corpus) -> Recipe:
+def _with_start_token(chosen: Recipe, corpus: Corpus) -> Recipe:
     if corpus.info.vocabulary != chosen.config.d_vocab:
-        raise FailedError("the corpus and the recipe disagree about the vocabulary")
+        raise FailedError(
+            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe says "
+            f"{chosen.config.d_vocab}"
+        )
     return dataclasses.replace(chosen, config=chosen.config.replace(start_token=corpus.start_token))

@@ -12,10 +12,9 @@ from pathsum.explorer.probe_sequences import texts
 from pathsum.explorer.workbench import Workbench
 from pathsum.result import Record
 from pathsum.training import Dynamics, dynamics
-from pathsum.training.checkpoint import RUN
 from pathsum.training.dynamics.curves import Curve as LibraryCurve
 from pathsum.training.dynamics.phase_change import PhaseChange as LibraryChange
-from pathsum.training.held_out import HELD_OUT
+from pathsum.training.run_folder import HELD_OUT, RUN
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Named curves over the snapshots of a run, from what was seen at each of them."""
+"""Named curves over the snapshots of a run, from the metrics of each snapshot."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
 from pathsum.model import HeadId
 from pathsum.result import Record
 from pathsum.result.estimate import ratio
-from pathsum.training.dynamics.snapshot_metrics import Places, SnapshotMetrics
+from pathsum.training.dynamics.snapshot_metrics import ComparedTokens, SnapshotMetrics
 
-# What counts as a change: of a head's score half the threshold of prefix matching, of a loss 0.1
-# nats, of composition 0.02 over chance.
+# The smallest change that counts: half the threshold of prefix matching for a head's score, 0.1
+# nats for a loss, 0.02 above chance for composition.
 LEAST_SCORE = PREFIX_MATCHING.info.threshold / 2
 LEAST_NATS = 0.1
 LEAST_EXCESS = 0.02
@@ -25,8 +25,8 @@ LEAST_EXCESS = 0.02
 class Curve(Record, kind="training-curve"):
     """One number over the snapshots of a run, with its standard error (NaN where it has none).
 
-    `head` is the head or the edge that it is of, empty for the model's own numbers. `least` is the
-    smallest rise or fall that counts as a change; 0 where changes are not looked for.
+    `head` is the head or edge that it belongs to, empty for numbers of the whole model. `least` is
+    the smallest rise or fall that counts as a change; 0 where changes are not searched.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Curve(Record, kind="training-curve"):
 
 
 @dataclass(frozen=True)
-class Followed:
-    """The heads that curves follow: those that are best at the last snapshot.
+class FollowedHeads:
+    """The heads that curves follow: the best ones at the last snapshot.
 
-    `writer` is the best previous-token head below the best induction head; None where nothing is
-    below it.
+    `writer` is the best previous-token head below the best induction head; None if there are no
+    heads below it.
     """
 
     previous: HeadId
@@ -53,8 +53,8 @@ class Followed:
     writer: HeadId | None
 
 
-def followed(heads: Sequence[HeadId], last: SnapshotMetrics) -> Followed | None:
-    """Whom to follow; None in a model without heads."""
+def heads_to_follow(heads: Sequence[HeadId], last: SnapshotMetrics) -> FollowedHeads | None:
+    """The best heads at the last snapshot; None in a model without heads."""
     if not heads:
         return None
 
@@ -64,7 +64,7 @@ def followed(heads: Sequence[HeadId], last: SnapshotMetrics) -> Followed | None:
 
     induction = best(last.induction, heads)
     below = [head for head in heads if head.layer < induction.layer]
-    return Followed(
+    return FollowedHeads(
         previous=best(last.previous_token, heads),
         prefix=best(last.prefix_matching, heads),
         induction=induction,
@@ -73,51 +73,54 @@ def followed(heads: Sequence[HeadId], last: SnapshotMetrics) -> Followed | None:
 
 
 def all_curves(
-    looks: Sequence[SnapshotMetrics], heads: Sequence[HeadId], whom: Followed | None, places: Places
+    snapshots: Sequence[SnapshotMetrics],
+    heads: Sequence[HeadId],
+    best: FollowedHeads | None,
+    compared: ComparedTokens,
 ) -> tuple[Curve, ...]:
-    """Every curve that the model's depth allows."""
-    curves = _loss_curves(looks, places)
-    if whom is not None:
-        curves += _head_curves(looks, heads, whom)
-        if whom.writer is not None:
-            curves += _edge_curves(looks, heads, whom.writer, whom.induction)
+    """Every curve that a model of this depth has."""
+    curves = _loss_curves(snapshots, compared)
+    if best is not None:
+        curves += _head_curves(snapshots, heads, best)
+        if best.writer is not None:
+            curves += _edge_curves(snapshots, heads, best.writer, best.induction)
     return tuple(curves)
 
 
-def _loss_curves(looks: Sequence[SnapshotMetrics], places: Places) -> list[Curve]:
-    means = [ratio(look.losses.double().mean(1), torch.ones(len(look.losses))) for look in looks]
+def _loss_curves(snapshots: Sequence[SnapshotMetrics], compared: ComparedTokens) -> list[Curve]:
+    means = [ratio(at.losses.double().mean(1), torch.ones(len(at.losses))) for at in snapshots]
     loss = [(mean.value, mean.stderr_or_nan) for mean in means]
-    context = [(look.in_context.value, look.in_context.stderr_or_nan) for look in looks]
-    drop = [(look.repeat_drop, look.repeat_drop_stderr) for look in looks]
-    told = "loss on random tokens the first time minus the second"
+    context = [(at.in_context.value, at.in_context.stderr_or_nan) for at in snapshots]
+    drop = [(at.repeat_drop, at.repeat_drop_stderr) for at in snapshots]
+    about = "loss on the first copy of random tokens minus loss on the second"
     return [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
         _curve(
-            *("in_context", "in-context learning", context, str(places)),
+            *("in_context", "in-context learning", context, str(compared)),
             unit="nats",
             least=LEAST_NATS,
         ),
-        _curve("repeat_drop", "drop on repeats", drop, told, unit="nats", least=LEAST_NATS),
+        _curve("repeat_drop", "drop on repeats", drop, about, unit="nats", least=LEAST_NATS),
     ]
 
 
 def _head_curves(
-    looks: Sequence[SnapshotMetrics], heads: Sequence[HeadId], whom: Followed
+    snapshots: Sequence[SnapshotMetrics], heads: Sequence[HeadId], best: FollowedHeads
 ) -> list[Curve]:
     parts = (
-        ("previous_token", "previous token", whom.previous, "mean of A[i, i−1]"),
+        ("previous_token", "previous token", best.previous, "mean of A[i, i−1]"),
         (
-            *("prefix_matching", "prefix matching", whom.prefix),
-            "attention to what followed earlier copies, summed for each query",
+            *("prefix_matching", "prefix matching", best.prefix),
+            "attention to what followed earlier copies, summed per query",
         ),
         (
-            *("induction", "induction stripe", whom.induction),
+            *("induction", "induction stripe", best.induction),
             "attention in the second copy to what followed in the first",
         ),
     )
     curves: list[Curve] = []
     for name, title, head, what in parts:
-        drawn = [getattr(look, name)[:, heads.index(head)].double() for look in looks]
+        drawn = [getattr(at, name)[:, heads.index(head)].double() for at in snapshots]
         rows = [(float(one.mean()), float(one.std() / len(one) ** 0.5)) for one in drawn]
         about = f"{what}, of {head}, the best at the last snapshot"
         curves.append(_curve(name, title, rows, about, head=str(head), least=LEAST_SCORE))
@@ -125,17 +128,17 @@ def _head_curves(
 
 
 def _edge_curves(
-    looks: Sequence[SnapshotMetrics], heads: Sequence[HeadId], writer: HeadId, reader: HeadId
+    snapshots: Sequence[SnapshotMetrics], heads: Sequence[HeadId], writer: HeadId, reader: HeadId
 ) -> list[Curve]:
     row, column = heads.index(writer), heads.index(reader)
-    edge = f"{writer} → {reader}"
-    excess = [(float(look.k_excess[row, column]), math.nan) for look in looks]
-    z = [(float(look.k_z[row, column]), math.nan) for look in looks]
-    largest = [(float(look.k_excess.nan_to_num(-1.0).max()), math.nan) for look in looks]
+    edge = f"{writer}→{reader}.k"
+    excess = [(float(at.k_excess[row, column]), math.nan) for at in snapshots]
+    z = [(float(at.k_z[row, column]), math.nan) for at in snapshots]
+    largest = [(float(at.k_excess.nan_to_num(-1.0).max()), math.nan) for at in snapshots]
     return [
         _curve(
             *("k_composition", "K-composition", excess),
-            f"score of {edge} over 1/√d, what a random rotation gives",
+            f"score of {edge} minus 1/√d, what a random rotation gives",
             head=edge,
             least=LEAST_EXCESS,
         ),

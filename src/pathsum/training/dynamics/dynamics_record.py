@@ -1,4 +1,4 @@
-"""What is seen over the snapshots of a run, as a record."""
+"""Dynamics: the result of `dynamics`, with its tables and sentences."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,27 @@ from torch import Tensor
 from pathsum.errors import InputError, near_misses
 from pathsum.result import Column, Record, Table
 from pathsum.training.dynamics.curves import Curve
+from pathsum.training.dynamics.dynamics_views import dynamics_html, line_plot
 from pathsum.training.dynamics.phase_change import PhaseChange
 
 
 @dataclass(frozen=True, eq=False)
 class Dynamics(Record, kind="dynamics"):
-    """How a run came to be what it is: one row or value a snapshot; see `dynamics`.
+    """A run over its snapshots, one row or value per snapshot; see `dynamics`.
 
-    `tokens`             predicted until then, empty where the run's recipe is not known
-    `curves`             named numbers over the snapshots, `run.curve("loss")`; a score of heads
-                         is that of the head which is best at the last snapshot
+    `tokens`             predicted so far; empty where the run's recipe is not known
+    `curves`             named numbers over the snapshots, `run.curve("loss")`; a head score is that
+                         of the head that is best at the last snapshot
     `heads`              labels of the columns of `previous_token`, `prefix_matching`, `induction`
-    `writer`, `reader`   the best previous-token head below the best induction head, and that one:
-                         the edge whose K-composition is followed; empty where there is none
-    `loss_by_index`      mean held-out loss of the token at each index from 1 on
+    `writer`, `reader`   the edge whose K-composition is followed: the best induction head, and the
+                         best previous-token head below it; empty where there is none
+    `loss_by_index`      mean held-out loss of the token at each index, from 1 on
     `slope`              d loss / d log(index) around `slope_index`
     `pca`                snapshots in the first two principal components of their per-token losses
     `phase_change`       where prefix matching turns from one level to another, or None and
                          `why_none`; `changes` are those of all curves that have one
-    `in_context_share`   the share of the whole change of the in-context-learning score that falls
-                         between the phase change's `begin` and `end`; NaN where there is none
+    `in_context_share`   the share of the total change of the in-context-learning score between the
+                         phase change's `begin` and `end`; NaN where there is none
     """
 
     run: str
@@ -56,7 +57,7 @@ class Dynamics(Record, kind="dynamics"):
 
     @property
     def token_losses(self) -> Float[Tensor, "step sequence next"]:
-        """The loss of every held-out token at every snapshot: the vectors that `pca` places."""
+        """The loss of every held-out token at every snapshot: the vectors of `pca`."""
         return self._token_losses
 
     def curve(self, name: str) -> Curve:
@@ -66,12 +67,13 @@ class Dynamics(Record, kind="dynamics"):
                 return curve
         known = [curve.name for curve in self.curves]
         raise InputError(
-            f"there is no curve {name!r}{near_misses(name, known)} (there is {', '.join(known)})"
+            f"there is no curve {name!r}{near_misses(name, known)} "
+            f"(the curves are {', '.join(known)})"
         )
 
     def to_table(self) -> Table:
-        """One row a snapshot."""
-        shown = [curve for curve in self.curves if curve.name not in LEFT_OUT]
+        """One row per snapshot."""
+        shown = [curve for curve in self.curves if curve.name not in NOT_IN_TABLE]
         columns = (
             Column("step", align="right"),
             *(_column(curve) for curve in shown),
@@ -83,26 +85,26 @@ class Dynamics(Record, kind="dynamics"):
         return Table(columns, rows, f"dynamics of {self.run}", "\n".join(self.remarks()))
 
     def remarks(self) -> tuple[str, ...]:
-        """What was found, in sentences."""
-        told = [self._change_told()]
-        told += [
+        """The findings, in sentences."""
+        remarks = [self._phase_change_text()]
+        remarks += [
             f"{change.curve}: {change.before:.2f} to {change.after:.2f} at step "
             f"{change.step:.0f} [{change.low:.0f}, {change.high:.0f}]."
             for change in self.changes
             if change is not self.phase_change
         ]
         if self.in_context_share == self.in_context_share:
-            told.append(
+            remarks.append(
                 f"{self.in_context_share:.0%} of the change of the in-context-learning score falls "
-                "into the phase change."
+                "within the phase change."
             )
-        told.append(
+        remarks.append(
             f"Per-token losses: two components explain {self.pca_explained[0]:.0%} and "
             f"{self.pca_explained[1]:.0%}."
         )
-        return (*told, self.note)
+        return (*remarks, self.note)
 
-    def _change_told(self) -> str:
+    def _phase_change_text(self) -> str:
         change = self.phase_change
         if change is None:
             return f"No phase change: {self.why_none}."
@@ -113,8 +115,6 @@ class Dynamics(Record, kind="dynamics"):
         )
 
     def __rich__(self) -> RenderableType:
-        from pathsum.training.dynamics.plots import line_plot
-
         plots = [
             line_plot(curve.title, self.steps, curve.values.tolist(), self._marks())
             for curve in self.curves
@@ -127,9 +127,7 @@ class Dynamics(Record, kind="dynamics"):
         return () if self.phase_change is None else (self.phase_change.step,)
 
     def to_html(self) -> str:
-        """Plots and table as one element: drawings inline, nothing loaded from anywhere."""
-        from pathsum.training.dynamics.dynamics_html import dynamics_html
-
+        """Plots and table as one element; nothing is loaded from anywhere."""
         return dynamics_html(self)
 
     def _repr_html_(self) -> str:
@@ -137,11 +135,11 @@ class Dynamics(Record, kind="dynamics"):
 
 
 PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
-# Nine columns fit a terminal; the largest composition of any pair is in the record.
-LEFT_OUT = ("k_composition_largest",)
+# Nine columns fit a terminal; the largest composition of any pair is only in the record.
+NOT_IN_TABLE = ("k_composition_largest",)
 _SHORT = {"in_context": "in context", "k_composition": "K excess", "k_composition_z": "K z"}
 
 
 def _column(curve: Curve) -> Column:
-    written = "+.0f" if curve.name.endswith("_z") else ".3f"
-    return Column(_SHORT.get(curve.name, curve.title), written, curve.unit)
+    spec = "+.0f" if curve.name.endswith("_z") else ".3f"
+    return Column(_SHORT.get(curve.name, curve.title), spec, curve.unit)

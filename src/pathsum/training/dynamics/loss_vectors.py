@@ -1,4 +1,4 @@
-"""What the losses of single tokens tell about a run: their principal components, their slope."""
+"""Per-token losses of a run: their principal components, and their slope in log(index)."""
 
 from dataclasses import dataclass
 
@@ -11,51 +11,51 @@ from pathsum.algebra.decompositions import eigh
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Snapshots in the plane of their first two principal components, and how much those explain.
+    """Snapshots in the plane of their first two principal components, and the variance explained.
 
-    The first component points from the first snapshot to the last, the second upwards where it is
-    largest.
+    Signs are fixed: the first component grows from the first snapshot to the last, and the second
+    is positive where it is largest.
     """
 
-    places: Float[Tensor, "step 2"]
+    coordinates: Float[Tensor, "step 2"]
     explained: tuple[float, float]
 
 
 def principal_components(vectors: Float[Tensor, "step token"]) -> Components:
-    """PCA of the vectors of per-token losses, one a snapshot (the 2022 paper's picture of a run).
+    """PCA of the per-token losses, one vector per snapshot (a figure of the 2022 paper).
 
-    From the small matrix of inner products between snapshots: its eigenvectors, times the square
-    roots of its eigenvalues, are the places.
+    Computed from the small matrix of inner products between snapshots: its eigenvectors times the
+    square roots of its eigenvalues are the coordinates.
     """
     centered = (vectors - vectors.mean(0)).double()
     values, axes = eigh(centered @ centered.T)
     values, axes = values.flip(0).clamp_min(0.0), axes.flip(1)
-    places = torch.zeros(len(vectors), 2, dtype=torch.float64)
+    coordinates = torch.zeros(len(vectors), 2, dtype=torch.float64)
     count = min(2, len(vectors))
-    places[:, :count] = axes[:, :count] * values[:count].sqrt()
-    if places[-1, 0] < places[0, 0]:
-        places[:, 0] *= -1
-    if places[places[:, 1].abs().argmax(), 1] < 0:
-        places[:, 1] *= -1
+    coordinates[:, :count] = axes[:, :count] * values[:count].sqrt()
+    if coordinates[-1, 0] < coordinates[0, 0]:
+        coordinates[:, 0] *= -1
+    if coordinates[coordinates[:, 1].abs().argmax(), 1] < 0:
+        coordinates[:, 1] *= -1
     total = max(float(values.sum()), 1e-300)
     shares = [float(value) / total for value in values[:2]] + [0.0, 0.0]
-    return Components(places, (shares[0], shares[1]))
+    return Components(coordinates, (shares[0], shares[1]))
 
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """d loss / d log(token index) around some indices, one row a snapshot."""
+    """d loss / d log(token index) around some indices, one row per snapshot."""
 
     index: tuple[float, ...]
     values: Float[Tensor, "step index"]
 
 
 def log_slopes(by_index: Float[Tensor, "step next"]) -> Slopes:
-    """The slope of the mean loss in log(token index), an octave at a time.
+    """The slope of the mean loss in log(token index), per octave.
 
     Column i is the loss of token i + 1. In each octave [m, 2m] a straight line in log(index) is
-    fitted by least squares, and stands at the octave's middle, √2 m. A loss of a + b log(index) has
-    slope b everywhere.
+    fitted by least squares; its slope is reported at the octave's middle, √2 m. A loss of
+    a + b log(index) has slope b everywhere.
     """
     length = by_index.shape[1]
     log_index = torch.arange(1, length + 1, dtype=torch.float64).log()

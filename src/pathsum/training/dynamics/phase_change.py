@@ -1,17 +1,18 @@
 """The phase change: where a curve over training turns from one level to another.
 
-The model that is fitted is a logistic in log(step),
+The fitted model is a logistic in log(step),
 
     y(s) = a + b / (1 + exp(−(log s − μ) / w)),
 
-by least squares. For each μ the best width w is taken from a grid and a, b are exact. The interval
-of μ is its likelihood profile with the noise unknown: every μ whose sum of squares is at most
-(1 + t²/f) times the least one, t the two-sided 95 % quantile of Student's t with f degrees of
-freedom. Snapshots before a hundredth of the rise say what the level a is and nothing about how well
-a logistic describes the rise, so f counts the others, less one each for b, μ and w. A step that
-falls between two snapshots is told no closer than the two: any μ between them fits as well.
+by least squares. For each μ the best width w is taken from a grid, and a and b are exact. The
+interval of μ comes from its likelihood profile with unknown noise: every μ whose sum of squares is
+at most (1 + t²/f) times the smallest one, t the two-sided 95 % quantile of Student's t with f
+degrees of freedom. Snapshots before a hundredth of the rise determine the level a but say nothing
+about how well a logistic describes the rise, so f counts the others, less one each for b, μ and w.
+A step between two snapshots is located no more precisely than those two: any μ between them fits as
+well.
 
-Residuals count as independent, and as no smaller than the error of the measurement.
+Residuals are taken as independent, and as no smaller than the measurement error.
 """
 
 import math
@@ -27,9 +28,9 @@ from pathsum.result.estimate import student
 FEWEST = 6
 PLACES, WIDTHS = 1201, 60
 NARROWEST = 0.01
-# Twice the log of the Bayes factor for which "very strong" is the usual word.
+# Twice the log of the Bayes factor that is usually called "very strong".
 STRONG = 10.0
-# How many widths before the middle a logistic has made a tenth, and a hundredth, of its rise.
+# Widths before the middle at which a logistic has made a tenth, and a hundredth, of its rise.
 TENTH, HUNDREDTH = math.log(9.0), math.log(99.0)
 
 
@@ -39,8 +40,8 @@ class PhaseChange(Record, kind="phase-change"):
 
     `begin` and `end` are where the fit has made a tenth and nine tenths of its rise. `before` and
     `after` are its two levels. `explained` is the share of the curve's variance that the fit
-    explains; `evidence` how much better it is than a straight line in log(step), as a difference of
-    BIC (above 10 is very strong). `about` says where the change may not be over at the last step.
+    explains, and `evidence` the difference of BIC to a straight line in log(step) (above 10 is very
+    strong). `about` says if the change may not be over at the last step.
     """
 
     curve: str
@@ -57,7 +58,7 @@ class PhaseChange(Record, kind="phase-change"):
     about: str
 
     def to_table(self) -> Table:
-        """A line each."""
+        """One row per number."""
         rows = (
             ("step", f"{self.step:.0f}, 95 % interval {self.low:.0f} to {self.high:.0f}"),
             ("a tenth to nine tenths", f"{self.begin:.0f} to {self.end:.0f}"),
@@ -84,7 +85,7 @@ def find_change(
     head: str = "",
     least: float = 0.0,
 ) -> PhaseChange | NoChange:
-    """Fit the logistic, and say whether it is a change: large enough, and no straight line.
+    """Fit the logistic and decide whether it is a change: large enough, and not a straight line.
 
     `errors` are the standard errors of the measurement, `least` the smallest rise or fall that
     counts. Step 0 has no logarithm and is left out.
@@ -93,8 +94,8 @@ def find_change(
     if len(x) < FEWEST:
         return NoChange(
             curve,
-            f"{len(x)} snapshots after step 0 are too few to place a change ({FEWEST} are needed); "
-            "train with more, --set watching.snapshots=20",
+            f"{len(x)} snapshots after step 0 are too few to locate a change ({FEWEST} are "
+            "needed); train with more, --set watching.snapshots=20",
         )
     spread = float(y.max() - y.min())
     if spread < max(least, 1e-9):
@@ -111,7 +112,7 @@ def find_change(
         return NoChange(
             curve,
             f"{curve} goes from {float(y[0]):.3f} to {float(y[-1]):.3f} about as evenly in "
-            f"log(step) as a straight line does (BIC {evidence:.0f} in favor of a change, "
+            f"log(step) as a straight line (BIC {evidence:.0f} in favor of a change, "
             f"{STRONG:.0f} needed)",
         )
     telling = int((x > fit.place - HUNDREDTH * fit.width).sum())
@@ -155,7 +156,7 @@ def _usable(
 
 
 def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
-    """The sum of squares for every place and width at once, levels exact."""
+    """The sum of squares for every middle and width at once, with exact levels."""
     places = torch.linspace(float(x[0]), float(x[-1]), PLACES, dtype=torch.float64)
     widest = float(x[-1] - x[0]) / 4
     widths = torch.logspace(math.log10(NARROWEST), math.log10(widest), WIDTHS, dtype=torch.float64)
@@ -169,7 +170,7 @@ def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
     squares = torch.where(power > 1e-12, squares, total)
     profile, width = squares.min(1)
     least = float(profile.min())
-    # Where several places fit equally the middle one stands for them.
+    # Where several middles fit equally well, take the central one.
     ties = (profile <= least + 1e-9 * float(total)).nonzero()[:, 0]
     best = int(ties[len(ties) // 2])
     chosen = int(width[best])
@@ -189,7 +190,7 @@ def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
 
 def _interval(fit: _Fit, floor: float, free: int) -> tuple[float, float]:
     reach = student(free) ** 2 / free * max(fit.least, floor)
-    # The narrowest logistic of the grid is not quite a step, and counts as one.
+    # The narrowest logistic of the grid is not quite a step, but counts as one.
     inside = fit.places[fit.profile <= fit.least + reach + 1e-5 * fit.total]
     return float(inside.min()), float(inside.max())
 

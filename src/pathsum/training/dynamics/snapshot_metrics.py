@@ -1,4 +1,4 @@
-"""One look at a snapshot: losses of held-out tokens, what its heads do, what they read."""
+"""The metrics of one snapshot: held-out losses, head scores on the probe, K-composition."""
 
 import math
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 
-# The in-context-learning score is a mean over so many tokens at each of its two places.
+# The in-context-learning score averages over this many tokens at each of its two positions.
 WINDOW = 16
 
 
 @dataclass(frozen=True)
-class Places:
-    """Between which tokens the in-context-learning score is taken."""
+class ComparedTokens:
+    """The tokens whose losses the in-context-learning score compares."""
 
     early: int
     late: int
     window: int
 
     @classmethod
-    def of(cls, length: int) -> "Places":
+    def of(cls, length: int) -> "ComparedTokens":
         """The 2022 paper's 50 and 500, or the same ratio in a shorter text.
 
-        >>> Places.of(256)
-        Places(early=25, late=255, window=16)
+        >>> ComparedTokens.of(256)
+        ComparedTokens(early=25, late=255, window=16)
         """
         if length < 4:
             raise InputError(
-                f"sequences of {length} tokens are too short to compare late with early; at least "
-                "4 tokens would be right"
+                f"sequences of {length} tokens are too short to compare late with early; use at "
+                "least 4 tokens"
             )
         late = min(LATE, length - 1)
         early = max(1, min(EARLY, late // 10))
@@ -57,7 +57,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class SnapshotMetrics:
-    """What is seen at one snapshot; `k_excess` and `k_z` are K-composition, row writes."""
+    """The metrics of one snapshot; `k_excess` and `k_z` are K-composition, rows write."""
 
     losses: Float[Tensor, "sequence next"]
     in_context: Estimate
@@ -71,9 +71,9 @@ class SnapshotMetrics:
 
 
 def measure_snapshot(
-    model: Model, tokens: Tokens, probe: RepeatedTokens, places: Places
+    model: Model, tokens: Tokens, probe: RepeatedTokens, compared: ComparedTokens
 ) -> SnapshotMetrics:
-    """Look at a model with the scores of `heads` and the composition of `circuits`."""
+    """Measure a model with the scores of `heads` and the composition of `circuits`."""
     losses = run_losses(model, tokens)
     trace = model.trace(probe.tokens)
     first, second = copy_losses(trace, probe)
@@ -83,7 +83,7 @@ def measure_snapshot(
     return SnapshotMetrics(
         losses=losses,
         in_context=late_minus_early(
-            losses, early=places.early, late=places.late, window=places.window
+            losses, early=compared.early, late=compared.late, window=compared.window
         ),
         repeat_drop=first.value - second.value,
         repeat_drop_stderr=math.hypot(first.stderr_or_nan, second.stderr_or_nan),

@@ -1,4 +1,4 @@
-"""Recipes by name, from the TOML files beside this one or from one's own."""
+"""`recipe`: a recipe by name, from the TOML files in this folder or from your own."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ PRESETS = tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
 
 
 def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
-    """A recipe: a model's name in a preset, or a TOML file of one's own, with changes.
+    """A recipe: a model's name in a preset, or your own TOML file, with changes.
 
     Changes are given by dotted name, a double underscore for the dot:
 
     >>> recipe("two-layer", "quick", steps=100, optimizer__clip=1.0).optimizer.clip
     1.0
 
-    A file is a table like those of the presets, without variants; `base = "quick/two-layer"` in it
-    takes everything that the file does not say from there.
+    A file is a table like those of the presets, without variants; with `base = "quick/two-layer"`
+    everything that the file does not set comes from there.
     """
     text = str(name)
     if text.endswith(".toml"):
@@ -34,24 +34,24 @@ def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
 
 
 def variants(preset: str) -> tuple[str, ...]:
-    """The models that a preset knows."""
+    """The models of a preset."""
     return tuple(_read(_preset_file(preset))["variants"])
 
 
 def preset_values(name: str, preset: str) -> dict[str, Any]:
-    """The plain values of a preset's model."""
+    """The plain values of a model of a preset."""
     values = _read(_preset_file(preset))
     choices = values.pop("variants")
     if name not in choices:
         raise InputError(
             f"the preset {preset!r} has no model {name!r}{near_misses(name, choices)} (it has "
-            f"{', '.join(choices)}); a file of your own ends in .toml"
+            f"{', '.join(choices)}); your own file must end in .toml"
         )
     return merged({"name": name, **values}, choices[name])
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some values exchanged."""
+    """Nested tables with some values replaced."""
     result = dict(values)
     for name, value in changes.items():
         inner = result.get(name)
@@ -75,7 +75,7 @@ def nested(dotted: str, value: Any) -> dict[str, Any]:
 
 
 def to_toml(chosen: Recipe) -> str:
-    """A recipe as the text of a TOML file that says the same."""
+    """The TOML text of a recipe."""
     lines: list[str] = []
     table = ""
     plain_first = sorted(flatten(chosen.to_dict()).items(), key=lambda item: "." in item[0])
@@ -119,6 +119,6 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {file}") from error
+        raise FileError(f"there is no file {file}; name an existing TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileError(f"{file} is not TOML ({error})") from error

@@ -16,13 +16,14 @@ from tests.training.tiny import tiny_recipe, write_text
 
 import pathsum as ps
 from pathsum.errors import FailedError, InputError
+from pathsum.model.store import FileStore
 from pathsum.text import Corpus
 from pathsum.text.cache import locked
 from pathsum.training import Metrics, Recipe, read_snapshots, train
 from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
 from pathsum.training.distributed import World
-from pathsum.training.loop import Session
+from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import read_metrics, unwatched
 
 
@@ -112,7 +113,7 @@ class TestResume:
             raise RuntimeError("gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "learn", gone)
+            patch.setattr(TrainingLoop, "learn", gone)
             with pytest.raises(RuntimeError, match="gone"):
                 train(recipe, out=tmp_path / "run")
         assert read_checkpoint(tmp_path / "run") is None
@@ -129,6 +130,24 @@ class TestResume:
         with pytest.raises(InputError, match="batch is 4 there and 8 here") as caught:
             train(other, out=whole, resume=True)
         assert "optimizer.clip is 0.0 there and 1.0 here" in str(caught.value)
+
+    def test_reads_runs_with_the_british_spelling(
+        self, text: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        """Version 1 of run.json and of the checkpoint also occur with `optimiser`."""
+        recipe, folder = tiny_recipe(text, watching__snapshots=5), tmp_path / "run"
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, out=folder, watch=StopAt(15))
+        run = json.loads((folder / "run.json").read_text())
+        run["recipe"]["optimiser"] = run["recipe"].pop("optimizer")
+        (folder / "run.json").write_text(json.dumps(run))
+        kept = FileStore(folder / CHECKPOINT)
+        tensors = {
+            name.replace("optimizer/", "optimiser/"): kept.get(name).clone() for name in kept.shapes
+        }
+        safetensors.torch.save_file(tensors, folder / CHECKPOINT, kept.metadata)
+        train(folder, resume=True)
+        assert same_weights(whole, folder)
 
     def test_notices_that_the_text_has_changed(self, tmp_path: Path) -> None:
         file = write_text(tmp_path / "words.jsonl", seed=1)
@@ -171,15 +190,15 @@ class TestWhatStopsARun:
     def test_a_loss_that_is_not_a_number(
         self, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        learn = Session.learn
+        learn = TrainingLoop.learn
 
-        def spoiled(session: Session) -> None:
-            if session.step == 13:
+        def spoiled(loop: TrainingLoop) -> None:
+            if loop.step == 13:
                 with torch.no_grad():
-                    session.network.W_E.fill_(float("nan"))
-            learn(session)
+                    loop.network.W_E.fill_(float("nan"))
+            learn(loop)
 
-        monkeypatch.setattr(Session, "learn", spoiled)
+        monkeypatch.setattr(TrainingLoop, "learn", spoiled)
         message = r"NaN or infinite at step 14 of 30.*last good checkpoint, step 10, is in"
         with pytest.raises(FailedError, match=message):
             train(tiny_recipe(text), out=tmp_path / "run")
@@ -254,17 +273,17 @@ def test_every_kind_of_model_trains(text: Path, tmp_path: Path, changes: dict[st
 
 
 def test_products_in_half_precision_learn_as_whole_ones_do(text: Path, tmp_path: Path) -> None:
-    here = World(0, 1, torch.device("cpu"))
+    world = World(0, 1, torch.device("cpu"))
     losses: dict[str, list[float]] = {}
     for precision in ("float32", "bfloat16"):
         chosen = tiny_recipe(text, precision=precision)
         corpus = Corpus.open(str(text), vocabulary=280, held_out=0.1)
-        session = Session(chosen, corpus, tmp_path, here, "ddp", unwatched)
+        loop = TrainingLoop(chosen, corpus, tmp_path, world, "ddp", unwatched)
         for _ in range(25):
-            session.learn()
-        found = [float(loss) for loss in session._losses]  # pyright: ignore[reportPrivateUsage]
+            loop.learn()
+        found = [float(loss) for loss in loop._losses]  # pyright: ignore[reportPrivateUsage]
         losses[precision] = found
-        assert all(one.dtype == torch.float32 for one in session.network.parameters())
+        assert all(one.dtype == torch.float32 for one in loop.network.parameters())
     whole, half = losses["float32"], losses["bfloat16"]
     assert whole != half
     assert half[-1] < 0.9 * half[0]

@@ -1,0 +1,105 @@
+"""Hand-written autograd functions of the training loop: the mean loss, and the packed QKV read.
+
+Both compute what plain PyTorch would, with fewer passes over memory; the tests compare them.
+
+**Loss**, d loss / d logits = (softmax(logits) − 1[target]) / n. PyTorch's cross-entropy takes
+logarithms of all probabilities forward, exponentials of them backward, and makes the gradient in
+three passes over fresh memory; for a small model with a large vocabulary those passes are a tenth
+of a step. Here only a target's probability has a logarithm, and the gradient reuses the memory of
+the probabilities.
+
+**Packed read**, packed = [(x + p) W_QK, x W_V] with W_QKV = [W_QK, W_V]. Queries and keys read the
+stream with positions added, values without, so there are two products. Autograd would give each
+half of W_QKV a gradient padded with zeros and add the two, and likewise for x; here each product
+writes its own part of one gradient, and the second adds to the first.
+"""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.errors import FailedError
+from pathsum.shapes import Stream
+
+
+def mean_loss(logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """−log p of each target, averaged; in float32 or wider, whatever the logits are in.
+
+    >>> logits = torch.zeros(2, 4, requires_grad=True)
+    >>> round(mean_loss(logits, torch.tensor([0, 3])).item(), 4)  # log 4
+    1.3863
+    """
+    return _MeanLoss.apply(logits, targets)
+
+
+class _MeanLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        p = logits.softmax(-1, dtype=wide)
+        ctx.save_for_backward(p, targets)
+        ctx.dtype = logits.dtype
+        log_p = p.gather(1, targets[:, None]).log()[:, 0]
+        # A probability that underflowed has lost its digits; take its logarithm from the logits.
+        underflowed = log_p < math.log(torch.finfo(wide).tiny)
+        if underflowed.any():
+            rows = logits[underflowed].to(wide)
+            log_p[underflowed] = rows.log_softmax(-1).gather(1, targets[underflowed, None])[:, 0]
+        return -log_p.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise FailedError(
+                "mean_loss has no second derivative: its gradient is written over its own memory; "
+                "use torch.nn.functional.cross_entropy"
+            )
+        gradient, targets = ctx.saved_tensors
+        gradient[torch.arange(len(targets), device=targets.device), targets] -= 1
+        return gradient.mul_(outer[0] / len(targets)).to(ctx.dtype), None
+
+
+def read_with_positions(
+    x: Stream,
+    positions: Float[Tensor, "pos d"],
+    weight: Float[Tensor, "d n"],
+    n_positional: int,
+) -> Float[Tensor, "batch pos n"]:
+    """x @ weight, with `positions` added to x for the first `n_positional` columns."""
+    if torch.is_autocast_enabled(x.device.type):
+        # Autocast chooses dtypes per product, and does not see products into given memory.
+        W_QK, W_V = weight.tensor_split((n_positional,), dim=-1)
+        return torch.cat(((x + positions) @ W_QK, x @ W_V), dim=-1)
+    return _PackedRead.apply(x, positions, weight, n_positional)
+
+
+class _PackedRead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, positions: Tensor, weight: Tensor, n_positional: int
+    ) -> Tensor:
+        moved = x + positions
+        ctx.save_for_backward(x, moved, weight)
+        ctx.n_positional = n_positional
+        packed = x.new_empty(*x.shape[:2], weight.shape[1])
+        rows = packed.flatten(0, 1)
+        torch.mm(moved.flatten(0, 1), weight[:, :n_positional], out=rows[:, :n_positional])
+        torch.mm(x.flatten(0, 1), weight[:, n_positional:], out=rows[:, n_positional:])
+        return packed
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, moved, weight = ctx.saved_tensors
+        n: int = ctx.n_positional
+        rows = outer[0].flatten(0, 1)
+        to_query_key, to_value = rows[:, :n], rows[:, n:]
+        weight_grad = torch.empty_like(weight)
+        torch.mm(moved.flatten(0, 1).T, to_query_key, out=weight_grad[:, :n])
+        torch.mm(x.flatten(0, 1).T, to_value, out=weight_grad[:, n:])
+        moved_grad = to_query_key @ weight[:, :n].T
+        positions_grad = moved_grad.view(x.shape).sum(0)
+        x_grad = moved_grad.addmm_(to_value, weight[:, n:].T).view(x.shape)
+        return x_grad, positions_grad, weight_grad, None
