@@ -140,9 +140,9 @@ def test_batches_may_come_in_any_form():
 
 def test_bad_input_is_told():
     model = construct.bigram(table())
-    with pytest.raises(InputError, match="k=0 rows were asked for, but there are 20"):
+    with pytest.raises(InputError, match="k=0 rows were requested, but there are 20"):
         bigram(model, k=0)
-    with pytest.raises(InputError, match="k=21 tokens were asked for, but there are 20"):
+    with pytest.raises(InputError, match="k=21 tokens were requested, but there are 20"):
         continuations(model, 0, k=21)
     with pytest.raises(TokenError, match="token id 20 is out of range"):
         continuations(model, 20)

@@ -151,13 +151,13 @@ def test_bad_input_is_told():
         copying(model, draws=50)
     with pytest.raises(HeadError, match="head L5H0 does not exist"):
         copying(model, "L5H0")
-    with pytest.raises(HeadError, match="is not a head nor a virtual head"):
+    with pytest.raises(HeadError, match="is not a head or a virtual head"):
         copying(model, Path("embed"))
     with pytest.raises(HeadError, match="has no layers, so it has no heads"):
         copying(random_model(Config(0, 1, 8, 4, 10, 8)))
     with pytest.raises(NotExactError, match="copying cannot be read from the weights"):
         copying(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)))
-    with pytest.raises(InputError, match="k=9 modes were asked for, but there are 8"):
+    with pytest.raises(InputError, match="k=9 modes were requested, but there are 8"):
         clusters(model, "L0H0", modes=9)
 
 

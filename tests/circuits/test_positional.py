@@ -1,4 +1,4 @@
-"""Where heads look by position alone."""
+"""Attention by position alone."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def test_a_previous_token_head_looks_one_back():
     assert previous.peak == 1
     assert previous.attention is not None
     assert float(previous.attention[1]) == pytest.approx(1.0, abs=1e-6)
-    assert float(previous.spread.max()) == pytest.approx(0.0, abs=1e-4)
+    assert float(previous.sd.max()) == pytest.approx(0.0, abs=1e-4)
     assert previous.share > 0.99
     matches = found["L1H0"]
     assert matches.position == pytest.approx(0.0, abs=1e-4)
@@ -38,7 +38,7 @@ def test_a_score_of_the_offset_alone_has_no_spread_and_is_given_back():
     found = positional(model).heads[0]
     expected = 5 * (omega * places[:16]).cos()
     assert torch.allclose(found.score, expected - expected.mean())
-    assert float(found.spread.max()) < 1e-12
+    assert float(found.sd.max()) < 1e-12
     assert found.content == 0.0
 
 
@@ -64,7 +64,7 @@ def test_bad_input_is_told():
         positional(model, window=17)
     with pytest.raises(HeadError, match="head L0H1 does not exist"):
         positional(model, "L0H1")
-    with pytest.raises(InputError, match="no score of it depends on position"):
+    with pytest.raises(InputError, match="scores do not depend on position"):
         positional(random_model(Config(1, 1, 8, 4, 20, 16, positions="none")))
     with pytest.raises(NotExactError, match="attention scores are soft-capped"):
         positional(random_model(Config(1, 1, 8, 4, 20, 16, score_cap=3.0)))

@@ -54,7 +54,7 @@ def test_rotary_circuits_depend_on_the_offset():
     assert near.attends_to != far.attends_to
     assert far.note == "rotary: at offset 9"
     assert attention(model, "L0H0", 3).note == "rotary: averaged over offsets 0 to 11"
-    with pytest.raises(InputError, match="offset=12 does not occur"):
+    with pytest.raises(InputError, match="offset=12 is out of range"):
         attention(model, "L0H0", 3, offset=12)
 
 
@@ -75,7 +75,7 @@ def test_bad_input_is_told(model: Model):
         effect(model, "L0H0", "kepe")
     with pytest.raises(HeadError, match="L0H1 is the nearest"):
         attention(model, "L0H7", "keep")
-    with pytest.raises(InputError, match="k=0 tokens were asked for"):
+    with pytest.raises(InputError, match="k=0 tokens were requested"):
         attention(model, "L0H0", "keep", k=0)
     with pytest.raises(InputError, match="the same at every offset"):
         attention(model, "L0H0", "keep", offset=1)

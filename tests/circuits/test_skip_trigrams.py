@@ -69,7 +69,7 @@ def test_one_head_is_forced_to_know_the_cross_terms():
     bugs = forced_bugs(model, TRIPLES).bugs
     assert named(bugs) == [("keep", "in", "bay"), ("keep", "at", "mind")]
     assert named(bugs[0].because) == [("keep", "in", "mind"), ("keep", "at", "bay")]
-    assert all(bug.attention > 0 and bug.effect > 0 and bug.told_by == "list" for bug in bugs)
+    assert all(bug.attention > 0 and bug.effect > 0 and bug.decided_by == "list" for bug in bugs)
     assert forced_bugs(construct.skip_trigrams(TRIPLES), TRIPLES).bugs == ()
     assert "1 source has several destinations and outs" in skip_trigrams(model).note
 
@@ -83,7 +83,7 @@ def test_text_tells_bugs_from_what_is_right_and_what_they_cost():
     model = construct.skip_trigrams(TRIPLES, n_heads=1)
     found = skip_trigrams(model, corpus=text_of(model))
     assert sorted(named(found.bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
-    assert {bug.told_by for bug in found.bugs} == {"text"}
+    assert {bug.decided_by for bug in found.bugs} == {"text"}
     assert found.cost is not None
     assert found.cost.cost > 0.01
     assert found.cost.predicted == 20 * 6
@@ -124,7 +124,7 @@ def test_the_direct_path_tells_bugs_without_text():
     taught = replace(model, weights=Weights(model.config, MemoryStore(flat)))
     bugs = skip_trigrams(taught).bugs
     assert sorted(named(bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
-    assert {bug.told_by for bug in bugs} == {"direct path"}
+    assert {bug.decided_by for bug in bugs} == {"direct path"}
 
 
 def test_evidence_is_what_a_slow_count_gives():
@@ -242,7 +242,7 @@ def test_as_many_as_asked_where_there_are_enough():
 
 def test_bad_input_is_told():
     model = construct.skip_trigrams(TRIPLES)
-    with pytest.raises(InputError, match="k=0 pairs of source and out were asked for"):
+    with pytest.raises(InputError, match="k=0 pairs of source and out were requested"):
         skip_trigrams(model, k=0)
     with pytest.raises(InputError, match="but there are 121"):
         skip_trigrams(model, k=122)

@@ -67,7 +67,7 @@ def test_profiles_are_centered_and_content_is_what_pairs_of_tokens_spread(model:
     found = positional(model, window=4)
     for profile, head in zip(found.heads, model.heads, strict=True):
         assert abs(float(profile.score.mean())) < 1e-9 * max(1.0, float(profile.score.abs().max()))
-        assert bool((profile.spread >= 0).all())
+        assert bool((profile.sd >= 0).all())
         if profile.attention is not None:
             assert float(profile.attention.sum()) <= 1 + 1e-9
         if model.config.positions != "rotary":

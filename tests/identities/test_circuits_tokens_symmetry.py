@@ -75,7 +75,7 @@ def test_offsets(model: Model, seed: int) -> None:
     first, second = positional(model, window=4), positional(same(model, seed), window=4)
     for a, b in zip(first.heads, second.heads, strict=True):
         assert torch.allclose(a.score, b.score, atol=1e-7, rtol=1e-6)
-        assert torch.allclose(a.spread, b.spread, atol=1e-6, rtol=1e-5)
+        assert torch.allclose(a.sd, b.sd, atol=1e-6, rtol=1e-5)
         assert agree(a.content, b.content)
         assert (a.attention is None) == (b.attention is None)
 

@@ -1,4 +1,4 @@
-"""The best pairing of two lists: who goes with whom so that the sum of values is largest."""
+"""The assignment problem: the one-to-one pairing with the largest sum of values."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,7 +10,7 @@ from pathsum.errors import InputError
 def best_assignment(
     values: Float[Tensor, "row column"],
 ) -> tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]]:
-    """Rows and columns of the pairing with the largest sum, each used once at the most.
+    """Rows and columns of the pairing with the largest sum, each used at most once.
 
     >>> import torch
     >>> rows, columns = best_assignment(torch.tensor([[9.0, 8.0], [8.0, 1.0]]))
@@ -18,10 +18,10 @@ def best_assignment(
     ([0, 1], [1, 0])
 
     Exact: shortest augmenting paths with potentials (the Hungarian method), min(m, n)² · max(m, n)
-    steps. With fewer rows than columns some columns stay alone, and the other way round.
+    steps. With fewer rows than columns some columns stay unpaired, and the other way round.
     """
     if not bool(values.isfinite().all()):
-        raise InputError("a value is not finite, so no pairing is best; leave such pairs out")
+        raise InputError("some values are not finite, so no pairing is best; leave those pairs out")
     costs = -values.double().cpu().numpy()
     if costs.shape[0] <= costs.shape[1]:
         columns = _assigned_columns(costs)
@@ -51,7 +51,7 @@ def _augment(
     column_potential: Float[np.ndarray, " column"],
     row_of: Int[np.ndarray, " column"],
 ) -> None:
-    """Give one more row a column, along the cheapest way through those that have one."""
+    """Assign a column to one more row, along the cheapest path through the assigned ones."""
     n = costs.shape[1]
     distance, before = np.full(n, np.inf), np.full(n, -1)
     done = np.zeros(n, dtype=bool)

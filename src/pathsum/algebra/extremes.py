@@ -73,7 +73,7 @@ def argmax_rows(f: Factored, *, block_bytes: int = BLOCK_BYTES) -> RowMaxima:
     >>> best.values, best.columns
     (tensor([3., 5.]), tensor([0, 1]))
 
-    A row leaves the computation once no column that is left is long enough to beat its best. For
+    A row is dropped once no remaining column is long enough to beat its best. For
     columns use `f.T`, for smallest entries `-f`. Not for a few rows: `f.row(i).max()` is direct.
     """
     found = [_argmax_rows(g, block_bytes) for g in _matrices(f)]
@@ -241,7 +241,7 @@ def _row_ranks(f: Factored, columns: Int[Tensor, "m"], block_bytes: int) -> Int[
     for strip, right in _column_strips(f, wide):
         for rows in _reachable(lengths, strip, values).split(high):
             block = _product(f.A[rows], right, buffer)
-            # The entry itself is taken out: its two computed values may differ by rounding.
+            # The entry itself is excluded: its two computed values may differ by rounding.
             own = torch.searchsorted(strip.ids, columns[rows]).clamp_(max=len(strip.ids) - 1)
             here = (strip.ids[own] == columns[rows]).nonzero().squeeze(1)
             block[here, own[here]] = -math.inf

@@ -197,8 +197,8 @@ def rotation_null(P: GramTraces, G: GramTraces) -> RotationNull:
     For a score ‖X Y‖² / (‖X‖² ‖Y‖²) divide `mean` by tr P tr G: it is 1/d. That scaling changes
     neither z nor p, which take the unnormalized value.
 
-    The null asks whether directions meet more than at random. It knows nothing of directions that
-    a whole family shares: center them away first, or draw a null that keeps them.
+    The null tests whether directions meet more than at random. It does not account for directions
+    that a whole family shares: center them away first, or draw a null that keeps them.
     """
     if P.dimension != G.dimension:
         raise InputError(

@@ -86,13 +86,13 @@ def eigenvalues(f: Factored) -> Complex[Tensor, "*batch q"]:
 
     `A B` and `B A` have the same nonzero eigenvalues, and `B A` is r × r. (Where r > n the n × n
     matrix is the smaller one and is used as it is.) Sorted by descending magnitude, then by
-    descending real part, then by descending imaginary part: a conjugate pair stands together, the
+    descending real part, then by descending imaginary part: a conjugate pair is adjacent, the
     one above the real axis first.
 
     >>> eigenvalues(Factored(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0, 4.0]])))
     tensor([11.+0.j])
 
-    Eigenvalues say nothing about single entries: [[-1, 2], [-4, 5]] has eigenvalues 1 and 3 and a
+    Eigenvalues do not determine single entries: [[-1, 2], [-4, 5]] has eigenvalues 1 and 3 and a
     negative diagonal entry.
     """
     f.require_square("an eigenvalue")

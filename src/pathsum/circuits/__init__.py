@@ -1,16 +1,17 @@
-"""The paper, from weights alone: what can be said about a model before it has read anything.
+"""The paper, from weights alone: circuits of a model before it has read any text.
 
-    bigram           the direct path W_E W_U, and how well it is a text's bigram table
-    token_qk         who attends to whom, between tokens       attention   one token's view of it
-    token_ov         what attending does to logits             effect      one token's view of it
-    copying          eigenvalues with their null, the diagonal, top-1; clusters of tokens
-    skip_trigrams    [source] … [destination] → [out], patterns, bugs, what text says
-    positional       the offset profile of each head
-    composition      how much each head reads of what each earlier one writes, beside chance
-    bandwidth        who uses which dimensions of the stream; virtual_weights, write to read
-    align_heads      which heads of two models do the same
+    bigram        the direct path W_E W_U        bigram_fit   how well it matches a text's bigrams
+    tokens/       QK and OV in the token basis: token_qk, attention, token_ov, effect, clusters,
+                  head_card
+    copying       eigenvalues of full OV with their null, the diagonal, top-1
+    trigrams/     skip_trigrams: [source] … [destination] → [out], their patterns, evidence and bugs
+    positional    attention by offset alone      offset_parts the position part of scores
+    composition/  Q-, K- and V-composition of all pairs of heads, virtual_weights, with their nulls
+    matching      eigenvalues of QK through a lower head, the induction heads' other axis
+    stream/       bandwidth: which dimensions of the residual stream are used by what, and deletion
+    alignment     align_heads: which heads of two models do the same
 
-No vocabulary × vocabulary matrix is ever made: circuits between tokens stay factored, and their
+No vocabulary × vocabulary matrix is ever formed: circuits between tokens stay factored, and their
 largest entries, rows and spectra are found from the factors.
 """
 

@@ -1,7 +1,7 @@
-"""Which heads of two models do the same: matched by what they do between tokens and positions.
+"""Alignment: which heads of two models do the same, by what they do to tokens and positions.
 
-Two models need share neither a basis of the stream nor an order of their heads; tokens and offsets
-they do share. So heads are compared there. A head's QK is the score it gives, as a function of
+Two models share neither a basis of the stream nor an order of their heads, but they share tokens
+and offsets, so heads are compared there. A head's QK is the score it gives, as a function of
 destination token, source token and offset (position and content, row-centered, since a softmax
 compares sources); its OV is what each source token does to each logit. The similarity of two heads
 is the cosine between such functions:
@@ -25,9 +25,9 @@ from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.circuits.tokens.token_basis import (
     embed_through,
-    refuse_capped_logits,
-    refuse_capped_scores,
     require_heads,
+    require_uncapped_logits,
+    require_uncapped_scores,
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model
@@ -36,16 +36,16 @@ from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import counted_p
 
 DRAWS = 50
-# A squared norm this small beside the largest is rounding.
+# A squared norm this small relative to the largest is rounding.
 IDLE = 1e-12
 
-_Own: TypeAlias = tuple[Float[Tensor, " head"], Float[Tensor, " head"]]
+_Norms: TypeAlias = tuple[Float[Tensor, " head"], Float[Tensor, " head"]]
 """⟨f, f⟩ of the QK and of the OV of every head."""
 
 
 @dataclass(frozen=True)
 class HeadMatch:
-    """Two heads that do the most alike; `null` is the best match by chance, with its p."""
+    """Two matched heads; `null` is the mean similarity of the best match by chance, with its p."""
 
     left: HeadId
     right: HeadId
@@ -76,9 +76,9 @@ class HeadAlignment(Record, kind="head-alignment"):
         return sum(match.score for match in self.matches) / len(self.matches)
 
     def to_table(self) -> Table:
-        """One row a matched pair, the most alike first."""
+        """One row per matched pair, most similar first."""
         columns = (
-            *(text_column(self.left), text_column(self.right), Column("alike", "+.3f")),
+            *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
             *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
             counted_p(self.draws),
         )
@@ -111,13 +111,13 @@ def align_heads(
     weights = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     one, other = _measured(_features(left, window), weights), _features(right, window)
-    own = _own(one)
-    qk, ov = _similarities(one, own, _measured(other, weights))
+    norms = _norms(one)
+    qk, ov = _similarities(one, norms, _measured(other, weights))
     similarity = (qk + ov) / 2
     chance: list[Tensor] = []
     for draw in range(draws):
         progress(draw, draws, "matching by chance")
-        both = _similarities(one, own, _measured(_shuffled(other, generator), weights))
+        both = _similarities(one, norms, _measured(_shuffled(other, generator), weights))
         chance.append(((both[0] + both[1]) / 2).amax(1))
     progress(draws, draws, "matching by chance")
     best_by_chance = torch.stack(chance)
@@ -149,7 +149,7 @@ def align_heads(
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """What the heads of a layer do: queries, keys, reads and effects by token; scores by offset."""
+    """The heads of a layer: queries, keys, reads and effects by token; scores by offset."""
 
     queries: Float[Tensor, "head vocab k"]
     keys: Float[Tensor, "head vocab k"]
@@ -162,7 +162,7 @@ class _Layer:
 class _Measured:
     """A layer whose plain products are expectations: tokens weighted by √p, keys centered.
 
-    Heads stand side by side, [vocab, head · k], so that all pairs are one matrix product.
+    Heads are side by side, [vocab, head · k], so that all pairs are one matrix product.
     """
 
     queries: Float[Tensor, "vocab hk"]
@@ -196,7 +196,7 @@ def _features(model: Model, window: int) -> list[_Layer]:
 
 
 def _shuffled(layers: list[_Layer], generator: torch.Generator) -> list[_Layer]:
-    """The same heads with tokens and offsets in an order of their own."""
+    """The same heads with tokens and offsets shuffled."""
     vocab, window = layers[0].queries.shape[1], layers[0].offsets.shape[1]
     tokens = torch.randperm(vocab, generator=generator)
     places = torch.randperm(window, generator=generator)
@@ -213,35 +213,35 @@ def _shuffled(layers: list[_Layer], generator: torch.Generator) -> list[_Layer]:
 
 
 def _similarities(
-    left: list[_Measured], left_own: _Own, right: list[_Measured]
+    left: list[_Measured], left_norms: _Norms, right: list[_Measured]
 ) -> tuple[Float[Tensor, "left right"], Float[Tensor, "left right"]]:
     """Cosines of QK and of OV for every pair of heads."""
     pairs = [[_products(a, b) for b in right] for a in left]
     qk = torch.cat([torch.cat([pair[0] for pair in row], 1) for row in pairs])
     ov = torch.cat([torch.cat([pair[1] for pair in row], 1) for row in pairs])
-    right_own = _own(right)
-    return _cosine(qk, left_own[0], right_own[0]), _cosine(ov, left_own[1], right_own[1])
+    right_norms = _norms(right)
+    return _cosine(qk, left_norms[0], right_norms[0]), _cosine(ov, left_norms[1], right_norms[1])
 
 
 def _measured(layers: list[_Layer], weights: Float[Tensor, " vocab"]) -> list[_Measured]:
     found: list[_Measured] = []
     for layer in layers:
         root = weights.sqrt().to(layer.queries)[:, None]
-        keys = _beside(layer.keys)
+        keys = _side_by_side(layer.keys)
         keys = keys - (root.square() * keys).sum(0)
         found.append(
             _Measured(
-                queries=_beside(layer.queries) * root,
+                queries=_side_by_side(layer.queries) * root,
                 keys=keys * root,
-                reads=_beside(layer.reads) * root,
-                effects=_beside(layer.effects.mT) / layer.effects.shape[-1] ** 0.5,
+                reads=_side_by_side(layer.reads) * root,
+                effects=_side_by_side(layer.effects.mT) / layer.effects.shape[-1] ** 0.5,
                 offsets=layer.offsets / layer.offsets.shape[-1] ** 0.5,
             )
         )
     return found
 
 
-def _beside(heads: Float[Tensor, "head vocab k"]) -> Float[Tensor, "vocab hk"]:
+def _side_by_side(heads: Float[Tensor, "head vocab k"]) -> Float[Tensor, "vocab hk"]:
     return heads.transpose(0, 1).flatten(1)
 
 
@@ -258,12 +258,12 @@ def _products(a: _Measured, b: _Measured) -> tuple[Tensor, Tensor]:
     return content + a.offsets @ b.offsets.T, moved
 
 
-def _own(layers: list[_Measured]) -> _Own:
+def _norms(layers: list[_Measured]) -> _Norms:
     """⟨f, f⟩ of every head."""
-    own = [_products(layer, layer) for layer in layers]
+    each = [_products(layer, layer) for layer in layers]
     return (
-        torch.cat([qk.diagonal() for qk, _ in own]),
-        torch.cat([ov.diagonal() for _, ov in own]),
+        torch.cat([qk.diagonal() for qk, _ in each]),
+        torch.cat([ov.diagonal() for _, ov in each]),
     )
 
 
@@ -275,25 +275,25 @@ def _cosine(
     size = (left[:, None] * right[None, :]).clamp(min=0).sqrt()
     idle_left, idle_right = _idle(left)[:, None], _idle(right)[None, :]
     found = torch.where(idle_left | idle_right, torch.zeros_like(products), products / size)
-    # Two circuits that do nothing do the same; one that does nothing is like no other.
+    # Two circuits that are zero are equal; one that is zero is similar to no other.
     return torch.where(idle_left & idle_right, torch.ones_like(found), found).clamp(-1, 1)
 
 
 def _idle(squares: Float[Tensor, " head"]) -> Bool[Tensor, " head"]:
-    """Which circuits are zero but for rounding."""
+    """Which circuits are zero up to rounding."""
     return squares <= IDLE * squares.max().clamp(min=0)
 
 
 def _check(left: Model, right: Model) -> None:
     for model in (left, right):
         require_heads(model)
-        refuse_capped_scores(model, "what heads attend to")
-        refuse_capped_logits(model, "what heads do to logits")
+        require_uncapped_scores(model, "what heads attend to")
+        require_uncapped_logits(model, "what heads do to logits")
     if left.config.d_vocab != right.config.d_vocab or _tokens_differ(left, right):
         raise InputError(
             f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "
-            f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); two "
-            "models with one tokenizer would be right"
+            f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); use two "
+            "models with the same tokenizer"
         )
 
 

@@ -1,8 +1,8 @@
-"""The direct path, W_E W_U: what a token says about the next one without any head.
+"""The direct path, W_E W_U: next-token predictions without any head.
 
 A model with no layers is this table and nothing else, and the best it can be is the bigram
 log-likelihood of its text, up to a constant for each row. In a deeper model the same term is what
-the heads leave over.
+the heads leave for it to do.
 """
 
 import math
@@ -25,7 +25,7 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import refuse_capped_logits
+from pathsum.circuits.tokens.token_basis import require_uncapped_logits
 from pathsum.model import Model
 from pathsum.model.head import embeddings_as_read, token_basis_note
 from pathsum.model.reads import fold_bias, unembed
@@ -33,12 +33,12 @@ from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
 BLOCK_BYTES = 32 << 20
-"""Logits that are held at a time."""
+"""Bytes of logits that are held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class CertainRow(Record, kind="certain-row"):
-    """A token whose direct path is sure of what comes next; entropy in nats."""
+    """A token after which the direct path is certain of the next one; entropy in nats."""
 
     token: Token
     entropy: float
@@ -65,7 +65,7 @@ class Continuations(Record, kind="continuations"):
 
 @dataclass(frozen=True, eq=False)
 class Bigram(Record, kind="bigram"):
-    """The direct path of a model: its most certain rows and, given text, how well it fits it."""
+    """The direct path of a model: its most certain rows and, given a corpus, its fit to it."""
 
     certain: tuple[CertainRow, ...]
     mean_entropy: float
@@ -88,9 +88,9 @@ class Bigram(Record, kind="bigram"):
             Column("probability"),
             Column("entropy", unit="nats"),
         )
-        told = f"mean entropy {self.mean_entropy:.2f} nats"
+        summary = f"mean entropy {self.mean_entropy:.2f} nats"
         title = "the direct path W_E W_U: most certain rows"
-        return Table(columns, rows, title=title, note=joined((told, self.note)))
+        return Table(columns, rows, title=title, note=joined((summary, self.note)))
 
 
 @torch.no_grad()
@@ -104,9 +104,9 @@ def bigram(
 ) -> Bigram:
     """The direct path as a table of next tokens: its k most certain rows (20), its fit to text.
 
-    With a `corpus` (sequences of token ids) the result holds how well the direct path is the text's
-    bigram table: KL and rank correlation by how common a token is, and its loss beside that of
-    smoothed unigram and bigram counts on sequences that were not counted.
+    With a `corpus` (sequences of token ids) the result includes how well the direct path matches
+    the text's bigram table: KL and rank correlation by how common a token is, and its loss compared
+    with that of smoothed unigram and bigram counts on held-out sequences.
 
     >>> from pathsum.model import construct
     >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
@@ -114,13 +114,13 @@ def bigram(
     >>> print(found.certain[0].token, found.certain[0].next, round(found.certain[0].probability, 3))
     a a 0.9
 
-    Goes once over vocabulary² logits; for one token alone `continuations` is direct. b_U counts as
-    part of the direct path. On a model with layers that normalizes, the scale of the final read is
-    left out, so probabilities are of that formula and not of any run.
+    Computes all vocabulary² logits once; for a single token use `continuations`. b_U is part of the
+    direct path. On a model with layers and normalization the scale of the final read is left out,
+    so the probabilities are those of this formula, not of any run.
     """
     direct = DirectPath(model)
-    shown = common_tokens(model, rare)
-    tokens = shown.nonzero().squeeze(1)
+    common = common_tokens(model, rare)
+    tokens = common.nonzero().squeeze(1)
     k = resolve_k(k, 20, len(tokens), "rows")
     found: list[Tensor] = []
     blocks = tokens.split(block_rows(model))
@@ -142,7 +142,7 @@ def bigram(
         )
         for i in order
     )
-    note = joined((_basis_note(model), hidden_note(shown, rare)))
+    note = joined((_basis_note(model), hidden_note(common, rare)))
     fit = None
     if corpus is not None:
         fit = fit_bigrams(
@@ -172,7 +172,7 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
 
 
 class DirectPath:
-    """Rows of `W_E W_U + b_U`, the final normalization folded in, made when asked for.
+    """Rows of `W_E W_U + b_U`, the final normalization folded in, computed on request.
 
     On a model with no layers these are its logits exactly.
 
@@ -183,7 +183,7 @@ class DirectPath:
     """
 
     def __init__(self, model: Model) -> None:
-        refuse_capped_logits(model, "the direct path")
+        require_uncapped_logits(model, "the direct path")
         self.weights = model.weights
         self.bias = fold_bias(model.weights.W_U, model.weights.ln_f_b, model.weights.b_U)
 

@@ -28,8 +28,8 @@ from pathsum.circuits.tokens.token_basis import (
     basis_note,
     circuit_label,
     find_circuit,
-    refuse_capped_logits,
     require_heads,
+    require_uncapped_logits,
     token_product,
 )
 from pathsum.errors import InputError
@@ -137,7 +137,7 @@ def copying(
     middle is made once, and every head is d_head × d_head after that.
     """
     every = require_heads(model)
-    refuse_capped_logits(model, "copying")
+    require_uncapped_logits(model, "copying")
     measures = parse_choice(get_args(Measures), measures, "measures")
     if draws < LEAST_DRAWS:
         raise InputError(
@@ -201,9 +201,9 @@ def null_ratios(
 ) -> Float[Tensor, " draws"]:
     """Ratios of heads whose W_V and W_O are isotropic Gaussian, between these embeddings.
 
-    `W_O (U S Vᵀ) W_V` with Gaussian W_O and W_V has the law of `G S H` with Gaussian G [k, d] and H
-    [d, k]: only the singular values S of the shared product matter. Drawing that way makes the null
-    the same for every basis of the stream. `order` is the number of heads of a virtual head, all
+    `W_O (U S Vᵀ) W_V` with Gaussian W_O and W_V is distributed as `G S H` with Gaussian G [k, d]
+    and H [d, k]: only the singular values S of the shared product matter, so the null does not
+    depend on the basis of the stream. `order` is the number of heads of a virtual head, all
     redrawn.
     """
     return spectrum.positivity(null_spectra(product, d_head, order=order, draws=draws, seed=seed))
@@ -217,7 +217,7 @@ def null_spectra(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Complex[Tensor, "draws k"]:
-    """The eigenvalues that `null_ratios` are made of. Their common scale has no meaning."""
+    """The eigenvalues behind `null_ratios`. Their common scale is arbitrary."""
     S = svdvals(product.double().cpu())
     generator = torch.Generator().manual_seed(seed)
 
@@ -249,7 +249,7 @@ def layer_eigenvalues(
 def eigenvalues_above_noise(
     core: Float[Tensor, "*head k k"], size: Float[Tensor, "*head"]
 ) -> Complex[Tensor, "*head k"]:
-    """Eigenvalues in double precision; what is rounding beside factors of this size is 0."""
+    """Eigenvalues in double precision; those below the rounding of factors of this size are 0."""
     values = eigvals(core.double())
     noise = 16 * torch.finfo(core.dtype).eps * size.double()
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))

@@ -18,7 +18,7 @@ from pathsum.model.transformer import attention_pattern
 
 @dataclass(frozen=True, eq=False)
 class OffsetParts:
-    """Position scores by destination and offset, how much each destination counts, and the rest."""
+    """Position scores by destination and offset, weights of destinations, and the content sd."""
 
     rows: Float[Tensor, "dest window"]
     weights: Float[Tensor, " dest"]
@@ -28,9 +28,9 @@ class OffsetParts:
 
 
 class TokenMoments:
-    """What all heads of a depth share: sums over the vocabulary, made when first asked for.
+    """What all heads of a depth share: sums over the vocabulary, computed on first use.
 
-    Layer 0 meets normalized embeddings, every deeper layer the same plain ones.
+    Layer 0 reads normalized embeddings, every deeper layer the same plain ones.
     """
 
     def __init__(self, model: Model, *, first_layer: bool) -> None:
@@ -43,8 +43,8 @@ class TokenMoments:
 
     @cached_property
     def scales(self) -> Float[Tensor, " ctx"]:
-        """What a place's stream is multiplied by when it is read, on average over tokens."""
-        return _place_scales(self.model, self.layer)
+        """The normalization scale of each position, on average over tokens."""
+        return _position_scales(self.model, self.layer)
 
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
@@ -80,7 +80,7 @@ class TokenMoments:
 def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetParts:
     """The position part of a head's scores at the offsets 0 … window − 1.
 
-    `shared` is for those who ask for many heads of one depth.
+    Pass `shared` when calling for many heads of one depth.
     """
     if shared is None:
         shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
@@ -117,7 +117,8 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
     """Second moments of queries and the covariance of keys, over tokens by their frequency.
 
     With x = e W + b, Σ p xᵀx = Wᵀ G W + mᵀb + bᵀm + bᵀb, m = (Σ p e) W and G the second moments
-    of embeddings: nothing is as large as the vocabulary. QK-norm is not linear, and is.
+    of embeddings: nothing is vocabulary-sized. With QK-norm the read is not linear, so all tokens
+    are read.
     """
     model, config = head.model, head.model.config
     if config.qk_norm != "none":
@@ -132,7 +133,7 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
 
 
 def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Tensor, "dest src"]:
-    """posQ[i] · posK[j] for all places, b_Q's part of the query included, in float64."""
+    """posQ[i] · posK[j] for all positions, b_Q's part of the query included, in float64."""
     queries, keys = _position_sides(head, shared)
     return queries @ keys.T
 
@@ -142,8 +143,8 @@ def _position_sides(
 ) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
     """posQ, scaled as scores are, and posK.
 
-    Where positions are in the stream of a model that normalizes, layer 0 takes the scale that a
-    place has on average over tokens; deeper it is left out.
+    Where positions are in the stream of a model that normalizes, layer 0 uses the mean scale of a
+    position over tokens; deeper the scale is left out.
     """
     model, config = head.model, head.model.config
     layer = model.weights.layers[head.id.layer]
@@ -156,7 +157,7 @@ def _position_sides(
         keys = layer.W_pos @ layer.W_K[head.kv]
     else:
         assert model.weights.W_pos is not None
-        scales = _place_scales(model, head.id.layer) if shared is None else shared.scales
+        scales = _position_scales(model, head.id.layer) if shared is None else shared.scales
         places = model.weights.W_pos * scales[:, None]
         queries, keys = places @ W_Q, places @ W_K
     queries = queries + bias
@@ -167,8 +168,8 @@ def _position_sides(
     return queries.double() * config.score_scale, keys.double()
 
 
-def _place_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
-    """The mean over tokens of what a place's stream is multiplied by when layer 0 reads it."""
+def _position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
+    """The mean over tokens of the scale by which layer 0 normalizes each position."""
     config = model.config
     W_pos = model.weights.W_pos
     assert W_pos is not None
@@ -190,17 +191,17 @@ def _place_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
 
 
 def _rotary(head: Head, window: int) -> OffsetParts:
-    """The average key turned by the offset, met by every token's query."""
+    """The average key rotated by the offset, against every token's query."""
     config = head.model.config
     queries, keys, p = _tokens(head)
     queries = queries * config.score_scale
     center = p @ keys
     every = torch.arange(config.n_ctx, device=keys.device)
-    # q R(Δ) kᵀ = q · (k R(−Δ)): the one average key is turned, not all queries.
-    turned = rotate(config, center.expand(len(every), -1), -every)
+    # q R(Δ) kᵀ = q · (k R(−Δ)): the one average key is rotated, not all queries.
+    rotated = rotate(config, center.expand(len(every), -1), -every)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
-        attention = ((p @ queries) @ turned.T).softmax(-1)[:window]
+        attention = ((p @ queries) @ rotated.T).softmax(-1)[:window]
     Q, K = (queries * p[:, None]).T @ queries, _covariance(keys, p)
     axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
     variance = K.new_zeros(())
@@ -210,7 +211,7 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     note = "rotary: the average query against the average key"
     scaled = attention is not None
     return OffsetParts(
-        queries @ turned[:window].T,
+        queries @ rotated[:window].T,
         p,
         attention,
         float(variance.clamp(min=0).sqrt()),
@@ -239,6 +240,6 @@ def _by_offset(scores: Float[Tensor, "dest src"], window: int) -> Float[Tensor, 
 def _products_by_offset(
     queries: Float[Tensor, "dest k"], keys: Float[Tensor, "src k"], window: int
 ) -> Float[Tensor, "late window"]:
-    """The same of `queries @ keys.T`, which is not made: a context is longer than its window."""
+    """`_by_offset(queries @ keys.T)` without forming the product, which is context-sized."""
     windows = keys.unfold(0, window, 1).flip(-1)  # [late, k, window], offset 0 first
     return (queries[window - 1 :, None] @ windows)[:, 0]

@@ -1,10 +1,11 @@
-"""Where heads look by position alone: a profile over offsets, read from weights.
+"""Attention by position alone: a profile over offsets for each head, from weights.
 
-The score of destination i and source j has a part that no token enters. Where position vectors
-exist (in the inputs of W_Q and W_K, or in the stream) it is `posQ[i] · posK[j]`, plus b_Q's part of
-the query; on a rotary model it is the average query against the average key, turned by the offset.
-Softmax ignores what is constant along a row, so each row is centered over a window of offsets, the
-same for every destination counted: a score that depends on the offset alone then has no spread.
+The score of destination i and source j has a part that does not depend on tokens. Where position
+vectors exist (in the inputs of W_Q and W_K, or in the stream) it is `posQ[i] · posK[j]`, plus b_Q's
+part of the query; on a rotary model it is the average query against the average key, rotated by the
+offset. Softmax ignores what is constant along a row, so each row is centered over a window of
+offsets, the same for every destination counted: a score that depends on the offset alone then has
+sd 0.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import find_circuit, refuse_capped_scores, require_heads
+from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_uncapped_scores
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -25,20 +26,20 @@ WINDOW = 64
 
 @dataclass(frozen=True, eq=False)
 class OffsetProfile(Record, kind="offset-profile"):
-    """What one head makes of offsets, destination − source, from 0 to the window's end.
+    """One head's scores by offset, destination − source, from 0 to the window's end.
 
     `score[Δ]` is the mean over destinations of the position part of the score, each destination's
-    own mean over the window removed, and `spread[Δ]` its standard deviation over destinations
+    own mean over the window removed, and `sd[Δ]` its standard deviation over destinations
     (places, or on a rotary model destination tokens).
     `attention[Δ]` is the mean pattern that the position part alone would give, over the whole
     context (None where a scale that it depends on is not known from weights). `content` is the
     standard deviation of the content part of the score over token pairs, and `position` that of
-    `score` over offsets: the larger of the two decides where the head looks.
+    `score` over offsets: the larger of the two decides what the head attends to.
     """
 
     head: str
     score: Float[Tensor, " window"]
-    spread: Float[Tensor, " window"]
+    sd: Float[Tensor, " window"]
     attention: Float[Tensor, " window"] | None
     position: float
     content: float
@@ -51,28 +52,28 @@ class OffsetProfile(Record, kind="offset-profile"):
 
     @property
     def share(self) -> float:
-        """position² / (position² + content²): 1 for a head that looks by position alone."""
+        """position² / (position² + content²): 1 for a head that attends by position alone."""
         total = self.position**2 + self.content**2
         return self.position**2 / total if total > 0 else float("nan")
 
     def to_table(self) -> Table:
-        """The first offsets, one a row."""
+        """The first offsets, one per row."""
         columns = (
             Column("offset"),
             Column("score", "+.3f"),
-            Column("spread"),
+            Column("sd"),
             Column("attention"),
         )
         rows = tuple(
             (
-                *(offset, float(self.score[offset]), float(self.spread[offset])),
+                *(offset, float(self.score[offset]), float(self.sd[offset])),
                 None if self.attention is None else float(self.attention[offset]),
             )
             for offset in range(min(len(self.score), 10))
         )
-        told = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
+        summary = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
         title = f"{self.head}: scores by offset from position alone"
-        return Table(columns, rows, title=title, note=joined((told, self.note)))
+        return Table(columns, rows, title=title, note=joined((summary, self.note)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,7 @@ class Positional(Record, kind="positional"):
         return find_circuit({each.head: each for each in self.heads}, head)
 
     def to_table(self) -> Table:
-        """One row a head: where its profile peaks, and position beside content."""
+        """One row per head: where its profile peaks, and position against content."""
         columns = (
             text_column("head"),
             Column("peak at"),
@@ -104,19 +105,19 @@ class Positional(Record, kind="positional"):
             )
             for h in self.heads
         )
-        told = "score, attention: at the peak; share: position² / (position² + content²)"
-        title = "where heads look by position alone"
-        return Table(columns, rows, title=title, note=joined((told, self.note)))
+        legend = "score, attention: at the peak; share: position² / (position² + content²)"
+        title = "attention by position alone"
+        return Table(columns, rows, title=title, note=joined((legend, self.note)))
 
 
 @torch.no_grad()
 def positional(
     model: Model, *heads: HeadName, window: int | None = None, progress: Progress = silent
 ) -> Positional:
-    """The offset profile of each head (all if none are named), with the content term beside it.
+    """The offset profile of each head (all if none are named), with the size of its content term.
 
-    `window` is how many offsets are looked at: by default half the context, 64 at most, so that
-    every destination counted (those from window − 1 on) sees all of them.
+    `window` is the number of offsets: by default half the context, 64 at most, so that every
+    destination counted (those from window − 1 on) sees all of them.
 
     >>> from pathsum.model import construct
     >>> profile = positional(construct.induction(), "L0H0").heads[0]
@@ -127,19 +128,19 @@ def positional(
     positions) is not here: that is in the scores of a run.
     """
     require_heads(model)
-    refuse_capped_scores(model, "where heads look")
+    require_uncapped_scores(model, "attention by position")
     config = model.config
     if config.positions == "none":
         raise InputError(
-            "this model has positions='none': no score of it depends on position; "
-            "a model with positions 'qk', 'residual' or 'rotary' would be right"
+            "this model has positions='none', so its scores do not depend on position; "
+            "use a model with positions 'qk', 'residual' or 'rotary'"
         )
     if window is None:
         window = max(1, min(WINDOW, config.n_ctx // 2))
     if not 1 <= window <= config.n_ctx:
         raise InputError(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
-            f"from 1 to {config.n_ctx} would be right"
+            f"choose from 1 to {config.n_ctx}"
         )
     chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
     found: list[OffsetProfile] = []
@@ -154,7 +155,7 @@ def positional(
             OffsetProfile(
                 head=head.label,
                 score=score,
-                spread=(weight * (centered - score).square()).sum(0).sqrt(),
+                sd=(weight * (centered - score).square()).sum(0).sqrt(),
                 attention=parts.attention,
                 position=float(score.std(correction=0)),
                 content=parts.content,

@@ -238,5 +238,5 @@ def _notes_on_empty_heads(
 
 
 def _listed(labels: list[str], most: int = 8) -> str:
-    shown = ", ".join(labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
+    first = ", ".join(labels[:most])
+    return first if len(labels) <= most else f"{first} and {len(labels) - most} more"

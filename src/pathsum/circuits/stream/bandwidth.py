@@ -1,4 +1,4 @@
-"""The residual stream as a channel: who uses which of its dimensions, and what is left free."""
+"""Bandwidth of the residual stream: which dimensions are used by what, and which are free."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 @dataclass(frozen=True)
 class HeadSubspaces:
-    """How many dimensions a head reads and writes, and how the two lie to each other.
+    """How many dimensions a head reads and writes, and the overlap of the two.
 
     `reads_q`, `reads_k`, `reads_v` and `writes` are effective dimensions (participation ratios of
     the spectra of QK and OV). `overlap` is Σ cos² of the principal angles between what OV reads and
@@ -96,9 +96,9 @@ class Bandwidth(Record, kind="bandwidth"):
             "q k v w: effective dimensions read by queries, keys, values, and written.\n"
             "v·w: overlap of what OV reads with what it writes; null: that overlap by chance.\n"
             "neg: share of OV's eigenvalues left of zero; z: of tr OV against chance. A head\n"
-            "deletes (del) if p of that z < 0.01 / heads and here ≥ 0.5.\n"
+            "deletes (del) if that z has p < 0.01 / heads and here ≥ 0.5.\n"
             "self: a token's score with itself, in standard deviations over tokens; here:\n"
-            "attention to the own place if positions alone decided.",
+            "attention to its own position by position terms alone.",
         )
 
     def spectra_table(self) -> Table:
@@ -142,7 +142,7 @@ class Bandwidth(Record, kind="bandwidth"):
             columns,
             rows,
             "MLP neurons that write against what they read",
-            f"{found.below} of {found.neurons} neurons have z < −4; chance would give at most "
+            f"{found.below} of {found.neurons} neurons have z < −4; by chance at most "
             f"{found.expected:.2g}.",
         )
 

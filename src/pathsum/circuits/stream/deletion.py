@@ -1,8 +1,8 @@
-"""Memory management: heads and MLP neurons that take out what stands in the stream.
+"""Memory management: heads and MLP neurons that delete what is in the stream.
 
 A head deletes if OV is negative, x OV ≈ −c x, where it attends to its own position; a neuron
-deletes if it writes against what it reads. Both are judged against a stream turned at random
-between read and write: then tr OV has mean 0 and variance ‖OV‖²/d, and the cosine of a neuron's two
+deletes if it writes against what it reads. The null rotates the stream at random between read and
+write: then tr OV has mean 0 and variance ‖OV‖²/d, and the cosine of a neuron's two
 directions has mean 0 and variance 1/d.
 """
 
@@ -20,7 +20,7 @@ from pathsum.model import Model
 from pathsum.model.head import embeddings_as_read
 from pathsum.model.reads import fold_read, for_query_heads, layer_reads
 
-# Positions that the attention of position terms alone is averaged over.
+# Positions over which attention by position terms is averaged.
 PLACES = 64
 # Mean attention from which a head attends to its own position: as much as to all others together.
 ATTENDS_TO_ITSELF = 0.5
@@ -29,14 +29,14 @@ NEURONS_LISTED = 20
 
 @dataclass(frozen=True)
 class HeadDeletion:
-    """Whether a head takes out what it reads.
+    """Whether a head deletes what it reads.
 
     `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
     `z`, `p`        of tr OV against random rotations; p is the chance of one as negative
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
-    `own_position`  mean attention to the own position if position terms alone decided, over the
-                    first 64 places; NaN where weights alone do not tell
+    `own_position`  mean attention to its own position by position terms alone, over the first 64
+                    positions; NaN where weights do not determine it
     `deletes`       p < 0.01 after dividing by the number of heads, and own_position ≥ 0.5; None
                     where p is that small and own_position is not known from weights
     """
@@ -64,8 +64,8 @@ class Neuron:
 class NeuronDeletion:
     """MLP neurons that write against what they read.
 
-    `below` counts neurons with z < −4 and `expected` what chance would give; `strongest` lists the
-    most negative ones.
+    `below` counts neurons with z < −4, `expected` is that count by chance, and `strongest` lists
+    the most negative ones.
     """
 
     neurons: int
@@ -75,14 +75,14 @@ class NeuronDeletion:
 
 
 def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
-    """One record a head."""
+    """One record per head."""
     n = len(model.heads)
     if n == 0:
         return ()
     embeddings = embeddings_as_read(model.weights, 0)
     mean = embeddings.mean(0, keepdim=True, dtype=torch.float64)
-    spread = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
-    second = spread + mean.mT @ mean
+    covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
+    second = covariance + mean.mT @ mean
     places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
     found: list[HeadDeletion] = []
     for head in model.heads:
@@ -101,7 +101,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
                 negative=float(left / total) if bool(total > 0) else float("nan"),
                 z=z,
                 p=p,
-                own_token=_own_token(head.W_Q.double(), head.W_K.double(), spread, second),
+                own_token=_own_token(head.W_Q.double(), head.W_K.double(), covariance, second),
                 own_position=own_position,
                 deletes=_deletes(p < 0.01 / n, own_position),
             )
@@ -119,7 +119,7 @@ def _deletes(negative: bool, own_position: float) -> bool | None:
 def _own_token(
     W_Q: Float[Tensor, "d k"],
     W_K: Float[Tensor, "d k"],
-    spread: Float[Tensor, "d d"],
+    covariance: Float[Tensor, "d d"],
     second: Float[Tensor, "d d"],
 ) -> float:
     """tr(W_Qᵀ C W_K) / √tr(W_Qᵀ S W_Q · W_Kᵀ C W_K), C and S the covariance and second moment.
@@ -127,7 +127,7 @@ def _own_token(
     With e a token's embedding and m their mean, the score of t with u, less its mean over u, is
     e_t QK (e_u − m)ᵀ: the numerator is its mean over u = t, the root its size over all t and u.
     """
-    keys = spread @ W_K
+    keys = covariance @ W_K
     size = ((W_Q.mT @ second @ W_Q) * (W_K.mT @ keys)).sum()
     return float((W_Q * keys).sum() / size.sqrt()) if bool(size > 0) else float("nan")
 
@@ -146,7 +146,7 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     scores = reads.pos_Q[:, :places] @ keys.mT * config.score_scale
     future = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
     pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
-    # The first position has nowhere else to look.
+    # The first position can attend only to itself.
     return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
 
 
@@ -158,7 +158,7 @@ def neuron_deletions(model: Model, centered: bool, d: int) -> NeuronDeletion | N
     cosines: list[Tensor] = []
     for raw in model.weights.layers:
         if raw.W_in is None or raw.W_out is None:
-            raise AssertionError("an MLP without weights passed the check of its shapes")
+            raise AssertionError("an MLP has no weights although its shapes were checked")
         read = remove_mean(fold_read(config.norm, raw.W_in, raw.ln2_w).mT, centered)
         write = remove_mean(raw.W_out, centered)
         cosines.append(torch.nn.functional.cosine_similarity(read, write, dim=-1).double().cpu())

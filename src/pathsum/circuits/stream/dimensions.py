@@ -1,7 +1,7 @@
 """How many dimensions of the stream are used: by one matrix, by two, and layer by layer.
 
-A matrix F that touches the stream stands for its form FᵀF. `spectrum` says over how many dimensions
-one form spreads, `joint_use` which dimensions two forms share (the joint PCA), and `stream_use`
+A matrix F that touches the stream is represented by its form FᵀF. `spectrum` counts the dimensions
+one form uses, `joint_use` which dimensions two forms share (the joint PCA), and `stream_use`
 which are written before a layer and read from it on. For the last, everything that touches the
 stream is a form of trace 1 (each head, each MLP, the embedding alike, so that large weights do not
 drown small ones), and each side of a layer is the sum of the forms on that side.
@@ -30,7 +30,7 @@ TIE = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """How a matrix spreads over the d dimensions of the stream.
+    """How a matrix is distributed over the d dimensions of the stream.
 
     `variance`   share of each principal direction in the squared norm, descending, adds up to 1
     `effective`  (Σλ)² / Σλ², the participation ratio: d if even, 1 if all is in one direction

@@ -39,7 +39,7 @@ class Mode(Record, kind="ov-mode"):
     """One eigenvalue and the tokens at its two ends, each with its share of the mode.
 
     `weight` is |λ| / Σ|λ| (both of a complex pair counted). Values are shares v[i] u[i]; the real
-    part of them for a complex pair, which turns tokens into one another rather than only scaling
+    part of them for a complex pair, which rotates tokens into one another instead of only scaling
     them.
     """
 
@@ -58,7 +58,7 @@ class Clusters(Record, kind="ov-clusters"):
     note: str
 
     def to_table(self) -> Table:
-        """One row a mode: its eigenvalue and the tokens at its ends."""
+        """One row per mode: its eigenvalue and the tokens at its ends."""
         columns = (
             text_column("λ"),
             Column("weight", ".1%"),
@@ -69,11 +69,11 @@ class Clusters(Record, kind="ov-clusters"):
             (_written(mode.eigenvalue), mode.weight, _words(mode.tokens), _words(mode.opposite))
             for mode in self.modes
         )
-        told = (
+        legend = (
             "λ > 0: the tokens of an end raise each other and lower the other end; λ < 0: reversed"
         )
         title = f"{self.head}: token clusters, the eigenvectors of full OV"
-        return Table(columns, rows, title=title, note=joined((told, self.note)))
+        return Table(columns, rows, title=title, note=joined((legend, self.note)))
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def clusters(
 ) -> Clusters:
     """The modes with the largest |λ| (5), each with the k tokens (6) of largest share at its ends.
 
-    Works on d_head × d_head products; only the `modes` asked for are made vocabulary-long.
+    Works on d_head × d_head products; only the requested modes are computed for the vocabulary.
     """
     modes = resolve_k(modes, 5, model.config.d_head, "modes")
     k = resolve_k(k, 6, model.config.d_vocab, "tokens")
@@ -96,33 +96,33 @@ def clusters(
     values, small = eig(ov.B @ ov.A)
     dual = pinv(small)
     total = float(values.abs().sum())
-    shown = common_tokens(model, rare)
+    common = common_tokens(model, rare)
     order = values.abs().argsort(descending=True, stable=True)
     noise = 16 * torch.finfo(model.weights.dtype).eps * float(ov.A.norm() * ov.B.norm())
-    # Of a complex pair one is enough: the other mirrors it.
+    # One of a complex pair is enough: the other is its conjugate.
     kept = [int(i) for i in order if values[i].imag >= 0 and values[i].abs() > noise][:modes]
     found: list[Mode] = []
     for i in kept:
         value = complex(values[i])
         right = ov.A.to(small.dtype) @ small[:, i]
         left = dual[i] @ ov.B.to(small.dtype) / values[i]
-        ends = _ends(model, right, left, k, shown)
+        ends = _ends(model, right, left, k, common)
         pair = 2 if value.imag > 0 else 1
         found.append(Mode(value, pair * abs(value) / total, *ends))
-    note = joined((basis_note(model, path), hidden_note(shown, rare)))
+    note = joined((basis_note(model, path), hidden_note(common, rare)))
     return Clusters(circuit_label(path), tuple(found), note)
 
 
 def _ends(
-    model: Model, right: Tensor, left: Tensor, k: int, shown: Tensor
+    model: Model, right: Tensor, left: Tensor, k: int, common: Tensor
 ) -> tuple[tuple[Scored, ...], tuple[Scored, ...]]:
     shares: Float[Tensor, " vocab"] = (right * left).real.cpu()
-    peak = int(shares.masked_fill(~shown, -torch.inf).argmax())
-    # The phase of the strongest token decides what is this end and what the other.
+    peak = int(shares.masked_fill(~common, -torch.inf).argmax())
+    # The phase of the strongest token decides which end is which.
     sign = (left * left[peak].conj()).real.cpu()
     return (
-        _largest(model, shares.masked_fill(~shown | (sign < 0), 0.0), k),
-        _largest(model, shares.masked_fill(~shown | (sign >= 0), 0.0), k),
+        _largest(model, shares.masked_fill(~common | (sign < 0), 0.0), k),
+        _largest(model, shares.masked_fill(~common | (sign >= 0), 0.0), k),
     )
 
 

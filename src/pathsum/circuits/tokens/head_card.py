@@ -1,4 +1,4 @@
-"""One head on one page: how it copies and looks, or what it does with one token."""
+"""One head on one page: copying, clusters and offsets, or what it does with one token."""
 
 from dataclasses import dataclass
 
@@ -90,10 +90,10 @@ def token_card(
             "QK circuit of its own; name one head"
         )
     does = effect(model, path, token, k, rare=rare)
-    looks = None
+    attends = None
     if path.order == 1:
-        looks = attention(model, path.heads[0], token, k, offset=offset, rare=rare)
-    return TokenCard(circuit_label(path), does.source, looks, does)
+        attends = attention(model, path.heads[0], token, k, offset=offset, rare=rare)
+    return TokenCard(circuit_label(path), does.source, attends, does)
 
 
 def _stacked(records: list[Record]) -> RenderableType:

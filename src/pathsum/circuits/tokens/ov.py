@@ -20,7 +20,7 @@ from pathsum.circuits.tokens.token_basis import (
     basis_note,
     circuit_label,
     full_ov,
-    refuse_capped_logits,
+    require_uncapped_logits,
 )
 from pathsum.model import HeadName, Model, Path
 from pathsum.result import Column, Record, Table, token_column
@@ -38,7 +38,7 @@ class Effect(Record, kind="ov-effect"):
     note: str
 
     def to_table(self) -> Table:
-        """What it raises beside what it lowers."""
+        """What it raises and what it lowers, side by side."""
         pairs = zip(self.raises, self.lowers, strict=True)
         rows = tuple((up.token.text, up.value, down.token.text, down.value) for up, down in pairs)
         columns = (
@@ -65,10 +65,10 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     7.5
 
     On a model that normalizes, embeddings are as the first head's layer reads them at layer 0 and
-    unnormalized deeper, and the final scale (one positive number a position) is left out.
+    unnormalized deeper, and the final scale (one positive number per position) is left out.
     """
     path = as_path(model, circuit)
-    refuse_capped_logits(model, f"what {circuit_label(path)} does to logits")
+    require_uncapped_logits(model, f"what {circuit_label(path)} does to logits")
     return full_ov(model, path)
 
 
@@ -85,13 +85,13 @@ def effect(
     path = as_path(model, circuit)
     token = find_token(model, source)
     row = token_ov(model, path).row(token)
-    shown = common_tokens(model, rare)
-    lowers = tuple(Scored(s.token, -s.value) for s in top_scored(model, -row, k, shown))
+    common = common_tokens(model, rare)
+    lowers = tuple(Scored(s.token, -s.value) for s in top_scored(model, -row, k, common))
     return Effect(
         head=circuit_label(path),
         source=token_of(model, token),
-        raises=top_scored(model, row, k, shown),
+        raises=top_scored(model, row, k, common),
         lowers=lowers,
         own=float(row[token]),
-        note=joined((basis_note(model, path), hidden_note(shown, rare))),
+        note=joined((basis_note(model, path), hidden_note(common, rare))),
     )

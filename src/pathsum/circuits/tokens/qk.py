@@ -1,9 +1,9 @@
-"""The QK circuit between tokens: which destinations attend to which sources.
+"""The QK circuit in the token basis: which destinations attend to which sources.
 
 A score is `query(destination) · key(source)`, and softmax compares sources of one destination, so
-it ignores whatever is constant along a row. Rows are centered over source tokens: an entry
-says how much more a destination attends to this source than to the average one. Entries of
-different rows become comparable that way, as raw scores are not.
+it ignores whatever is constant along a row. Rows are centered over source tokens: an entry is how
+much more a destination attends to this source than to the average one. Centered entries of
+different rows are comparable, raw scores are not.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import embed_through, refuse_capped_scores
+from pathsum.circuits.tokens.token_basis import embed_through, require_uncapped_scores
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model, Path
 from pathsum.model.reads import key_read, query_read
@@ -44,7 +44,7 @@ class Attention(Record, kind="qk-attention"):
     note: str
 
     def to_table(self) -> Table:
-        """Its sources beside its destinations."""
+        """Its sources and its destinations, side by side."""
         pairs = zip(self.attends_to, self.attended_by, strict=True)
         rows = tuple((to.token.text, to.value, by.token.text, by.value) for to, by in pairs)
         columns = (
@@ -68,7 +68,7 @@ def token_qk(
     """Full QK of a head, rows centered: row the destination token, column the source token.
 
     `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, biases included (b_K is
-    constant along a row and goes out with the centering; b_Q is not and stays). On a rotary model
+    constant along a row and is removed by the centering; b_Q is not and stays). On a rotary model
     the circuit depends on the offset, destination − source: for `offset=None` it is averaged over
     the offsets 0 … n_ctx − 1, and `offset=n` gives one of them.
 
@@ -83,12 +83,12 @@ def token_qk(
     >>> model.token_text(int(qk.row(destination).argmax()))
     'keep'
     """
-    refuse_capped_scores(model, f"what {model.head(head).label} attends to")
+    require_uncapped_scores(model, f"what {model.head(head).label} attends to")
     found = model.head(head)
     query = _side(found, "query", query_through)
     key = _side(found, "key", key_through)
     key = key - key.mean(0)
-    return Factored(_turned(found, query, offset) * model.config.score_scale, key.T)
+    return Factored(_rotated(found, query, offset) * model.config.score_scale, key.T)
 
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
@@ -123,14 +123,14 @@ def attention(
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
     found = find_token(model, token)
     qk = token_qk(model, head, offset=offset)
-    shown = common_tokens(model, rare)
+    common = common_tokens(model, rare)
     label = model.head(head)
     return Attention(
         head=label.label,
         token=token_of(model, found),
-        attends_to=top_scored(model, qk.row(found), k, shown),
-        attended_by=top_scored(model, qk.column(found), k, shown),
-        note=joined((label.basis, rotary_note(model, offset), hidden_note(shown, rare))),
+        attends_to=top_scored(model, qk.row(found), k, common),
+        attended_by=top_scored(model, qk.column(found), k, common),
+        note=joined((label.basis, rotary_note(model, offset), hidden_note(common, rare))),
     )
 
 
@@ -164,7 +164,7 @@ def _side(head: Head, side: str, through: Path | None) -> Float[Tensor, "vocab k
     if top.layer >= head.id.layer:
         raise InputError(
             f"{head.label} cannot read its {side} through {top}, which writes in the same layer or "
-            f"a later one; a path that ends below layer {head.id.layer} would be right"
+            f"a later one; use a path that ends below layer {head.id.layer}"
         )
     model = head.model
     through.check_in(model)
@@ -174,7 +174,7 @@ def _side(head: Head, side: str, through: Path | None) -> Float[Tensor, "vocab k
     return embed_through(model.weights, first, ov.A) @ (ov.B @ W)
 
 
-def _turned(
+def _rotated(
     head: Head, query: Float[Tensor, "vocab k"], offset: int | None
 ) -> Float[Tensor, "vocab k"]:
     config = head.model.config
@@ -188,7 +188,7 @@ def _turned(
     if offset is not None:
         if not 0 <= offset < config.n_ctx:
             raise InputError(
-                f"offset={offset} does not occur: destination − source goes from 0 to "
+                f"offset={offset} is out of range: destination − source goes from 0 to "
                 f"{config.n_ctx - 1} in a context of {config.n_ctx}"
             )
         return rotate(config, query, torch.full((len(query),), offset, device=query.device))

@@ -1,4 +1,4 @@
-"""Tokens in results: an id with its text, and values beside tokens."""
+"""Tokens in results: an id with its text, tokens with values, and which tokens are common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ def token_of(model: Model, token: int) -> Token:
 
 
 def find_token(model: Model, name: str | int) -> int:
-    """The id that a text, a text as tables show it, or a number means.
+    """The token id for a text, a text as tables print it, or a number.
 
     The visible form that tables print is understood (`·keep` is ` keep`). A text that is one token
-    is that token, whatever it looks like; otherwise a number is an id. The error for a text of
+    is that token; otherwise a number is an id. The error for a text of
     several tokens shows its pieces, and the same word with or without its leading space if that is
     one token.
     """
@@ -67,11 +67,11 @@ def find_token(model: Model, name: str | int) -> int:
 
 
 def top_scored(
-    model: Model, values: Float[Tensor, " vocab"], k: int, shown: Bool[Tensor, " vocab"]
+    model: Model, values: Float[Tensor, " vocab"], k: int, common: Bool[Tensor, " vocab"]
 ) -> tuple[Scored, ...]:
-    """The k tokens with the largest values among those shown, best first."""
-    values = values.masked_fill(~shown.to(values.device), -torch.inf)
-    best = values.topk(min(k, int(shown.sum())))
+    """The k tokens with the largest values among those common, best first."""
+    values = values.masked_fill(~common.to(values.device), -torch.inf)
+    best = values.topk(min(k, int(common.sum())))
     return scored(model, best.indices, best.values)
 
 
@@ -88,15 +88,15 @@ def scored(
 def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
     """Which tokens training saw at least `rare` times; all of them where counts are unknown.
 
-    Embeddings of tokens that were hardly trained are close to where they started, and such tokens
-    fill the top of every table that does not know this.
+    Embeddings of barely trained tokens are close to their random initialization, and such tokens
+    fill the top of every table that does not leave them out.
     """
     return model.token_pool(rare).require_common()
 
 
-def hidden_note(shown: Bool[Tensor, " vocab"], rare: int) -> str:
-    """What a table must say about tokens that it hides."""
-    hidden = int((~shown).sum())
+def hidden_note(common: Bool[Tensor, " vocab"], rare: int) -> str:
+    """The note of a table that hides rare tokens."""
+    hidden = int((~common).sum())
     return f"{hidden} tokens seen fewer than {rare} times in training are hidden" if hidden else ""
 
 
@@ -109,22 +109,22 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
     return counts.cpu().double() / counts.sum().item()
 
 
-def resolve_k(k: int | None, usual: int, most: int, what: str) -> int:
-    """k, or an error that says how many there are; the usual number where none is asked for."""
-    return min(usual, most) if k is None else check_k(k, most, what)
+def resolve_k(k: int | None, default: int, most: int, what: str) -> int:
+    """k, checked against `most`; the default, capped at `most`, where k is None."""
+    return min(default, most) if k is None else check_k(k, most, what)
 
 
 def check_k(k: int, most: int, what: str) -> int:
-    """k itself, or an error that says how many there are."""
+    """k if it is between 1 and `most`, else InputError."""
     if isinstance(k, bool) or not 1 <= k <= most:
         raise InputError(
-            f"k={k} {what} were asked for, but there are {most}; from 1 to {most} would be right"
+            f"k={k} {what} were requested, but there are {most}; choose from 1 to {most}"
         )
     return k
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Remarks as one note, empty ones left out."""
+    """Remarks joined into one note, empty ones left out."""
     return "; ".join(part for part in parts if part)
 
 

@@ -96,8 +96,8 @@ def as_path(model: Model, circuit: HeadName | Path) -> Path:
     circuit.check_in(model)
     if circuit.source.kind != "embed" or not circuit.heads:
         raise HeadError(
-            f"{circuit} is not a head nor a virtual head: it begins at {circuit.source} and goes "
-            f"through {circuit.order} heads; from 'embed' through at least one would be right"
+            f"{circuit} is not a head or a virtual head: it begins at {circuit.source} and goes "
+            f"through {circuit.order} heads; use a path from 'embed' through at least one head"
         )
     return circuit
 
@@ -122,7 +122,7 @@ def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
 
 
 def basis_note(model: Model, path: Path) -> str:
-    """What the token basis of a head or a virtual head leaves out, in words."""
+    """A note on what the token basis of a head or a virtual head leaves out."""
     return token_basis_note(model.weights, path.heads[-1].layer)
 
 
@@ -136,21 +136,21 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
     return tuple(head.id for head in model.heads)
 
 
-def refuse_capped_logits(model: Model, what: str) -> None:
-    """Raise if logits are bent by a soft cap, so that they are no sum of what was written."""
+def require_uncapped_logits(model: Model, what: str) -> None:
+    """Raise NotExactError if logits are soft-capped, so they are not a sum over writes."""
     if model.config.logit_cap is not None:
         raise NotExactError(
             f"{what} cannot be read from the weights of this model: its logits are soft-capped "
             f"(logit_cap={model.config.logit_cap:g}), so they are not a sum over what its parts "
-            "write; a model without a logit cap would be right"
+            "write; use a model without logit_cap"
         )
 
 
-def refuse_capped_scores(model: Model, what: str) -> None:
-    """Raise if attention scores are bent by a soft cap, so that they are no bilinear form."""
+def require_uncapped_scores(model: Model, what: str) -> None:
+    """Raise NotExactError if scores are soft-capped, so they are not a bilinear form."""
     if model.config.score_cap is not None:
         raise NotExactError(
             f"{what} cannot be read from the weights of this model: its attention scores are "
             f"soft-capped (score_cap={model.config.score_cap:g}), so they are not the bilinear "
-            "form QK; a model without a score cap would be right"
+            "form QK; use a model without score_cap"
         )

@@ -1,1 +1,8 @@
-"""Skip-trigrams of a head, the bugs they force, and what those bugs cost."""
+"""Skip-trigrams: `[source] … [destination] → [out]`.
+
+skip_trigrams  the strongest triples of a head or a model
+source_table   the paper's table for one source token
+triple         one triple: its score, its pattern, its evidence in a corpus
+bugs           cross terms that QK × OV forces
+bug_cost       what bugs cost in loss
+"""

@@ -1,4 +1,4 @@
-"""What bugs cost: the loss of a model less its loss with the bugs taken out of its logits."""
+"""What bugs cost: the loss of a model minus its loss with the bugs removed from its logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ class BugCost(Record, kind="bug-cost"):
 
     @property
     def cost_where_active(self) -> float:
-        """The same as a mean over the positions that a bug takes part in; NaN if there are none."""
+        """The mean over the positions that a bug takes part in; NaN if there are none."""
         return self.cost * self.predicted / self.positions if self.positions else float("nan")
 
     def __str__(self) -> str:
         return (
-            f"{len(self.each)} bugs cost {self.cost:.3g} nats a token "
+            f"{len(self.each)} bugs cost {self.cost:.3g} nats per token "
             f"(active at {self.positions} of {self.predicted} positions)"
         )
 
@@ -52,16 +52,18 @@ def bug_cost(
 ) -> BugCost:
     """What bugs cost on held-out sequences.
 
-    A bug (source, destination, out) of a head is taken out by subtracting, from the logit of `out`
-    wherever the destination stands after the source, exactly what the head put there:
+    A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
+    wherever the destination comes after the source, exactly what the head added there:
     `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
-    run. Patterns stay as they were. On a model of several layers only what goes straight to the
-    logits is taken out.
+    run. Patterns stay fixed. On a model of several layers only what goes straight to the
+    logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
     each = [0.0] * len(bugs)
     total, positions = 0.0, 0
-    sequences = [row for part in held_out for row in _concerned(part, bugs).split(_at_once(model))]
+    sequences = [
+        row for part in held_out for row in _affected(part, bugs).split(_sequences_at_once(model))
+    ]
     for index, tokens in enumerate(sequences):
         progress(index, len(sequences), "loss without the bugs")
         if len(tokens) == 0:
@@ -82,10 +84,10 @@ class _Changes:
 
 
 def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
-    """By how much the summed loss of a run is above what it is without bugs."""
+    """How much the summed loss of a run exceeds that without bugs."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
-    # Only the predictions that a bug takes part in are looked at: logits are large.
+    # Only the predictions that a bug takes part in are computed: logits are large.
     rows = trace.logits[:, :-1][touched].double()
     target = trace.tokens[:, 1:][touched]
     amounts = amounts[:, touched]
@@ -103,7 +105,7 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
-    """What the head put on the logit of `out` from the source, where the destination stands."""
+    """What the head added to the logit of `out` from the source, at each destination."""
     model = trace.model
     head = model.head(bug.head)
     pattern = trace.pattern(head.id) * trace.scales.attention[head.id.layer][:, None]
@@ -114,8 +116,8 @@ def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
     return from_source * effect * trace.scales.final * here
 
 
-def _concerned(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
-    """The sequences in which some bug's source stands before its destination."""
+def _affected(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
+    """The sequences in which some bug's source comes before its destination."""
     any_bug = torch.zeros(len(part), dtype=torch.bool)
     for source, destination in {(bug.source.id, bug.destination.id) for bug in bugs}:
         after = (part == source).cumsum(1) > 0
@@ -123,6 +125,6 @@ def _concerned(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ 
     return part[any_bug]
 
 
-def _at_once(model: Model) -> int:
+def _sequences_at_once(model: Model) -> int:
     bytes_each = model.config.n_ctx * model.config.d_vocab * 4
     return max(1, LOGITS_AT_ONCE // bytes_each)

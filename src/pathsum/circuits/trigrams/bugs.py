@@ -1,11 +1,11 @@
-"""Bugs: cross terms that a head cannot help knowing.
+"""Bugs: skip-trigrams that a head is forced to have because QK and OV factor.
 
-A head scores f₁(destination, source) · f₂(source, out). If it knows keep … in → mind and
+A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
 keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
-Which of its corners are meant is not in the head. It is told by text (corners that really occur
-have lift > 1), by whoever gives the list of what is right, or, with neither, by the model's own
-direct path, which knows what follows a destination: where that knowledge, with row and column means
-of the rectangle taken out, speaks for two opposite corners, the other two are bugs.
+Which of its corners are correct is not in the head. It is decided by a corpus (corners that really
+occur have lift > 1), by a given list of correct triples, or, with neither, by the model's own
+direct path, which scores what follows a destination: where that score, with row and column means of
+the rectangle removed, favors two opposite corners, the other two are bugs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,9 +34,9 @@ from pathsum.model.reads import unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8
-"""Destinations and outs of a source looked at, each at least half as strong as the best."""
+"""Destinations and outs of a source that are considered, each at least half the best."""
 CLEAR = 0.5
-"""Nats by which the direct path must speak for a corner of a rectangle, or against it."""
+"""Nats by which the direct path must favor a corner of a rectangle, or disfavor it."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Cause:
 class Bug(Record, kind="bug"):
     """A cross term and the two correct triples that force it.
 
-    `told_by` says who knows which corners are right: held-out text, a given list, or the model's
-    direct path. `score` and `pattern` are those of a `SkipTrigram`.
+    `decided_by` is what decided which corners are correct: held-out text, a given list, or the
+    model's direct path. `score` and `pattern` are those of a `SkipTrigram`.
     """
 
     head: str
@@ -68,7 +68,7 @@ class Bug(Record, kind="bug"):
     score: float
     pattern: Pattern
     because: tuple[Cause, Cause]
-    told_by: Literal["text", "list", "direct path"]
+    decided_by: Literal["text", "list", "direct path"]
 
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
@@ -81,7 +81,7 @@ class Bugs(Record, kind="bugs"):
     bugs: tuple[Bug, ...]
 
     def to_table(self) -> Table:
-        """One row a bug, with the triples that force it."""
+        """One row per bug, with the triples that force it."""
         columns = (
             text_column("head"),
             token_column("bug"),
@@ -99,7 +99,7 @@ class Bugs(Record, kind="bugs"):
 
 @dataclass(frozen=True, eq=False)
 class Rectangle:
-    """What one head knows about one source: destinations × outs."""
+    """The triples of one head and one source: destinations × outs."""
 
     head: str
     source: int
@@ -116,7 +116,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class BugSearch:
-    """Bugs that were found, and in words what could not be decided."""
+    """Bugs that were found, and a note on what could not be decided."""
 
     bugs: list[Bug]
     note: str
@@ -124,7 +124,7 @@ class BugSearch:
 
 @torch.no_grad()
 def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
-    """The cross terms that a model's heads are forced to know, given the triples that are right.
+    """The cross terms that a model's heads are forced to have, given the correct triples.
 
     Two correct triples of one source that differ in destination and in out force two others in
     every head that attends for both destinations and raises both outs.
@@ -133,7 +133,7 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
     >>> right = [("keep", "in", "mind"), ("keep", "at", "bay")]
     >>> print(*forced_bugs(construct.skip_trigrams(right, n_heads=1), right).bugs, sep="; ")
     keep … in → bay; keep … at → mind
-    >>> len(forced_bugs(construct.skip_trigrams(right), right).bugs)  # a head each: none
+    >>> len(forced_bugs(construct.skip_trigrams(right), right).bugs)  # one head per triple: none
     0
     """
     require_heads(model)
@@ -151,10 +151,10 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
             outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
             attention = qk.entries(destinations, torch.tensor(source))
             effect = ov.entries(torch.tensor(source), outs)
-            heard, raised = attention > 0, effect > 0
+            attends, raises = attention > 0, effect > 0
             rectangle = Rectangle(
-                *(head.label, source, destinations[heard], outs[raised]),
-                *(attention[heard], effect[raised]),
+                *(head.label, source, destinations[attends], outs[raises]),
+                *(attention[attends], effect[raises]),
             )
             is_right = _grid(rectangle, {cell: cell in right for cell in rectangle.cells})
             found += _crossings(model, rectangle, is_right, ~is_right, "list")
@@ -166,17 +166,17 @@ def find_bugs(
     triples: Sequence[Triple],
     text: Sequence[Int[Tensor, "_ _"]] | None,
     *,
-    shown: Bool[Tensor, " vocab"],
+    common: Bool[Tensor, " vocab"],
     offset: int | None = None,
     progress: Progress = silent,
 ) -> BugSearch:
-    """The bugs among what the heads of these triples know about their sources."""
+    """The bugs among the triples of these heads with these sources."""
     pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
     rectangles: list[Rectangle] = []
     for head in dict.fromkeys(head for head, _ in pairs):
         sources = [source for other, source in pairs if other == head]
-        rectangles += _rectangles(model, head, sources, shown, offset)
-    # With a single destination or a single out every corner may be meant.
+        rectangles += _rectangles(model, head, sources, common, offset)
+    # With a single destination or a single out every corner may be correct.
     rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
     found: list[Bug] = []
     undecided = 0
@@ -199,40 +199,40 @@ def _rectangles(
     model: Model,
     head: str,
     sources: Sequence[int],
-    shown: Bool[Tensor, " vocab"],
+    common: Bool[Tensor, " vocab"],
     offset: int | None,
 ) -> list[Rectangle]:
     qk, ov = token_qk(model, head, offset=offset), token_ov(model, head)
-    hidden = ~shown.to(qk.device)
+    hidden = ~common.to(qk.device)
     found: list[Rectangle] = []
     for source in sources:
         attention = qk.column(source).masked_fill(hidden, -torch.inf)
         effect = ov.row(source).masked_fill(hidden, -torch.inf)
         sides: list[tuple[Tensor, Tensor]] = []
         for values in (attention, effect):
-            best = values.topk(min(WIDTH, int(shown.sum())))
+            best = values.topk(min(WIDTH, int(common.sum())))
             strong = (best.values > 0) & (best.values >= best.values[0] / 2)
             sides.append((best.indices[strong], best.values[strong]))
-        (destinations, heard), (outs, raised) = sides
-        found.append(Rectangle(head, source, destinations, outs, heard, raised))
+        (destinations, attention), (outs, effect) = sides
+        found.append(Rectangle(head, source, destinations, outs, attention, effect))
     return found
 
 
 def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "rows columns"]:
-    """What the direct path says about destination → out, row and column means taken out."""
+    """Direct-path logits of destination → out, row and column means removed."""
     weights = model.weights
     read = embeddings_as_read(weights, 0, rectangle.destinations)
     direct = unembed_through(weights, read)[:, rectangle.outs].double()
     return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
 
 
-def _undecided_note(undecided: int, who: str) -> str:
+def _undecided_note(undecided: int, judge: str) -> str:
     if not undecided:
         return ""
     one = undecided == 1
     return (
         f"{undecided} {'source has' if one else 'sources have'} several destinations and outs in "
-        f"one head, so some combinations are forced cross terms; {who} does not tell which"
+        f"one head, so some combinations are forced cross terms; {judge} does not decide which"
     )
 
 
@@ -241,9 +241,9 @@ def _crossings(
     rectangle: Rectangle,
     right: Bool[Tensor, "rows columns"],
     wrong: Bool[Tensor, "rows columns"],
-    told_by: Literal["text", "list", "direct path"],
+    decided_by: Literal["text", "list", "direct path"],
 ) -> list[Bug]:
-    """Wrong corners that have a right one in their row and a right one in their column."""
+    """Wrong corners with a correct one in their row and a correct one in their column."""
     forced = wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
     source = token_of(model, rectangle.source)
     common = float(source_weights(model)[rectangle.source])
@@ -272,7 +272,7 @@ def _crossings(
                     Cause(source, here, token(rectangle.outs, other_out)),
                     Cause(source, token(rectangle.destinations, other_destination), out),
                 ),
-                told_by=told_by,
+                decided_by=decided_by,
             )
         )
     return found

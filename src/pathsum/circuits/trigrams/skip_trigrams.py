@@ -1,7 +1,7 @@
-"""Skip-trigrams: `[source] … [destination] → [out]`, the strongest of a head, exactly.
+"""Skip-trigrams: the strongest `[source] … [destination] → [out]` of a head, exactly.
 
-A head scores f₁(destination, source) · f₂(source, out): QK says which destinations attend to a
-source, OV says what the source raises. The measure that triples are ranked by joins the two:
+A head scores f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a
+source, OV what the source raises. Triples are ranked by a score that joins the two:
 
     score = attention · effect · p(source)^0.1
 
@@ -12,7 +12,7 @@ source, OV says what the source raises. The measure that triples are ranked by j
 
 and only triples with attention > 0 and effect > 0 count. OV does not see the destination, so a list
 of triples would repeat each (source, out) with every destination that attends: they are
-de-duplicated on (source, out), and the destination shown is the one that attends most.
+de-duplicated on (source, out), and the destination listed is the one that attends most.
 """
 
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ from pathsum.circuits.tokens.token import (
     token_of,
 )
 from pathsum.circuits.tokens.token_basis import (
-    refuse_capped_logits,
-    refuse_capped_scores,
     require_heads,
+    require_uncapped_logits,
+    require_uncapped_scores,
 )
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
 from pathsum.circuits.trigrams.bugs import Bug, find_bugs
@@ -59,7 +59,7 @@ class SkipTrigram(Record, kind="skip-trigram"):
     """One `[source] … [destination] → [out]` of one head.
 
     `bug` is set if the triple is known to be a cross term that two other triples of the head force.
-    `evidence` says what text says about it, if text was given.
+    `evidence` is what held-out text shows about it, if a corpus was given.
     """
 
     head: str
@@ -96,18 +96,18 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         return self.triples[index]
 
     def to_table(self) -> Table:
-        """One row a triple."""
+        """One row per triple."""
         seen = any(triple.evidence is not None for triple in self.triples)
         columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
         columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
         columns += [text_column("pattern"), token_column("bug")]
         columns += [Column("n"), Column("lift", ".1f")] if seen else []
         rows = tuple(_row(triple, seen) for triple in self.triples)
-        told = "score = QK (attention) · OV (effect) · p(source)^0.1"
-        told += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         cost = "" if self.cost is None else str(self.cost)
         return Table(
-            tuple(columns), rows, title="skip-trigrams", note=joined((told, cost, self.note))
+            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
         )
 
 
@@ -136,24 +136,25 @@ def skip_trigrams(
     Fewer than k come back only where fewer have a positive score. Tokens that training saw fewer
     than `rare` times are hidden where counts are known.
 
-    With a `corpus` (sequences of token ids) each triple carries what held-out text says about it,
-    bugs are told from correct triples by their lift, and their cost in loss is measured. One in
-    five sequences is held out. On a rotary model QK is averaged over offsets, or taken at `offset`.
+    With a `corpus` (sequences of token ids) each triple carries its evidence in held-out text,
+    bugs are separated from correct triples by their lift, and their cost in loss is measured. One
+    in five sequences is held out. On a rotary model QK is averaged over offsets, or that of
+    `offset`.
 
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.
     """
     require_heads(model)
-    refuse_capped_scores(model, "skip-trigrams")
-    refuse_capped_logits(model, "skip-trigrams")
-    shown = common_tokens(model, rare)
-    seen = int(shown.sum())
+    require_uncapped_scores(model, "skip-trigrams")
+    require_uncapped_logits(model, "skip-trigrams")
+    common = common_tokens(model, rare)
+    seen = int(common.sum())
     k = resolve_k(k, 50, seen * seen, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     found: list[_Candidates] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
-        found.append(_strongest(each, k, shown, offset))
+        found.append(_strongest(each, k, common, offset))
     triples = _best_of(found, k, model.config.d_vocab)
     progress(len(heads), len(heads), "skip-trigrams")
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
@@ -161,28 +162,28 @@ def skip_trigrams(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
             rotary_note(model, offset),
-            hidden_note(shown, rare),
+            hidden_note(common, rare),
         )
     )
-    return _with_evidence(model, triples, corpus, shown, offset, note, progress)
+    return _with_evidence(model, triples, corpus, common, offset, note, progress)
 
 
 def _with_evidence(
     model: Model,
     triples: list[Triple],
     corpus: Text | None,
-    shown: Bool[Tensor, " vocab"],
+    common: Bool[Tensor, " vocab"],
     offset: int | None,
     note: str,
     progress: Progress,
 ) -> SkipTrigrams:
-    """Triples as records, with bugs and, given text, what it says."""
+    """Triples as records, with bugs and, given a corpus, their evidence."""
     parts = None if corpus is None else split(model, corpus)
     search = find_bugs(
         model,
         triples,
         parts.counted if parts else None,
-        shown=shown,
+        common=common,
         offset=offset,
         progress=progress,
     )
@@ -226,16 +227,15 @@ class _Candidates:
 
 
 def _strongest(
-    head: Head, k: int, shown: Bool[Tensor, " vocab"], offset: int | None
+    head: Head, k: int, common: Bool[Tensor, " vocab"], offset: int | None
 ) -> _Candidates:
-    """The k best (source, out) of one head among the tokens shown."""
+    """The k best (source, out) of one head among common tokens."""
     model = head.model
-    ids = shown.nonzero().squeeze(1).to(model.weights.device)
+    ids = common.nonzero().squeeze(1).to(model.weights.device)
     qk = token_qk(model, head.id, offset=offset)
     # For each source the destination that attends most: the row maxima of the transpose.
     best = extremes.argmax_rows(Factored(qk.B.mT[ids], qk.A[ids].mT))
-    common = source_weights(model).to(best.values)[ids]
-    weight = best.values.clamp(min=0) * common
+    weight = best.values.clamp(min=0) * source_weights(model).to(best.values)[ids]
     ov = token_ov(model, head.id)
     top = extremes.topk(Factored(ov.A[ids] * weight[:, None], ov.B[:, ids]), k)
     real = top.values > 0
@@ -252,7 +252,7 @@ def _strongest(
 
 
 def _best_of(found: list[_Candidates], k: int, vocab: int) -> list[Triple]:
-    """The best k over heads; of a (source, out) that several heads know, the strongest."""
+    """The best k over heads; of a (source, out) that several heads have, the strongest."""
     rows = [
         Triple(each.head, *ids, *numbers)
         for each in found

@@ -22,9 +22,9 @@ from pathsum.circuits.tokens.token import (
     top_scored,
 )
 from pathsum.circuits.tokens.token_basis import (
-    refuse_capped_logits,
-    refuse_capped_scores,
     require_heads,
+    require_uncapped_logits,
+    require_uncapped_scores,
 )
 from pathsum.model import Head, HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
@@ -49,7 +49,7 @@ class SourceRow(Record, kind="source-row"):
 
 @dataclass(frozen=True, eq=False)
 class SourceTable(Record, kind="source-table"):
-    """The paper's table for one source token, one row a head, the strongest first."""
+    """The paper's table for one source token, one row per head, strongest first."""
 
     source: Token
     rows: tuple[SourceRow, ...]
@@ -74,8 +74,8 @@ class SourceTable(Record, kind="source-table"):
             for row in self.rows
         )
         title = f"skip-trigrams with the source {self.source}"
-        told = "strength = best QK · best OV, both centered"
-        return Table(columns, rows, title=title, note=joined((told, self.note)))
+        legend = "strength = best QK · best OV, both centered"
+        return Table(columns, rows, title=title, note=joined((legend, self.note)))
 
 
 @torch.no_grad()
@@ -99,40 +99,40 @@ def source_table(
     keep … in mind
     """
     require_heads(model)
-    refuse_capped_scores(model, "skip-trigrams")
-    refuse_capped_logits(model, "skip-trigrams")
+    require_uncapped_scores(model, "skip-trigrams")
+    require_uncapped_logits(model, "skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
-    shown = common_tokens(model, rare)
+    common = common_tokens(model, rare)
     heads = list(model.heads) if head is None else [model.head(head)]
     rows: list[SourceRow] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"source table of {each.label}")
-        rows.append(_row(each, token, k, shown, offset))
+        rows.append(_row(each, token, k, common, offset))
     rows.sort(key=lambda row: -row.strength)
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
     note = joined(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
             rotary_note(model, offset),
-            hidden_note(shown, rare),
+            hidden_note(common, rare),
         )
     )
     return SourceTable(token_of(model, token), tuple(rows), note)
 
 
 def _row(
-    head: Head, source: int, k: int, shown: Bool[Tensor, " vocab"], offset: int | None
+    head: Head, source: int, k: int, common: Bool[Tensor, " vocab"], offset: int | None
 ) -> SourceRow:
     model = head.model
     qk: Factored = token_qk(model, head.id, offset=offset)
-    attention = top_scored(model, qk.column(source), k, shown)
-    effect = top_scored(model, token_ov(model, head.id).row(source), k, shown)
+    attention = top_scored(model, qk.column(source), k, common)
+    effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
     destinations = tuple(scored for scored in attention if scored.value > 0)
     outs = tuple(scored for scored in effect if scored.value > 0)
     strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
     pairs = [(d.token, o.token) for d in destinations for o in outs]
-    # Walk both lists together, so that examples are not all of the first destination.
+    # Advance in both lists together, so that examples are not all of the first destination.
     pairs.sort(key=lambda pair: _place(destinations, pair[0]) + _place(outs, pair[1]))
     text = model.token_text(source)
     examples = tuple(_spoken(model, text, d, o) for d, o in pairs[:EXAMPLES])

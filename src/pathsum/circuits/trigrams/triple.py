@@ -42,7 +42,7 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
 
 
 class Triple(NamedTuple):
-    """A skip-trigram by ids, with what its score is made of."""
+    """A skip-trigram by ids, with the factors of its score."""
 
     head: str
     source: int
@@ -123,10 +123,10 @@ def _rest(whole: str, first: str) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a text says about `[source] … [destination] → [out]`.
+    """How often a text contains `[source] … [destination] → [out]`.
 
-    `antecedents` counts the places where the destination stands with the source somewhere before it
-    in the sequence and a token after it, `followed` those where that token is `out`. `lift` is
+    `antecedents` counts the places where the destination has the source somewhere before it in the
+    sequence and a token after it, `followed` those where that token is `out`. `lift` is
     P(out | source … destination) / P(out | destination): above 1, the source helps.
     """
 
@@ -141,7 +141,7 @@ class Evidence:
 
     @property
     def lift(self) -> float:
-        """How many times as often `out` follows as it does after the destination anyway."""
+        """P(out | source … destination) / P(out | destination)."""
         return self.rate / self.bigram_rate if self.bigram_rate > 0 else math.nan
 
     def to_json(self) -> dict[str, float | int | None]:
@@ -211,8 +211,8 @@ def _count(
     before: dict[int, Tensor] = {}
     for (source, destination), raised in outs.items():
         if source not in before:
-            stands = here == source
-            before = {source: (stands.cumsum(1) - stands.long()) > 0}  # strictly before
+            occurs = here == source
+            before = {source: (occurs.cumsum(1) - occurs.long()) > 0}  # strictly before
         next_tokens = after[before[source] & (here == destination)]
         tally.antecedents[source, destination] += len(next_tokens)
         for out in raised:

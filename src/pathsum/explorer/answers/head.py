@@ -10,7 +10,7 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.circuits import OffsetProfile, ScoredEdge, positional, token_ov, token_qk
 from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import as_path, refuse_capped_logits, token_product
+from pathsum.circuits.tokens.token_basis import as_path, require_uncapped_logits, token_product
 from pathsum.explorer.answers.atlas import head_kind
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.head_parts import CopyingScore, TokenRow
@@ -78,7 +78,7 @@ def head(bench: Workbench, asked: AboutHead) -> HeadPage:
         offsets=torch.arange(window),
         offset_profile=_attention(profile),
         offset_scores=torch.zeros(0) if profile is None else profile.score,
-        offset_spread=torch.zeros(0) if profile is None else profile.spread,
+        offset_spread=torch.zeros(0) if profile is None else profile.sd,
         position_sd=None if profile is None else profile.position,
         content_sd=None if profile is None else profile.content,
         composition=_edges(bench, asked, name),
@@ -107,7 +107,7 @@ def _chance(name: str) -> Callable[[Model], _CopyingNull]:
 
 
 def _copies(model: Model, name: str, chance: _CopyingNull) -> HeadCopying:
-    refuse_capped_logits(model, "copying")
+    require_uncapped_logits(model, "copying")
     return head_copying(model, as_path(model, name), chance.product, chance.ratios)
 
 

@@ -90,4 +90,4 @@ def _ids(bug: Bug) -> tuple[int, int, int]:
 def _because(bug: Bug | None) -> str:
     if bug is None:
         return ""
-    return f"forced by {bug.because[0]} and {bug.because[1]}; told by {bug.told_by}"
+    return f"forced by {bug.because[0]} and {bug.because[1]}; decided by {bug.decided_by}"
