@@ -15,7 +15,7 @@ from pathsum.circuits.trigrams.bugs import Bug, Cause
 from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.model import Config, Model, construct, random_model
-from pathsum.model.reads import folded_unembedding
+from pathsum.model.folding import folded_unembedding
 from pathsum.result import schema
 
 TRIPLES = [

@@ -13,7 +13,7 @@ from pathsum.circuits.tokens.qk import average_rotation, token_qk
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.circuits.trigrams.skip_trigrams import skip_trigrams
 from pathsum.model import Model, Path
-from pathsum.model.head import embeddings_as_read
+from pathsum.model.folding import embeddings_as_read
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:

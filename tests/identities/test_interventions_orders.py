@@ -10,9 +10,9 @@ from tests.paths.multi_run import multi_run_losses
 from torch import Tensor
 
 from pathsum.model import Model, transformer
+from pathsum.model.folding import attention_bias
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import MlpOutputs, Scales, by_head, by_layer, by_virtual_head, term_importance
-from pathsum.paths.frozen import attention_bias
 from pathsum.paths.terms.truncation import truncate
 
 Drawn = tuple[Model, Tensor]

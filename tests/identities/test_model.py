@@ -9,7 +9,7 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.model import Model, fold, transformer
-from pathsum.model.reads import folded_unembedding, layer_reads
+from pathsum.model.folding import folded_unembedding, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.model.symmetries import scrambled
 

@@ -31,7 +31,7 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model
-from pathsum.model.reads import unembed_through
+from pathsum.model.folding import unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import counted_p
 

@@ -27,8 +27,7 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.tokens.token_basis import require_uncapped_logits
 from pathsum.model import Model
-from pathsum.model.head import embeddings_as_read, token_basis_note
-from pathsum.model.reads import fold_bias, unembed
+from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
 from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 

@@ -34,7 +34,7 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
-from pathsum.model.reads import fold_read, for_query_heads
+from pathsum.model.folding import fold_read, for_query_heads
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.options import parse_choice

@@ -11,7 +11,7 @@ from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales
 from pathsum.model import Head, Model
-from pathsum.model.reads import key_read, query_read
+from pathsum.model.folding import key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import attention_pattern
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import cholesky, eigh
 from pathsum.model import Model, Trace
-from pathsum.model.reads import centered_unembedding, for_query_heads, layer_reads
+from pathsum.model.folding import centered_unembedding, for_query_heads, layer_reads
 from pathsum.model.transformer import attend, queries_and_keys
 from pathsum.model.weights import LayerWeights
 from pathsum.text.probes import RepeatedTokens

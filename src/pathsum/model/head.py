@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.errors import NotExactError
-from pathsum.model.reads import fold_read, folded_unembedding
+from pathsum.model.folding import embeddings_as_read, fold_read, token_basis_note
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import normalize
-from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import HeadId
+from pathsum.model.weights import LayerWeights
+from pathsum.names import HeadId, Path
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -95,7 +94,7 @@ class Head:
     @property
     def full_ov(self) -> Factored:
         """Full OV in the token basis: row the source token, column the predicted token."""
-        return embeddings_as_read(self.model.weights, self.id.layer) @ self.ov @ self._W_U
+        return Path("embed", (self.id,)).full_ov(self.model)
 
     @property
     def full_qk(self) -> Factored:
@@ -119,33 +118,5 @@ class Head:
     def _layer(self) -> LayerWeights:
         return self.model.weights.layers[self.id.layer]
 
-    @property
-    def _W_U(self) -> Float[Tensor, "d vocab"]:
-        return folded_unembedding(self.model.weights)[0]
-
     def _read(self, W: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return fold_read(self.model.config.norm, W, self._layer.ln1_w)
-
-
-def embeddings_as_read(
-    weights: Weights, layer: int, tokens: Int[Tensor, " some"] | None = None
-) -> Float[Tensor, "some d"]:
-    """Embeddings (of all tokens, or of some) as the reads of a layer see them.
-
-    The gain is left out: it is folded into the reads.
-
-    Before layer 0 nothing has been written, so each embedding is normalized as the model would
-    (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
-    on what was written on the way and is left out.
-    """
-    rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
-    if layer > 0 or weights.config.norm == "none":
-        return rows
-    return normalize(weights.config, rows[None], None, None)[0][0]
-
-
-def token_basis_note(weights: Weights, layer: int) -> str:
-    """What a circuit in the token basis leaves out at this depth."""
-    if layer == 0 or weights.config.norm == "none":
-        return ""
-    return "direct path, scale omitted"

@@ -9,8 +9,7 @@ import torch
 
 from pathsum.algebra import Factored
 from pathsum.errors import PathError
-from pathsum.model.head import embeddings_as_read
-from pathsum.model.reads import folded_unembedding
+from pathsum.model.folding import embeddings_as_read, folded_unembedding
 from pathsum.model.weights import Weights
 from pathsum.names import Path, find_head
 from pathsum.shapes import HeadPattern

@@ -16,7 +16,7 @@ from torch import Tensor
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import Edit, Plan, TableToLogits, common_batch_size
-from pathsum.model.reads import fold_bias, folded_unembedding
+from pathsum.model.folding import fold_bias, folded_unembedding
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens

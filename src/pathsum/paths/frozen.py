@@ -22,12 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import HeadId, Path, Run, Source, Weights
-from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.folding import attention_bias, fold_read
 from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -215,15 +214,6 @@ def source_stream(run: Run, source: Source) -> Stream:
     else:
         row = attention_bias(weights, source.layer)
     return row.expand(*tokens.shape, -1)
-
-
-def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
-    """Σ_h b_V W_O + b_O: what a layer's heads write wherever they attend."""
-    raw = weights.layers[layer]
-    b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
-    b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
-    written = torch.einsum("hk,hkd->d", b_V, raw.W_O)
-    return written if raw.b_O is None else written + raw.b_O
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:

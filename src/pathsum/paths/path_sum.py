@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Path, Source, Trace
-from pathsum.model.reads import folded_unembedding
+from pathsum.model.folding import folded_unembedding
 from pathsum.paths.explain.target import PositionName, TokenName, Versus, find_target
 from pathsum.paths.frozen import Frozen, all_sources, relative_error
 from pathsum.paths.path_counting import count_of_order, paths_of_order

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import PathError
 from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.model.reads import layer_reads
+from pathsum.model.folding import layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams

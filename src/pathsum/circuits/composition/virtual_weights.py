@@ -25,7 +25,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Model
-from pathsum.model.reads import centered_unembedding, fold_read
+from pathsum.model.folding import centered_unembedding, fold_read
 from pathsum.result import Record
 
 LISTED = 16

@@ -17,8 +17,7 @@ from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.model import Model
-from pathsum.model.head import embeddings_as_read
-from pathsum.model.reads import fold_read, for_query_heads, layer_reads
+from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
 
 # Positions over which attention by position terms is averaged.
 PLACES = 64

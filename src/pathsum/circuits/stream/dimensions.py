@@ -19,7 +19,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
 from pathsum.circuits.composition.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model
-from pathsum.model.reads import centered_unembedding, fold_read
+from pathsum.model.folding import centered_unembedding, fold_read
 from pathsum.result import Progress, silent
 
 USED = 0.1

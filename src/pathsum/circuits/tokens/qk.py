@@ -28,7 +28,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import embed_through, require_uncapped_scores
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model, Path
-from pathsum.model.reads import key_read, query_read
+from pathsum.model.folding import key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.result import Column, Record, Table, token_column
 

@@ -6,7 +6,7 @@ larger than vocabulary × width of the circuit:
     embed_through(layer, W)     W_E as the layer reads it, times a read       [vocab, k]
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
 
-The second is in `pathsum.model.reads`. `full_ov` joins them.
+The second is in `pathsum.model.folding`. `full_ov` joins them.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Model, Path
-from pathsum.model.head import token_basis_note
-from pathsum.model.reads import fold_read, unembed_through
+from pathsum.model.folding import fold_read, token_basis_note, unembed_through
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import Weights
 from pathsum.names import ARROW, HeadId, HeadName

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pathsum.circuits.trigrams.bugs import Bug
 from pathsum.model import Model, Trace
+from pathsum.model.folding import unembed_through
 from pathsum.model.losses import target_losses
-from pathsum.model.reads import unembed_through
 from pathsum.result import Progress, Record, silent
 
 LOGITS_AT_ONCE = 128 << 20

@@ -29,8 +29,7 @@ from pathsum.circuits.trigrams.triple import (
     source_weights,
 )
 from pathsum.model import Model
-from pathsum.model.head import embeddings_as_read
-from pathsum.model.reads import unembed_through
+from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8

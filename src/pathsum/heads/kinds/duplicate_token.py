@@ -20,7 +20,7 @@ from pathsum.heads.kinds.kind import Kind, WeightScore, data_score, positive_sco
 from pathsum.heads.layer_view import LayerView, RandomFrames, root
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Head, HeadId, Model
-from pathsum.model.head import embeddings_as_read
+from pathsum.model.folding import embeddings_as_read
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:

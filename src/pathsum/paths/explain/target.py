@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Trace, Weights
-from pathsum.model.reads import fold_bias, fold_read
+from pathsum.model.folding import fold_bias, fold_read
 from pathsum.shapes import Logits
 
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]

@@ -17,7 +17,7 @@ from pathsum.circuits.tokens.token_basis import as_path, full_ov
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.edits import TableToLogits
-from pathsum.model.reads import unembed_through
+from pathsum.model.folding import unembed_through
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
 from pathsum.paths.intervene.ideal_patterns import IdealPattern

@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from pathsum.model import HeadId, Run, transformer
+from pathsum.model.folding import attention_bias
 from pathsum.model.losses import SequenceLosses, read_losses
-from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, attention_bias
+from pathsum.paths.frozen import Frozen, FrozenLayer, Streams
 from pathsum.shapes import Logits, Stream
 
 
