@@ -1,1 +1,1 @@
-"""Side by side with others, in one run, as ratios: `make bench`."""
+"""Benchmarks against other libraries, in one run, as ratios: `make bench`."""

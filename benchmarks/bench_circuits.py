@@ -1,7 +1,7 @@
 """Circuits between tokens at the shape of GPT-2 small: spectra of all heads, extremes of one.
 
-Beside transformer-lens, which lives in an environment of its own (`make peers`); without it those
-lines say what ours cost and compare with nothing.
+Compared with transformer-lens, which has an environment of its own (`make peers`); without it those
+lines have our cost only.
 """
 
 import json
@@ -63,16 +63,16 @@ def spectra(model: Model) -> list[Measurement]:
 
     seconds = best(ours, 5)
     theirs = peer_seconds()
-    told = "transformer-lens" if theirs is not None else "transformer-lens (environment missing)"
+    name = "transformer-lens" if theirs is not None else "transformer-lens (environment missing)"
     null = best(lambda: copying(model, measures="eigenvalues"), 1)
     return [
-        Measurement("eigenvalues of 144 full OV", seconds, "s", told, theirs),
+        Measurement("eigenvalues of 144 full OV", seconds, "s", name, theirs),
         Measurement("the same with the copying null, 400 draws", null, "s", "without it", seconds),
     ]
 
 
 def extremes(model: Model) -> list[Measurement]:
-    """The 100 largest of one full OV's 2.5 billion entries, beside the bare products."""
+    """The 100 largest of one full OV's 2.5 billion entries, against the bare products."""
     ov = token_ov(model, "L5H5")
     before = peak_memory(reset=True)
     seconds = best(lambda: ov.topk(100), 2)

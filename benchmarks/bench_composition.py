@@ -1,7 +1,7 @@
 """Composition of all pairs of heads with nulls at the shapes of GPT-2 small and XL, 2 threads.
 
-Beside transformer-lens (`make peers`), which gives scores without nulls, and beside the time that
-the multiplications alone would take: our own count of them at the rate of a large matrix product on
+Compared with transformer-lens (`make peers`), which gives scores without nulls, and with the time
+of the multiplications alone: our own count of them at the rate of a large matrix product on
 this machine, measured before and after. Random weights; LayerNorm with gains, as GPT-2 has it.
 
 At these shapes a pair costs d² by blocks of the symmetric forms and 2 d k² by products of factors:

@@ -1,8 +1,8 @@
-"""The atlas, induction verified, and dynamics: seconds on 2 threads, beside what they may take.
+"""The atlas, induction verified, and dynamics: seconds on 2 threads, against a budget.
 
 Every head of a model against every score, each with its null: the bundled two-layer model, and a
 model of GPT-2 small's shape with random weights (12 layers × 12 heads, d_model 768, vocabulary
-50,257), which has no tokenizer, so split words are not looked for. Dynamics are those of 20
+50,257), which has no tokenizer, so split words are not measured. Dynamics are those of 20
 snapshots of the quick two-layer model's shape, 64 held-out sequences each.
 """
 
@@ -42,7 +42,7 @@ def main() -> list[Measurement]:
 
 
 def allowed(what: str, work: Callable[[], object], seconds: float) -> Measurement:
-    """How long something takes beside how long it may."""
+    """The time of a call against its budget."""
     start = time.perf_counter()
     work()
     taken = time.perf_counter() - start

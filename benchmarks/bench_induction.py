@@ -1,8 +1,7 @@
 """How soon an induction head forms: seconds of training until one head's stripe is 0.5.
 
-The `quick` recipe beside the schedule it was made from, which holds the rate constant and lets it
-fall over the last 40 % of the steps; all else is equal. Both train in turn, fifty steps at a time,
-so that a machine that slows down slows both; looking is not timed. One line a seed.
+The `quick` recipe against the schedule it was derived from: a constant rate that decays over the last 40 % of the steps; all else is equal. Both train in turn, fifty steps at a time,
+so that load on the machine affects both; measuring is not timed. One line per seed.
 """
 
 import tempfile
@@ -33,7 +32,7 @@ class Race:
         self.arrived = False
 
     def go_on(self) -> None:
-        """Some steps, and a look."""
+        """Some steps, then a measurement."""
         begin = time.perf_counter()
         for _ in range(STEPS):
             self.loop.learn()

@@ -1,4 +1,4 @@
-"""What a trace costs beside a plain forward pass with unfused attention.
+"""The cost of a trace against a plain forward pass with unfused attention.
 
 Both run the same layers in the same order; the trace also keeps patterns, streams and scales. The
 plain pass is written here, from the same public parts, and keeps nothing.

@@ -1,4 +1,4 @@
-"""Term importance: all orders in one pass, beside the paper's repeated runs.
+"""Term importance: all orders in one pass, against the paper's repeated runs.
 
 The repeated runs are `tests/paths/multi_run.py`: patterns saved in a first run without unembedding,
 then a forced run for each order. Both find the same losses, which is checked first.

@@ -1,15 +1,15 @@
-"""Training: seconds for a million tokens, beside a lean loop in plain PyTorch, at two sizes.
+"""Training: seconds per million tokens, against a minimal loop in plain PyTorch, at two sizes.
 
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
 queries and keys (they read the stream with positions added) and one for values. Once with fused
 AdamW for everything, which is less work than ours has, and once with the optimizers that ours has:
 `torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables.
-Ours is timed as it trains, with its schedule and data loading; reports, looks and checkpoints are
-left out on all sides. Rounds alternate, so that a machine that slows down slows all; the median of
-the ratios, round by round, is told as the other's time beside the best of ours.
+Ours is timed as it trains, with its schedule and data loading; reports, probes and checkpoints are
+excluded on all sides. Rounds alternate, so that load on the machine affects all; the median of the
+ratios per round is reported as the other's time relative to our best.
 
-And beside transformer-lens 3.9's own loop (`transformer_lens.train`; 4 has none) on the same shape,
-with positions added to Q and K as here, in an environment of its own (`make peers`).
+Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4 has none) on the same
+shape, with positions added to Q and K as here, in an environment of its own (`make peers`).
 """
 
 import json
@@ -153,11 +153,11 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
     adamw, muon = (
         best * statistics.median(times[other] / times[0] for times in rounds) for other in (1, 2)
     )
-    told = f"{what}, a million tokens"
+    name = f"{what}, a million tokens"
     return [
-        Measurement(told, best, "s", "plain PyTorch, fused attention, AdamW", adamw),
-        Measurement(told, best, "s", "plain PyTorch, fused attention, Muon and AdamW", muon),
-        Measurement(told, best, "s", PEER_NAME, peer_seconds(chosen)),
+        Measurement(name, best, "s", "plain PyTorch, fused attention, AdamW", adamw),
+        Measurement(name, best, "s", "plain PyTorch, fused attention, Muon and AdamW", muon),
+        Measurement(name, best, "s", PEER_NAME, peer_seconds(chosen)),
     ]
 
 

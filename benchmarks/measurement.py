@@ -1,4 +1,4 @@
-"""What a benchmark finds: our cost beside another's, on the same machine in the same run."""
+"""The result of a benchmark: our cost and another's, on the same machine in the same run."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 class Measurement:
     """One line of the table of results.
 
-    A measurement is a cost, so that less is better in every line: write seconds a token, not
-    tokens a second. The other may be a peer, a textbook way to compute the same, or a bound such
+    A measurement is a cost, so less is better in every line: seconds per token, not tokens per
+    second. The other may be a peer, a textbook method, or a bound such
     as the time of the matrix products alone; None if there is nothing to compare with.
 
     >>> Measurement("composition, 144 heads", ours=0.5, unit="s", other="dense", theirs=4.0).ratio

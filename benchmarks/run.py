@@ -28,24 +28,24 @@ FORMAT = {"format": "pathsum-benchmark", "version": 1}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for."""
+    """Run the benchmarks named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", metavar="NAME", action="append", help="run bench_NAME.py alone")
     # The other end of run_apart: measures in this process and writes one file.
     parser.add_argument("--measure", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
-    if asked.measure:
-        name, file = asked.measure
+    if options.measure:
+        name, file = options.measure
         measure(name, Path(file))
         return 0
     known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
-    unknown = sorted(set(asked.only or []) - set(known))
+    unknown = sorted(set(options.only or []) - set(known))
     if unknown:
         there = ", ".join(known) or "none"
         parser.error(f"there is no benchmark {', '.join(unknown)}; there is: {there}")
-    failed = [name for name in asked.only or known if not run_apart(name)]
+    failed = [name for name in options.only or known if not run_apart(name)]
     write_table()
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -56,7 +56,7 @@ def run_apart(name: str) -> bool:
     """Measure in a process of its own; whether it succeeded."""
     RESULTS.mkdir(exist_ok=True)
     aside = RESULTS / f"{name}.json.part"
-    # Threads that spin while they wait take a core from whatever is measured beside them.
+    # Threads that spin while waiting take a core from what is being measured.
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", "benchmarks.run", "--measure", name, str(aside)]
     print(f"{name} ...", flush=True)

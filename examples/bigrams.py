@@ -1,13 +1,13 @@
 """Zero layers: the model is a table of bigrams, W_E W_U.
 
-The paper's first model. Prints what the direct path says after some tokens, read from two matrices.
+The paper's first model. Prints what the direct path predicts after some tokens, from two matrices.
 """
 
 import pathsum as ps
 
 
 def main() -> None:
-    """The rows the table is most certain of, and what it says after a few common tokens."""
+    """The most certain rows of the table, and its predictions after a few common tokens."""
     model = ps.load("zero-layer")
     table = ps.bigram(model)
     assert model.token_counts is not None

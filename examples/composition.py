@@ -1,17 +1,17 @@
-"""Two layers: who reads what whom wrote.
+"""Two layers: which heads read the output of which.
 
-The paper's figure of Q-, K- and V-composition. Every score stands beside what a random rotation of
-the stream would give, so that "large" has a meaning.
+The paper's figure of Q-, K- and V-composition. Every score is compared
+with random rotations of the stream, so that "large" has a meaning.
 """
 
 import pathsum as ps
 
 
 def main() -> None:
-    """The edges that stand out, and how many chance would give."""
+    """The significant edges, and how many are expected by chance."""
     edges = ps.composition(ps.load("two-layer")).edges(max_p=0.001)
     print(edges)
-    print(f"{edges.found} edges with p ≤ 0.001, where chance gives {edges.expected:.2f}")
+    print(f"{edges.found} edges with p ≤ 0.001, expected by chance: {edges.expected:.2f}")
 
 
 if __name__ == "__main__":

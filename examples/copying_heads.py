@@ -1,8 +1,8 @@
-"""One layer: most heads copy. The eigenvalues of the full OV circuit, beside chance.
+"""One layer: most heads copy. The eigenvalues of the full OV circuit against chance.
 
-The paper's figure of positive eigenvalues: Σλ / Σ|λ| is 1 where attending to a token only raises
-it and its like. The null keeps the embeddings and draws the head at random, because embeddings that
-resemble each other make some copying by themselves.
+The paper's figure of positive eigenvalues: Σλ / Σ|λ| is near 1 if attending to a token raises it
+and similar tokens. The null keeps the embeddings and draws the head at random, because correlated
+embeddings cause some copying by themselves.
 """
 
 import pathsum as ps

@@ -1,14 +1,14 @@
-"""Two layers: induction heads, and how they do it.
+"""Two layers: induction heads and their mechanism.
 
-The paper's central finding, tested rather than looked at: edges are cut, terms of the score are
-summed, and the head is replaced by its own description.
+The paper's central finding, tested causally: edges are cut, terms of the score are summed, and
+the head is replaced by its description.
 """
 
 import pathsum as ps
 
 
 def main() -> None:
-    """What there is in two layers, and why one layer has none."""
+    """Induction heads of two layers, and why one layer has none."""
     for name in ("one-layer", "two-layer"):
         found = ps.induction(ps.load(name), sequences=4)
         print(found)

@@ -1,7 +1,7 @@
 """One layer: a bigram table and skip-trigrams, `[source] … [destination] → [out]`.
 
 The paper's tables of skip-trigrams, with the pattern of each ([b] … [a] → [b] is copying), and the
-bugs that a QK and an OV circuit force on each other: two right triples make two wrong ones.
+bugs that one head forces: two correct triples imply two wrong ones.
 """
 
 from collections import Counter

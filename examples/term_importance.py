@@ -1,7 +1,7 @@
-"""Two layers: what paths of each length do for the loss.
+"""Two layers: what paths of each order are worth in loss.
 
-The paper's table of marginal effects: the direct path and single heads do nearly all of it, virtual
-heads (paths through two heads) little. Measured on text of the interpreter's own library.
+The paper's table of marginal effects: the direct path and single heads account for nearly all of
+the gain, virtual heads (paths through two heads) for little. Measured on the standard library.
 """
 
 from pathlib import Path

@@ -1,16 +1,16 @@
-"""Any depth: which paths made a prediction, exactly.
+"""Any depth: the paths behind a prediction, exactly.
 
-A text that says something twice; at its end the model should say it again. The sum over all paths
-is the model's own logit, and the remainder shows it.
+A text repeats a phrase, and the model should complete the repetition. The sum over all paths is the
+model's own logit, as the remainder shows.
 """
 
 import pathsum as ps
 
-TEXT = "The harbour master counted the ships. In the evening the harbour master"
+TEXT = "The harbor master counted the ships. In the evening the harbor master"
 
 
 def main() -> None:
-    """The strongest paths towards what the model predicts, and where the attention came from."""
+    """The strongest paths toward the prediction, by order, head and source token."""
     model = ps.load("two-layer")
     trace = model.trace(TEXT)
     paths = trace.paths()

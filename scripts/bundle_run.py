@@ -4,7 +4,7 @@
 
 RUN is the folder of a run of `pathsum train` that kept snapshots, INTO the folder that gets
 INTO/NAME (src/pathsum/sources/bundled, for a run that comes with pathsum). Weights are in half
-precision, one file a snapshot beside one config and tokenizer; `ps.dynamics(INTO/NAME)` reads them
+precision, one file per snapshot with one config and tokenizer; `ps.dynamics(INTO/NAME)` reads them
 and needs no corpus. The card needs the run's corpus, as scripts/cards.py does.
 """
 
@@ -34,11 +34,11 @@ def bundle_run(run: Path, folder: Path, sequences: int = SEQUENCES) -> None:
     for snapshot in read_snapshots(run):
         save_small_snapshot(folder, snapshot.step, snapshot.model)
     save_held_out(folder, held_out_tokens(run, sequences))
-    told: dict[str, Any] = read_run(run)
-    # Where the corpus lay is nobody's business, and nothing is there on another machine.
-    told["corpus"]["folder"] = ""
+    stored: dict[str, Any] = read_run(run)
+    # The path of the corpus is private and does not exist on other machines.
+    stored["corpus"]["folder"] = ""
     rename(folder)
-    (folder / RUN).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    (folder / RUN).write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
 
 
 def rename(folder: Path) -> None:
@@ -69,10 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", help="by default that of the run's folder")
     parser.add_argument("--sequences", type=int, default=SEQUENCES)
     parser.add_argument("--no-card", action="store_true")
-    asked = parser.parse_args(arguments)
-    folder = asked.into / (asked.name or asked.run.resolve().name)
-    bundle_run(asked.run, folder, asked.sequences)
-    if not asked.no_card:
+    options = parser.parse_args(arguments)
+    folder = options.into / (options.name or options.run.resolve().name)
+    bundle_run(options.run, folder, options.sequences)
+    if not options.no_card:
         write_card(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     count = len(list((folder / SNAPSHOTS).iterdir()))

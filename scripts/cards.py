@@ -5,7 +5,7 @@
                                                     and measure what was put there
 
 A run's folder names its corpus, which is opened again (and built, if it is not in the cache), so
-the held-out text is the one that training never saw. Cards are card.json and card.md beside the
+the held-out text is the one that training never saw. Cards are card.json and card.md next to the
 model.
 """
 
@@ -86,7 +86,7 @@ def bigram_losses(corpus: Corpus, tokens: Tensor) -> tuple[Tensor, float]:
 
 
 def of_text(model: Model, corpus: Corpus) -> dict[str, Any]:
-    """Held-out loss beside the bigram table's, and a held-out text shown twice."""
+    """Held-out loss against that of the bigram table, and on a repeated held-out text."""
     tokens = corpus.held_out_batch(SEQUENCES, model.config.n_ctx)
     found = run_losses(model, tokens)
     table, alpha = bigram_losses(corpus, tokens)
@@ -206,8 +206,8 @@ def checks(layers: int, found: dict[str, Any]) -> list[Check]:
 
 def card(folder: Path, run: Path) -> dict[str, Any]:
     """Measure the model in a folder that a run trained."""
-    told = read_run(run)
-    made = Recipe.from_dict(told["recipe"])
+    stored = read_run(run)
+    made = Recipe.from_dict(stored["recipe"])
     corpus = Corpus.open(
         made.data.corpus,
         vocabulary=made.data.vocabulary,
@@ -226,9 +226,9 @@ def card(folder: Path, run: Path) -> dict[str, Any]:
         "version": 1,
         "name": model.name,
         "about": about + (scale if config.n_layers > 1 else ""),
-        "corpus": told["corpus"] | {"folder": ""},
-        "recipe": told["recipe"],
-        "machine": told["machine"],
+        "corpus": stored["corpus"] | {"folder": ""},
+        "recipe": stored["recipe"],
+        "machine": stored["machine"],
         "tokens_trained": made.tokens,
         "measured": found,
         "checks": checks(config.n_layers, found),
@@ -262,12 +262,12 @@ def as_text(made: dict[str, Any]) -> str:
     ]
     corpus = made["corpus"]
     origin = f"{corpus['about']}; {corpus['tokens']:,} tokens, {corpus['fingerprint'][:16]}"
-    told = (
+    stored = (
         f"Trained on {made['tokens_trained']:,} tokens of the corpus `{corpus['name']}` "
         f"({origin}), "
         f"vocabulary {corpus['vocabulary']:,}. Intervals are 95 %, over sequences or draws."
     )
-    lines += ["", told, "", _recipe_text(Recipe.from_dict(made["recipe"])), ""]
+    lines += ["", stored, "", _recipe_text(Recipe.from_dict(made["recipe"])), ""]
     return "\n".join(lines)
 
 
@@ -294,12 +294,12 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--bundle", type=Path, metavar="DIR")
-    asked = parser.parse_args()
-    for run in asked.runs:
+    options = parser.parse_args()
+    for run in options.runs:
         folder = run
-        if asked.bundle is not None:
+        if options.bundle is not None:
             model = ps.load(run)
-            folder = asked.bundle / model.name
+            folder = options.bundle / model.name
             model.to(torch.float16).save(folder)
         made = card(folder, run)
         text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"

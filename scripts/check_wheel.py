@@ -1,4 +1,4 @@
-"""Build the distributions, look into the wheel, and use it as a stranger would.
+"""Build the distributions, inspect the wheel, and use it in an empty environment.
 
 The wheel is built from the sdist, so what the sdist lacks the wheel lacks too. It is installed with
 its dependencies into an empty environment in a temporary folder; nothing of the checkout is on the
@@ -36,7 +36,7 @@ def main() -> int:
     """Build, inspect, install, run."""
     with step("build the sdist, and the wheel from it"):
         wheel = build()
-    with step(f"look into {wheel.name}"):
+    with step(f"inspect {wheel.name}"):
         wrong = list(faults(wheel))
     with tempfile.TemporaryDirectory(prefix="pathsum-wheel-") as temporary:
         elsewhere = Path(temporary).resolve()

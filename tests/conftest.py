@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# The same examples on every run: a red test is red for everybody, and a slow machine is no fault.
-# To look for more: pytest --hypothesis-profile=search
+# The same examples on every run and every machine, however slow. To search further:
+# pytest --hypothesis-profile=search
 settings.register_profile(
     "repeatable",
     derandomize=True,

@@ -114,8 +114,8 @@ def installed_closure(root: str, extras: set[str]) -> dict[str, str]:
 
 class TestCommand:
     def test_help_does_not_import_torch(self) -> None:
-        """torch costs seconds, and whoever asks for help has not decided to spend them."""
-        told = subprocess.run(
+        """Importing torch takes seconds, which --help should not cost."""
+        done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "pathsum", "--help"],
             capture_output=True,
             text=True,
@@ -123,9 +123,9 @@ class TestCommand:
             stdin=subprocess.DEVNULL,
             env={**os.environ, "TERM": "dumb", "COLUMNS": "120"},
         )
-        imported = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
-        assert told.returncode == 0, told.stderr
-        assert "demo" in told.stdout
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert done.returncode == 0, done.stderr
+        assert "demo" in done.stdout
         assert "pathsum.cli.main" in imported
         assert "torch" not in imported
 

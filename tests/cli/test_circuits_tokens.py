@@ -67,7 +67,7 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("head", "hand-built-bugs", "L0H9"), "L0H0 is the nearest"),
         (("head", "hand-built-bugs", "first"), "'first' does not name a head"),
@@ -80,11 +80,11 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
     ],
 )
 def test_bad_input_leaves_with_2_and_one_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ):
     code, out, err = run(capsys, *arguments)
     assert code == 2
-    assert said in err
+    assert message in err
     assert out == ""
     assert "Traceback" not in err
 

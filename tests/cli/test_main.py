@@ -9,8 +9,8 @@ from pathsum.cli.main import main
 
 def test_models_lists_what_load_knows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    names = [model["name"] for model in told["models"]]
+    found = json.loads(capsys.readouterr().out)
+    names = [model["name"] for model in found["models"]]
     assert "hand-built-induction" in names
     assert main(["models"]) == 0
     assert "hand-built-induction" in capsys.readouterr().out

@@ -23,9 +23,9 @@ def test_report_writes_a_file_and_says_so(
 ) -> None:
     target = tmp_path / "a.html"
     assert main(["report", MODEL, "-o", str(target), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["format"] == "pathsum-report-file" and told["path"] == str(target)
-    assert target.stat().st_size == told["bytes"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "pathsum-report-file" and found["path"] == str(target)
+    assert target.stat().st_size == found["bytes"]
 
 
 def test_report_into_a_folder_is_an_error(

@@ -7,8 +7,8 @@ from pathsum.cli.main import main
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = main(list(arguments))
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 def test_a_prediction_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,12 +25,12 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         *(capsys, "paths", "hand-built-induction", "a b c a", "--token", "b"),
         *("--versus", "none", "--position", "-1", "--json"),
     )
-    told = json.loads(out)
+    printed = json.loads(out)
     assert code == 0
-    assert told["format"] == "pathsum-paths"
-    assert told["toward"]["versus"] is None
-    assert told["toward"]["remainder"] < 1e-4
-    assert told["top"]["paths"][0]["path"] == "embed→L1H0"
+    assert printed["format"] == "pathsum-paths"
+    assert printed["toward"]["versus"] is None
+    assert printed["toward"]["remainder"] < 1e-4
+    assert printed["top"]["paths"][0]["path"] == "embed→L1H0"
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_bad_input(
 def test_scores_of_a_cell_and_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     common = ("scores", "hand-built-induction", "a b c a", "--head", "L1H0")
     code, out, _ = run(capsys, *common, "--cell", "-1,2", "--json")
-    told = json.loads(out)
+    printed = json.loads(out)
     assert code == 0
-    assert told["terms"][0]["key"] == "embed→L0H0"
-    assert told["k"] == pytest.approx(told["score"], rel=1e-3)
+    assert printed["terms"][0]["key"] == "embed→L0H0"
+    assert printed["k"] == pytest.approx(printed["score"], rel=1e-3)
     code, out, _ = run(capsys, *common)
     assert code == 0
     assert "spread" in out

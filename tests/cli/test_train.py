@@ -38,9 +38,9 @@ def test_corpus_describes(text: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["corpus", str(text), "--vocab", "280"]) == 0
     assert "60 (0 copies left out)" in capsys.readouterr().out
     assert main(["corpus", str(text), "--vocab", "280", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["format"] == "pathsum-corpus-info"
-    assert told["vocabulary"] == 280
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "pathsum-corpus-info"
+    assert found["vocabulary"] == 280
 
 
 def test_corpus_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,8 +63,8 @@ def test_train_from_a_file(text: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "step 10/10  loss" in printed.err
     assert "previous token" in printed.err
     assert main(["train", str(tmp_path / "run"), "--resume", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["steps"] == 10
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 10
     assert main([*arguments, "--steps", "12", "--resume"]) == 2
     assert "steps is 10 there and 12 here" in capsys.readouterr().err
 
@@ -72,9 +72,9 @@ def test_train_from_a_file(text: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_show_prints_the_recipe_and_trains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", "two-layer", "--quick", "--show", "--seed", "3", "--layers", "1"]
     assert main([*arguments, "--corpus", "prose", "--vocab", "999", "--batch", "2"]) == 0
-    told = tomllib.loads(capsys.readouterr().out)
-    assert (told["seed"], told["batch"], told["model"]["n_layers"]) == (3, 2, 1)
-    assert told["data"] | {"corpus": "prose", "vocabulary": 999} == told["data"]
+    found = tomllib.loads(capsys.readouterr().out)
+    assert (found["seed"], found["batch"], found["model"]["n_layers"]) == (3, 2, 1)
+    assert found["data"] | {"corpus": "prose", "vocabulary": 999} == found["data"]
     assert main(["train", "two-layer", "--show"]) == 0
     assert capsys.readouterr().out == to_toml(recipe("two-layer", "bundled"))
 
@@ -104,8 +104,8 @@ def test_an_interrupted_run_says_how_to_go_on(
     file.write_text(to_toml(tiny_recipe(text)))
     run = tmp_path / "run"
     assert main(["train", str(file), "--out", str(run)]) == 130
-    told = capsys.readouterr().err
-    assert f"stopped at step 5 of 30 and saved; to continue: pathsum train {run} --resume" in told
+    found = capsys.readouterr().err
+    assert f"stopped at step 5 of 30 and saved; to continue: pathsum train {run} --resume" in found
     assert main(["train", str(run), "--resume"]) == 0
 
 

@@ -49,13 +49,13 @@ def example() -> Outer:
 
 
 def test_json_has_format_version_and_every_public_field() -> None:
-    told = json.loads(example().dumps())
-    assert told["format"] == "pathsum-test-outer"
-    assert told["version"] == 1
-    assert told["values"] == [[1.0, None], [None, 2.0]]
-    assert told["path"] == "embed→L0H1"
-    assert told["inner"] == [{"head": "L0H1", "weight": 0.5}]
-    assert "_hidden" not in told
+    found = json.loads(example().dumps())
+    assert found["format"] == "pathsum-test-outer"
+    assert found["version"] == 1
+    assert found["values"] == [[1.0, None], [None, 2.0]]
+    assert found["path"] == "embed→L0H1"
+    assert found["inner"] == [{"head": "L0H1", "weight": 0.5}]
+    assert "_hidden" not in found
 
 
 def test_complex_numbers_are_pairs() -> None:
@@ -68,9 +68,9 @@ def test_what_has_no_json_form_is_an_error() -> None:
 
 
 def test_the_schema_comes_from_the_fields() -> None:
-    told = schema(Outer)
-    assert set(told["required"]) == set(told["properties"]) == set(example().to_dict())
-    properties = told["properties"]
+    found = schema(Outer)
+    assert set(found["required"]) == set(found["properties"]) == set(example().to_dict())
+    properties = found["properties"]
     assert properties["values"] == {"type": "array", "x-axes": "heads heads"}
     assert properties["group"] == {"enum": ["q", "k"]}
     assert properties["note"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
@@ -82,7 +82,7 @@ def test_the_schema_comes_from_the_fields() -> None:
 def test_every_kind_is_listed_once() -> None:
     assert records()["test-outer"] is Outer
     assert "test-inner" in schemas()
-    with pytest.raises(TypeError, match="two records are of kind 'test-outer'"):
+    with pytest.raises(TypeError, match="two records have the kind 'test-outer'"):
 
         class Another(Record, kind="test-outer"):
             pass

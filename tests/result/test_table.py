@@ -59,8 +59,8 @@ def test_a_number_or_label_that_is_shown_is_whole(table: Table, width: int) -> N
     for name in layout.left_out:
         assert name in layout.note
     if layout.left_out:
-        told = re.sub(r"\s+", " ", " ".join(lines))
-        assert layout.note in told
+        found = re.sub(r"\s+", " ", " ".join(lines))
+        assert layout.note in found
         assert not fit_columns(table, layout.needed).left_out
 
 
@@ -88,9 +88,9 @@ def test_columns_are_left_out_last_first_and_named() -> None:
     table = Table(columns, (("L0H4", *(11.25 + n for n in range(12))),))
     text = table.to_text(60)
     assert "L0H4" in text and "11.250000" in text and "22.250000" not in text
-    told = " ".join(text.split())
-    assert "columns left out for lack of width:" in told
-    assert "number 11 (use --json, or a terminal at least 137 wide)" in told
+    found = " ".join(text.split())
+    assert "columns left out for lack of width:" in found
+    assert "number 11 (use --json, or a terminal at least 137 wide)" in found
     assert "left out" not in table.to_text(137)
 
 

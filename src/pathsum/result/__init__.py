@@ -1,8 +1,13 @@
-"""What every result is: a frozen record that can be read, printed, shown and stored.
+"""Results: frozen records with JSON, table, terminal and notebook views. In reading order:
 
-`Record` is the base of all results: `to_dict` for machines, `to_table` for people, a terminal view
-(`__rich__`) and a notebook view (`_repr_html_`). `Table` is the plain table in between, and
-`schema` describes the JSON of a record from the record's own fields.
+record      Record, the base of all results: to_dict, to_table, terminal and notebook views
+estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
+p_value     how p-values are printed, in text and in tables
+table       Table and its columns: terminal, HTML and CSV views
+encode      values as JSON
+schema      the JSON schema of a record, from its fields
+options     parsing of options: an enum member or its string
+progress    progress callbacks
 """
 
 from pathsum.result.encode import jsonable

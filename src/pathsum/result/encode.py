@@ -1,4 +1,4 @@
-"""Values as JSON: tensors as nested lists, complex numbers as pairs, what is not finite as null."""
+"""Values as JSON: tensors as nested lists, complex numbers as pairs, NaN and infinity as null."""
 
 import dataclasses
 import enum
@@ -24,8 +24,8 @@ class JsonEncodable(Protocol):
 def jsonable(value: object) -> Any:
     """The JSON form of any value that a record may hold.
 
-    Numbers that JSON cannot say (NaN, infinities) become null: a NaN in a result means "there is
-    no such number here", and that is what null means too.
+    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
+    is no value.
 
     >>> jsonable((1, float("nan"), 2 + 3j))
     [1, None, [2.0, 3.0]]

@@ -1,11 +1,11 @@
-"""How long work tells how far it is: a function that whoever waits may pass in."""
+"""Progress callbacks: a function that long computations call with how far they are."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (steps done, steps in all, what is being done)."""
+"""Called with (steps done, total steps, description of the current step)."""
 
 
 def silent(done: int, total: int, what: str) -> None:
-    """Nobody is waiting."""
+    """The default callback: does nothing."""

@@ -18,8 +18,8 @@ class Record:
     """A frozen dataclass with views.
 
     A subclass names its `kind` (which becomes the `format` of its JSON, `pathsum-<kind>`), and
-    overrides `to_table` where a list of its plain fields is not the best table. Derive with
-    `eq=False` where fields are tensors, whose equality is not a truth value.
+    overrides `to_table` if a list of its plain fields is not the best table. Use `eq=False` if
+    fields are tensors, whose equality is not a boolean.
 
         @dataclass(frozen=True, eq=False)
         class Profile(Record, kind="profile"):
@@ -36,11 +36,11 @@ class Record:
             return
         known = _RECORDS.get(kind)
         if known is not None and known.__qualname__ != cls.__qualname__:
-            raise TypeError(f"two records are of kind {kind!r}: {known} and {cls}")
+            raise TypeError(f"two records have the kind {kind!r}: {known} and {cls}")
         cls.record_kind = kind
         _RECORDS[kind] = cls
-        # A dataclass writes a repr of all fields into a class that has none of its own, and walls
-        # of numbers help nobody.
+        # A dataclass generates a repr of all fields if the class defines none; large tensors
+        # would fill the screen.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Record.__repr__
 
@@ -50,7 +50,7 @@ class Record:
         return {"format": f"pathsum-{self.record_kind}", "version": self.version, **fields}
 
     def to_json(self) -> dict[str, Any]:
-        """The same inside another record, where the outer one carries format and version."""
+        """The same without format and version, for use inside another record."""
         return jsonable_fields(self)
 
     def dumps(self, indent: int | None = 2) -> str:
@@ -74,11 +74,11 @@ class Record:
         return self.to_table()
 
     def __str__(self) -> str:
-        """What the terminal shows, without color."""
+        """The terminal view without color."""
         return as_text(self.__rich__())
 
     def __repr__(self) -> str:
-        """The plain fields in a line; `print` shows the table."""
+        """The plain fields on one line; `print` shows the table."""
         return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
 
     def _repr_html_(self) -> str:
@@ -91,7 +91,7 @@ def records() -> dict[str, type[Record]]:
 
 
 def as_text(shown: RenderableType) -> str:
-    """What a terminal would show, as plain text of the terminal's width."""
+    """The terminal view as plain text, at the width of the terminal."""
     file = io.StringIO()
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     Console(file=file, width=width, color_system=None, highlight=False).print(shown)
@@ -109,7 +109,7 @@ def _plain_fields(record: Record) -> list[str]:
 
 def _public_fields(record: Record) -> list[str]:
     if not dataclasses.is_dataclass(record):
-        raise TypeError(f"{type(record).__name__} is a Record but no dataclass")
+        raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
     return [f.name for f in dataclasses.fields(record) if not f.name.startswith("_")]
 
 

@@ -1,7 +1,6 @@
-"""JSON schema of a record, read from the record's own fields.
+"""JSON schema of a record, generated from its fields.
 
-One description serves Python, files and the browser: the TypeScript types of the front end are
-generated from it.
+Python, files and the browser share it: the TypeScript types of the front end are generated from it.
 """
 
 import dataclasses
@@ -48,7 +47,7 @@ def schema(record: type[Record]) -> Schema:
 
 
 def schemas() -> dict[str, Schema]:
-    """The schemas of every kind of record that has been imported."""
+    """The schemas of all imported kinds of records."""
     return {kind: schema(record) for kind, record in records().items()}
 
 
@@ -98,7 +97,7 @@ def _class(hint: type) -> Schema:
     if own is not None:
         return dict(own())
     axes = getattr(hint, "dim_str", None)
-    if axes is not None:  # a jaxtyping array: keep what it says about its axes
+    if axes is not None:  # a jaxtyping array: keep the names of its axes
         return {"type": "array", "x-axes": str(axes)}
     if issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}
