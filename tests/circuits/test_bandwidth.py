@@ -207,19 +207,19 @@ def test_virtual_weights_are_named_and_timed() -> None:
     with pytest.raises(InputError, match=r"L0H1\.q cannot read what L0H0 writes"):
         virtual_weights(model, "L0H0", "L0H1.q")
     with pytest.raises(InputError, match="write nothing to the stream"):
-        virtual_weights(parallel, "pos", "unembed")
-    with pytest.raises(InputError, match="'embd' is not a part of a model; did you mean 'embed'"):
-        virtual_weights(model, "embd", "unembed")
+        virtual_weights(parallel, "pos", "logits")
+    with pytest.raises(InputError, match="'embd' does not name a writer; .*'embed'"):
+        virtual_weights(model, "embd", "logits")
     with pytest.raises(InputError, match="mlp7 does not exist"):
         virtual_weights(model, "embed", "mlp7")
     with pytest.raises(HeadError, match="head L5H0 does not exist"):
-        virtual_weights(model, "L5H0", "unembed")
+        virtual_weights(model, "L5H0", "logits")
     with pytest.raises(InputError, match="this model has no MLPs"):
-        virtual_weights(ps.random_model(shape()), "mlp0", "unembed")
+        virtual_weights(ps.random_model(shape()), "mlp0", "logits")
 
 
 def test_virtual_weights_of_a_planted_path() -> None:
     model = ps.construct.virtual_head()
     assert virtual_weights(model, "L0H0", "L1H0.v").p < 1e-50
-    assert virtual_weights(model, "L0H0", "unembed").score == pytest.approx(0, abs=1e-6)
-    assert virtual_weights(model, "L1H0", "unembed").z > 10
+    assert virtual_weights(model, "L0H0", "logits").score == pytest.approx(0, abs=1e-6)
+    assert virtual_weights(model, "L1H0", "logits").z > 10

@@ -48,7 +48,7 @@ def test_virtual_weights_are_the_product_of_write_and_read(model: Model, data: s
     config = model.config
     if config.d_model - (config.norm == "layer") < 2:
         return
-    writes, reads = ["embed"], ["unembed"]
+    writes, reads = ["embed"], ["logits"]
     writes += ["pos"] if config.positions == "residual" else []
     for layer in range(config.n_layers):
         writes.append(f"L{layer}H0")
@@ -72,7 +72,7 @@ def test_virtual_weights_are_the_product_of_write_and_read(model: Model, data: s
 def _time(model: Model, name: str, written: int) -> tuple[int, int]:
     if name in ("embed", "pos"):
         return (-1, 0)
-    if name == "unembed":
+    if name == "logits":
         return (model.config.n_layers, 0)
     if name.startswith("mlp"):
         reads_at = 0 if model.config.block == "parallel" else 2
