@@ -1,8 +1,8 @@
 """Streaming extremes against the bare GEMM of the same product, 50,257 × 64 × 50,257, 2 threads.
 
 The GEMM alone is blocked too, at the fastest of several block sizes. Rounds alternate and the best
-of each counts, so that other load on the machine affects both. In the first product all vectors have
-one length and no block can be skipped; in the second their lengths vary by a factor of ten.
+of each counts, so that other load on the machine affects both. In the first product all vectors
+have one length and no block can be skipped; in the second their lengths vary by a factor of ten.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Ours is timed as it trains, with its schedule and data loading; reports, probes 
 excluded on all sides. Rounds alternate, so that load on the machine affects all; the median of the
 ratios per round is reported as the other's time relative to our best.
 
-Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4 has none) on the same
-shape, with positions added to Q and K as here, in an environment of its own (`make peers`).
+Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4 has none) on the
+same shape, with positions added to Q and K as here, in an environment of its own (`make peers`).
 """
 
 import json

@@ -34,6 +34,14 @@ def test_lazy_names_are_the_ones_that_type_checkers_see() -> None:
     assert seen | {"__version__"} == set(ps.__all__)
 
 
+def test_functions_stay_functions_after_their_modules_are_imported() -> None:
+    import pathsum.circuits.copying
+    import pathsum.paths.virtual_head
+
+    assert inspect.isfunction(ps.copying)
+    assert inspect.isfunction(ps.virtual_head)
+
+
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = ps.nonsense

@@ -1,15 +1,15 @@
-"""pathsum: a transformer is a sum over paths; this writes the sum down and shows what matters.
+"""pathsum: write a transformer as a sum over paths and find the paths that matter.
 
-The map, in reading order:
+The public names, in reading order:
 
-    what is studied      Config Model Head Trace Path Weights
-    where models come    load from_hf from_transformer_lens random_model from_tensors construct
-    the algebra          Factored
-    from weights alone   bigram copying skip_trigrams composition bandwidth align_heads
-    who does what        atlas induction
-    on a run             term_importance ablate replace
+    models               Config Model Head Trace Path Weights
+    where they come from load from_hf from_transformer_lens random_model from_tensors construct
+    low-rank matrices    Factored
+    from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
+    heads                atlas induction in_context_learning
+    on a run             term_importance ablate replace causal_effects
     training             Corpus train dynamics
-    to look at           explore report
+    to see it            explore report
     errors               PathsumError
 
     >>> import pathsum as ps
@@ -18,8 +18,9 @@ The map, in reading order:
     >>> trace.patterns[1].shape
     torch.Size([1, 2, 5, 5])
 
-Names are imported when first used, so that `import pathsum` costs nothing. The row convention of
-all matrices is stated once, in `pathsum.shapes`.
+`Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(...)`. Names
+are imported when first used, so `import pathsum` is fast. The row convention of all matrices is
+stated once, in `pathsum.shapes`.
 """
 
 import importlib
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     )
     from pathsum.errors import PathsumError
     from pathsum.explorer import report
-    from pathsum.heads import atlas, induction
+    from pathsum.heads import atlas, in_context_learning, induction
     from pathsum.model import (
         Config,
         Head,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
         from_tensors,
         random_model,
     )
-    from pathsum.paths import ablate, replace, term_importance
+    from pathsum.paths import ablate, causal_effects, replace, term_importance, virtual_head
     from pathsum.server import explore
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -72,6 +73,7 @@ _HOMES = {
     "atlas": "pathsum.heads",
     "bandwidth": "pathsum.circuits",
     "bigram": "pathsum.circuits",
+    "causal_effects": "pathsum.paths",
     "composition": "pathsum.circuits",
     "construct": "pathsum.model",
     "copying": "pathsum.circuits",
@@ -80,6 +82,7 @@ _HOMES = {
     "from_hf": "pathsum.sources",
     "from_tensors": "pathsum.model",
     "from_transformer_lens": "pathsum.sources",
+    "in_context_learning": "pathsum.heads",
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
     "random_model": "pathsum.model",
@@ -88,6 +91,7 @@ _HOMES = {
     "skip_trigrams": "pathsum.circuits",
     "term_importance": "pathsum.paths",
     "train": "pathsum.training",
+    "virtual_head": "pathsum.paths",
 }
 
 __all__ = [
@@ -106,6 +110,7 @@ __all__ = [
     "atlas",
     "bandwidth",
     "bigram",
+    "causal_effects",
     "composition",
     "construct",
     "copying",
@@ -114,6 +119,7 @@ __all__ = [
     "from_hf",
     "from_tensors",
     "from_transformer_lens",
+    "in_context_learning",
     "induction",
     "load",
     "random_model",
@@ -122,6 +128,7 @@ __all__ = [
     "skip_trigrams",
     "term_importance",
     "train",
+    "virtual_head",
 ]
 
 
