@@ -102,7 +102,7 @@ def test_the_result_says_what_was_held_fixed() -> None:
     frozen = term_importance(model, tokens)
     again = term_importance(model, tokens, scale=Scales.RECOMPUTED, mlps=MlpOutputs.RECOMPUTED)
     assert "leaves of order 0" in frozen.note
-    assert "no sum over paths" in again.note
+    assert "not a sum over paths" in again.note
     assert frozen.loss[-1] == pytest.approx(again.loss[-1], abs=1e-5)
     assert frozen.loss[0] != pytest.approx(again.loss[0], abs=1e-3)
 

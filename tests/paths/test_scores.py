@@ -61,19 +61,17 @@ def test_biases_are_parts_and_the_keys_bias_is_constant_along_rows() -> None:
     torch.testing.assert_close(row, row[:1].expand(4))
 
 
-def test_a_deep_head_is_listed_by_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paths.explain.score_cells.PARTS_LISTED", 9)
-    monkeypatch.setattr("pathsum.paths.explain.score_cells.PARTS_SUMMARIZED", 9)
+def test_a_deep_head_is_listed_by_writers() -> None:
     config = Config(n_layers=3, n_heads=2, d_model=12, d_head=4, d_vocab=15, n_ctx=10)
     score = random_model(config, dtype=torch.float64).trace(TOKENS).scores("L2H0")
-    cell = score.cell(3, 1, k=6)
-    assert cell.grain == "writers"
+    cell = score.cell(3, 1, k=6, max_parts=9)
+    assert cell.parts == "writers"
     assert cell.count == (2 + 4) ** 2
     assert score.count == (3**2 + 1) ** 2
     writer = next(term for term in cell.terms if term.key.kind == "writer")
     found = score.term(writer.query, str(writer.key))
     assert float(found[0, 3, 1]) == pytest.approx(writer.score)
-    assert score.summary(3).count == 6**2
+    assert score.summary(3, max_parts=9).count == 6**2
 
 
 def test_a_summary_ranks_terms_by_what_they_vary_within_rows() -> None:
@@ -119,7 +117,7 @@ def test_parts_that_a_head_does_not_have(
         ({"destination": 5, "source": 0}, "destination 5 is out of range"),
         ({"destination": 1, "source": 3}, "position 1 cannot attend to 3"),
         ({"destination": 1, "source": 0, "sequence": 2}, "sequence 2 is out of range"),
-        ({"destination": 1, "source": 0, "k": 0}, "k=0 asks for no term"),
+        ({"destination": 1, "source": 0, "k": 0}, "k is 0; it must be at least 1"),
     ],
 )
 def test_cells_that_are_not_there(induction: ScoreSum, asked: dict[str, int], message: str) -> None:

@@ -4,7 +4,7 @@ import torch
 from pathsum.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths import Toward
-from pathsum.paths.explain.bounds import spectral_norm_bound
+from pathsum.paths.explain.search import spectral_norm_bound
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def why() -> Toward:
 
 @pytest.mark.parametrize("asked", [{"k": 0}, {"budget": 0}])
 def test_a_search_for_nothing_is_refused(why: Toward, asked: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="asks for no path at all"):
+    with pytest.raises(InputError, match="must be at least 1"):
         why.top(**asked)
 
 

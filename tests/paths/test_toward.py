@@ -8,7 +8,7 @@ from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, random_model
 from pathsum.paths import Breakdown, Grid, TopPaths, Toward, find_target
 from pathsum.paths.explain.toward import explain
-from pathsum.result import schema
+from pathsum.result import Estimate, schema
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 1, 2, 2]])
 CONFIG = Config(n_layers=2, n_heads=3, d_model=12, d_head=4, d_vocab=15, n_ctx=10)
@@ -32,14 +32,14 @@ def test_frozen_paths_credit_the_induction_head_and_not_its_partner(induction: T
     assert induction.by_edge["L1H0", "logits"] == pytest.approx(induction.total, abs=1e-3)
 
 
-def test_the_causal_effect_beside_it_finds_the_partner(induction: Toward) -> None:
+def test_causal_effects_find_the_partner(induction: Toward) -> None:
     model = induction.trace.model
     other = model.trace("d e f a")
-    both = induction.beside(other, into=["L1H0"])
-    partner = both["L0H0→L1H0.k"]
+    both = induction.causal_effects(other, into=["L1H0"])
+    partner = both.edge("L0H0→L1H0.k")
     assert partner.frozen is None
-    assert partner.causal.value == pytest.approx(induction.total, rel=0.05)
-    assert both["L0H0→L1H0.v"].frozen == pytest.approx(0.0, abs=1e-3)
+    assert partner.effect.value == pytest.approx(induction.total, rel=0.05)
+    assert both.edge("L0H0→L1H0.v").frozen == pytest.approx(0.0, abs=1e-3)
     assert "L0H0→L1H0.k" in both.to_table().to_text()
     assert schema(type(both))["type"] == "object"
     with pytest.raises(InputError, match="'L0H0' is not an edge"):
@@ -70,19 +70,21 @@ def test_a_batch_is_a_mean_with_intervals(batch: Toward) -> None:
     )
     assert batch.total == pytest.approx(float(own.mean()))
     assert batch.stderr == pytest.approx(float(own.std()) / 3**0.5)
-    low, high = batch.interval
-    assert low < batch.total < high
+    found = batch.estimate
+    assert found.low is not None and found.high is not None
+    assert found.low < batch.total < found.high
     # Student's t with 2 degrees of freedom.
-    assert high - batch.total == pytest.approx(4.303 * (batch.stderr or 0), rel=1e-3)
-    assert batch.by_last.interval("L1H0")[0] < batch.by_last["L1H0"]
+    assert found.high - batch.total == pytest.approx(4.303 * (batch.stderr or 0), rel=1e-3)
+    share = batch.by_last.estimate("L1H0")
+    assert share.low is not None and share.low < batch.by_last["L1H0"]
     each = batch.top(3, budget=10**6)
     assert each[0].stderr is not None
     assert batch.question == "logit of each sequence's token at its position, minus that of <7>"
 
 
 def test_one_sequence_has_no_interval(induction: Toward) -> None:
-    with pytest.raises(InputError, match="trace a batch of at least two"):
-        _ = induction.interval
+    assert induction.estimate == Estimate(induction.total)
+    assert induction.by_last.estimate("L1H0").low is None
 
 
 def test_sequences_in_groups_give_the_same(batch: Toward) -> None:

@@ -1,19 +1,19 @@
-"""PathSum: the logits of a run as an exact sum over paths."""
+"""PathSum: the logits of a run as an exact sum over paths, and which paths there are."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import comb
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError, NotExactError, PathError
-from pathsum.model import Path, Source, Trace
+from pathsum.model import Config, HeadId, Path, Source, Trace
 from pathsum.model.folding import folded_unembedding
 from pathsum.paths.explain.target import PositionName, TokenName, Versus, find_target
 from pathsum.paths.frozen import Frozen, all_sources, relative_error
-from pathsum.paths.path_counting import count_of_order, paths_of_order
 from pathsum.paths.sweep import final_stream
 from pathsum.shapes import Logits, Stream
 
@@ -22,20 +22,26 @@ if TYPE_CHECKING:
 
 
 def expand_logits(trace: Trace) -> "PathSum":
-    """The logits of a run as a sum over paths; `trace.paths()` is the short way to say it.
+    """The logits of a run as a sum over paths; `trace.paths()` is the shorthand.
 
-    Refuses a model with soft caps: a tanh of a sum is not the sum of its parts.
+    Raises NotExactError for a model with soft caps: a tanh of a sum is not the sum of its parts.
     """
-    config = trace.model.config
-    for name, cap in (("score_cap", config.score_cap), ("logit_cap", config.logit_cap)):
-        if cap is not None:
-            what = "scores" if name == "score_cap" else "logits"
-            raise NotExactError(
-                f"this model bends its {what} with a soft cap ({name}={cap:g}), so they are not a "
-                "sum over paths, and pathsum does not approximate; a model without soft caps would "
-                "be right (running and tracing this one works)"
-            )
+    refuse_caps(trace.model.config)
     return PathSum(trace)
+
+
+def refuse_caps(config: Config) -> None:
+    """Raise NotExactError if a soft cap makes the logits something other than a sum over paths."""
+    for name, cap, what in (
+        ("score_cap", config.score_cap, "scores"),
+        ("logit_cap", config.logit_cap, "logits"),
+    ):
+        if cap is not None:
+            raise NotExactError(
+                f"this model has a soft cap on its {what} ({name}={cap:g}), so its logits are not "
+                "an exact sum over paths; use a model without soft caps (running and tracing this "
+                "one works)"
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,7 +62,7 @@ class PathSum:
     True
 
     Frozen patterns show V-composition only. A head that acts by changing *where* a later head
-    attends (K- or Q-composition) gets no credit here; `trace.scores` and `trace.patch` show it.
+    attends (K- or Q-composition) gets no credit; `trace.scores` and `trace.patch` show it.
     """
 
     trace: Trace
@@ -73,7 +79,7 @@ class PathSum:
 
     @property
     def count(self) -> int:
-        """How many paths there are, exactly: ∏(1 + H) from the embedding, and so on.
+        """How many paths there are, exactly: ∏(1 + H) from the embedding, and likewise for others.
 
         A source that layer l writes is read by later layers only; `bias_U` makes one path.
         """
@@ -108,7 +114,7 @@ class PathSum:
         return self.unembedded(self.frozen.along(path))
 
     def unembedded(self, stream: Stream) -> Logits:
-        """What the logits make of a part of the final stream, their own bias left out."""
+        """The logits of a part of the final stream, without their own bias."""
         return (stream * self.frozen.final_scale[..., None]) @ self._unembedding[0]
 
     def total(self) -> Logits:
@@ -132,22 +138,22 @@ class PathSum:
         """Which paths made this prediction: exact totals by order, head, edge and source.
 
         `position` counts from 0, or from the end if negative; `token` is an id or a token's text,
-        by default what the model predicts there. `versus` is None for the raw logit, "mean" for
-        the logit minus the vocabulary's mean, or another token for a difference of logits. Each may
-        be a vector with an entry for each sequence; then everything is a mean over sequences, with
-        standard errors.
+        by default the model's prediction. `versus` is None for the raw logit, "mean" for the logit
+        minus the vocabulary's mean, or another token for a difference of logits. Each may be a
+        vector with one entry per sequence. Over several sequences every number is a mean, with a
+        standard error.
         """
         from pathsum.paths.explain.toward import explain
 
         return explain(self, find_target(self.trace, position, token, versus))
 
     def check(self, path: Path) -> Path:
-        """The path, or an error that says why this run does not take it."""
+        """The path, or PathError if this run does not have it."""
         path.check_in(self.trace.model)
         if path.source not in self.sources:
             raise PathError(
-                f"no path of this model begins at {path.source}: there is no such bias; its "
-                f"sources are {', '.join(map(str, self.sources))}"
+                f"no path of this model begins at {path.source}: there is no such bias; the "
+                f"model's sources are {', '.join(map(str, self.sources))}"
             )
         return path
 
@@ -165,3 +171,51 @@ class PathSum:
     @cached_property
     def _unembedding(self) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
         return folded_unembedding(self.trace.model.weights)
+
+
+def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tuple[HeadId, ...]]:
+    """All chains of `order` heads in layers first_layer … end − 1, in order of heads.
+
+    >>> [" ".join(map(str, chain)) for chain in chains(0, 2, 2, 1)]
+    ['L0H0', 'L0H1', 'L1H0', 'L1H1']
+    """
+    if order == 0:
+        yield ()
+        return
+    for layer in range(first_layer, end - order + 1):
+        for head in range(n_heads):
+            for rest in chains(layer + 1, end, n_heads, order - 1):
+                yield (HeadId(layer, head), *rest)
+
+
+def chain_count(layers: int, n_heads: int, order: int) -> int:
+    """How many chains of `order` heads that many layers have.
+
+    >>> [chain_count(2, 12, order) for order in range(3)]
+    [1, 24, 144]
+    """
+    return comb(layers, order) * n_heads**order
+
+
+def paths_of_order(
+    sources: tuple[Source, ...], end: int, n_heads: int, order: int
+) -> Iterator[Path]:
+    """Paths of one order from these sources through heads below layer `end`."""
+    for source in sources:
+        if source.kind == "unembed_bias":
+            if order == 0:
+                yield Path(source)
+            continue
+        for heads in chains(source.layer + 1, end, n_heads, order):
+            yield Path(source, heads)
+
+
+def count_of_order(sources: tuple[Source, ...], end: int, n_heads: int, order: int) -> int:
+    """How many paths of one order there are from these sources, exactly."""
+    total = 0
+    for source in sources:
+        if source.kind == "unembed_bias":
+            total += order == 0
+        else:
+            total += chain_count(end - source.layer - 1, n_heads, order)
+    return total

@@ -1,8 +1,9 @@
-"""One side of a head's scores: its query or its key, as a sum of parts."""
+"""SideSum: a head's query or key as a sum of parts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -14,12 +15,20 @@ from pathsum.model.folding import layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams
-from pathsum.paths.parts import Side
-from pathsum.paths.path_counting import count_of_order, paths_of_order
+from pathsum.paths.path_sum import count_of_order, paths_of_order
 from pathsum.paths.sweep import UpSweep, split_at
 from pathsum.shapes import Stream
 
+Side: TypeAlias = Literal["query", "key"]
+Group: TypeAlias = Literal["none", "q", "k", "qk"]
 Vectors = Float[Tensor, "batch pos k"]
+
+
+def group_of(query: Part, key: Part) -> Group:
+    """The group of a term: lower heads in neither part, in its query, in its key, or in both."""
+    if query.headed:
+        return "qk" if key.headed else "q"
+    return "k" if key.headed else "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,21 +44,21 @@ class QkRead:
     trace: Trace
 
     def of_stream(self, x: Stream) -> Vectors:
-        """What it makes of a stream, or of one part of it."""
+        """The query (or key) of a stream, or of one part of it."""
         return self.finish((x * self.scale[..., None]) @ self.W)
 
     def of_positions(self) -> Vectors:
-        """What positions add: after normalization, so without the stream's scale."""
+        """What positions add, after normalization and so without the stream's scale."""
         assert self.positions is not None
         return self.finish(self.positions.expand(*self.scale.shape, -1))
 
     def of_bias(self) -> Vectors:
-        """What its bias adds, the same at every position but for rotation and QK-norm."""
+        """What the bias adds: the same at every position except for rotation and QK-norm."""
         assert self.bias is not None
         return self.finish(self.bias.expand(*self.scale.shape, -1))
 
     def finish(self, x: Vectors) -> Vectors:
-        """QK-norm's frozen scale and the rotation of a rotary model."""
+        """Apply QK-norm's frozen scale and the rotation of a rotary model."""
         x = x * self.own_scale[..., None]
         if self.trace.model.config.positions != "rotary":
             return x
@@ -76,7 +85,7 @@ class QkRead:
 
 
 def qk_read(trace: Trace, head: HeadId, side: Side) -> QkRead:
-    """The folded read of one head's query or key."""
+    """The read of one head's query or key, normalization folded in."""
     weights, scales = trace.model.weights, trace.scales
     reads, raw = layer_reads(weights, head.layer), weights.layers[head.layer]
     length = trace.tokens.shape[1]
@@ -128,7 +137,7 @@ class SideSum:
             yield from self.extra
 
     def count(self, order: int) -> int:
-        """How many of these there are."""
+        """How many parts came through that many lower heads."""
         found = count_of_order(self.sources, self.head.layer, self._n_heads, order)
         return found + (len(self.extra) if order == 0 else 0)
 
@@ -159,7 +168,7 @@ class SideSum:
         return SideSum(self.read.cut(rows, length), short, self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
-        """Coarser parts that still add up: each source, and all that each lower head wrote."""
+        """Coarser parts that still add up: each source, and everything that each lower head wrote."""
         for part in self.parts(0):
             yield part, self.vectors(part)
         for step in UpSweep(self.frozen).to(self.head.layer):
@@ -168,7 +177,7 @@ class SideSum:
                 yield Part.writer(HeadId(step.index, head)), self.read.of_stream(written)
 
     def vectors(self, part: Part) -> Vectors:
-        """A part's share of the queries (or keys), ready for their product."""
+        """A part's share of the queries (or keys), ready for the dot product."""
         self.check(part)
         if part.kind == "position":
             return self.read.of_positions()
@@ -184,7 +193,7 @@ class SideSum:
         return self.split(split_at(self.frozen, self.head.layer))
 
     def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
-        """The same of the two streams that `split_at` gives."""
+        """The same from the two streams of `split_at`."""
         free, through_heads = streams
         whole = self.read.of_stream(free)
         if self.read.positions is not None:
@@ -194,7 +203,7 @@ class SideSum:
         return whole, self.read.of_stream(through_heads)
 
     def check(self, part: Part) -> None:
-        """An error that says why this part is none of this side's."""
+        """Raise PathError if this side has no such part."""
         layer, side = self.head.layer, self.read.side
         if part.kind in ("position", "bias"):
             if part not in self.extra:

@@ -10,8 +10,7 @@ from pathsum.model import HeadId, HeadName, Trace
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
-from pathsum.paths.parts import Group, group_of
-from pathsum.paths.score_sides import SideSum, Vectors, qk_read
+from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of, qk_read
 from pathsum.paths.sweep import split_at
 from pathsum.shapes import HeadPattern
 
@@ -20,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
-    """A head's scores as a sum over pairs of parts; `trace.scores("L1H3")` is the short way.
+    """A head's scores as a sum over pairs of parts; `trace.scores("L1H3")` is the shorthand.
 
-    Refuses a model with soft-capped scores: a tanh of a sum is not the sum of its parts.
+    Raises NotExactError for soft-capped scores: a tanh of a sum is not the sum of its parts.
     """
     cap = trace.model.config.score_cap
     if cap is not None:
         raise NotExactError(
-            f"this model bends its scores with a soft cap (score_cap={cap:g}), so they are not a "
-            "sum over pairs of parts, and pathsum does not approximate; a model without soft caps "
-            "would be right (running and tracing this one works)"
+            f"this model has a soft cap on its scores (score_cap={cap:g}), so they are not an "
+            "exact sum over pairs of parts; use a model without soft caps (running and tracing "
+            "this one works)"
         )
     return ScoreSum(trace, trace.model.head(head).id)
 
@@ -50,7 +49,7 @@ class ScorePair:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreSum:
-    """Scores before the softmax, taken apart on both sides.
+    """Scores before the softmax, split on both sides.
 
     Queries and keys are sums of parts (sources, paths through lower heads, positions, a bias), and
     a score is bilinear in them:  `score = Σ_q Σ_k q_part · k_part · score_scale`, exactly. The four
@@ -125,19 +124,20 @@ class ScoreSum:
         return self.product(self._halves[0][1], self._halves[1][1])
 
     def term(self, query: PartName, key: PartName) -> HeadPattern:
-        """One term; a part is a `Path`, or in words `embed`, `embed→L0H7`, `pos@1`, `b_K`."""
-        asked, answered = Part.parse(query), Part.parse(key)
-        return self.product(self.query.vectors(asked), self.key.vectors(answered))
+        """One term; a part is a `Part`, a `Path`, or as text `embed→L0H7`, `pos@1`, `b_K`."""
+        return self.product(
+            self.query.vectors(Part.parse(query)), self.key.vectors(Part.parse(key))
+        )
 
     def terms(self) -> Iterator[ScorePair]:
         """Every term, those with the fewest heads first, computed as needed."""
         layer = self.head.layer
         for order in range(2 * layer + 1):
-            for above in range(max(0, order - layer), min(order, layer) + 1):
-                for query in self.query.parts(above):
-                    asked = self.query.vectors(query)
-                    for key in self.key.parts(order - above):
-                        scores = self.product(asked, self.key.vectors(key))
+            for in_query in range(max(0, order - layer), min(order, layer) + 1):
+                for query in self.query.parts(in_query):
+                    queries = self.query.vectors(query)
+                    for key in self.key.parts(order - in_query):
+                        scores = self.product(queries, self.key.vectors(key))
                         yield ScorePair(query, key, scores)
 
     def remainder(self) -> float:
@@ -150,24 +150,39 @@ class ScoreSum:
         return self.trace.attention_scores(self.head.layer)[:, self.head.head].tril()
 
     def attention(self) -> HeadPattern:
-        """The softmax of `total()`: the head's pattern, made anew."""
+        """The softmax of `total()`, which is the head's pattern."""
         return softmax_rows(self.total())
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
-        """What the pattern would be without one term, the softmax redone."""
+        """The pattern without one term: the softmax of all others."""
         return softmax_rows(self.total() - self.term(query, key))
 
-    def cell(self, destination: int, source: int, k: int = 20, *, sequence: int = 0) -> "ScoreCell":
-        """The score of one destination for one source: groups, and its strongest terms."""
+    def cell(
+        self,
+        destination: int,
+        source: int,
+        k: int = 20,
+        *,
+        sequence: int = 0,
+        max_parts: int = 512,
+    ) -> "ScoreCell":
+        """The score of one destination for one source: its groups, and its k strongest terms.
+
+        A side with more than `max_parts` parts is listed by what each lower head wrote, not path by
+        path.
+        """
         from pathsum.paths.explain.score_cells import rank_cell
 
-        return rank_cell(self, destination, source, k, sequence)
+        return rank_cell(self, destination, source, k, sequence, max_parts)
 
-    def summary(self, k: int = 20) -> "ScoreSummary":
-        """The terms that vary most within rows, which is what the softmax sees of them."""
+    def summary(self, k: int = 20, *, max_parts: int = 64) -> "ScoreSummary":
+        """The k terms that vary most within rows; the softmax ignores what is constant in a row.
+
+        `max_parts` as in `cell`; a summary needs a whole matrix for each pair of parts.
+        """
         from pathsum.paths.explain.score_cells import summarize
 
-        return summarize(self, k)
+        return summarize(self, k, max_parts)
 
     def product(self, query: Vectors, key: Vectors) -> HeadPattern:
         """Scores of queries and keys, causal cells only."""

@@ -1,6 +1,6 @@
-"""Virtual heads: heads in a row that act as one, with the views that a head has.
+"""Virtual heads: chains of heads that act as one, with the views that a head has.
 
-Where h₂ moves what h₁ brought, the pair is a head of its own: its pattern is `A[h₂]·A[h₁]`, its
+Where h₂ moves what h₁ wrote, the pair acts as a head of its own: its pattern is `A[h₂]·A[h₁]`, its
 weights are `OV[h₁]·OV[h₂]`. It has no QK circuit: where it attends follows from its heads.
 """
 
@@ -23,7 +23,7 @@ from pathsum.shapes import HeadPattern, Logits
 
 @dataclass(frozen=True)
 class TokenPair:
-    """What one source token does to one predicted token's logit, for each unit of attention."""
+    """The effect of one source token on one predicted token's logit, per unit of attention."""
 
     source: Token
     out: Token
@@ -38,7 +38,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
     pairs: tuple[TokenPair, ...]
 
     def to_table(self) -> Table:
-        """One pair a row."""
+        """One row per pair."""
         rows = tuple((pair.source.text, pair.out.text, pair.effect) for pair in self.pairs)
         columns = (token_column("attending to"), token_column("raises"), Column("by", "+.3f"))
         return Table(columns, rows, title=f"{self.head}: what it does to tokens")
@@ -46,7 +46,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
 
 @dataclass(frozen=True, eq=False)
 class VirtualImportance(Record, kind="virtual-head-importance"):
-    """What the paths through exactly these heads do for the loss of a run, all else frozen.
+    """How much the paths through exactly these heads reduce the loss of a run, all else frozen.
 
     `cost` is `without − loss`: positive where the model needs them. Losses are means over predicted
     positions in nats; intervals are over sequences.
@@ -78,7 +78,7 @@ class VirtualImportance(Record, kind="virtual-head-importance"):
 
 @dataclass(frozen=True, eq=False)
 class VirtualHead:
-    """Heads in a row as one head; `virtual_head(model, "L0H7", "L1H4")` makes one.
+    """A chain of heads as one head; made by `virtual_head(model, "L0H7", "L1H4")`.
 
     >>> from pathsum.model import construct
     >>> model = construct.virtual_head()
@@ -86,8 +86,8 @@ class VirtualHead:
     >>> pair.label, pair.effect("a").raises[0].token.text
     ('L0H0→L1H0', 'b')
 
-    `ov` is in the stream's basis and `full_ov` between tokens, as those of a `Head`; scales of
-    normalization are left out of both and are in `pattern`.
+    `ov` is in the residual basis and `full_ov` between tokens, as those of a `Head`; both leave out
+    normalization scales, which are part of `pattern`.
     """
 
     model: Model
@@ -100,7 +100,7 @@ class VirtualHead:
 
     @property
     def path(self) -> Path:
-        """It as a path from the embedding."""
+        """The path from the embedding through its heads."""
         return Path("embed", self.heads)
 
     @property
@@ -114,15 +114,15 @@ class VirtualHead:
         return self.path.full_ov(self.model)
 
     def eigenvalues(self) -> Complex[Tensor, " k"]:
-        """Eigenvalues of its full OV, logits relative to their mean, that may not be 0."""
+        """The eigenvalues of its full OV that may be nonzero, logits relative to their mean."""
         return token_ov(self.model, self.path).eigenvalues()
 
     def copying(self) -> Copying:
-        """How much it copies, against the null."""
+        """Its copying score and the null."""
         return copying(self.model, self.path)
 
     def effect(self, source: str | int, k: int = 10) -> Effect:
-        """What attending to a token raises and lowers most."""
+        """The logits that attending to a token raises and lowers most."""
         return effect(self.model, self.path, source, min(k, self.model.config.d_vocab))
 
     def card(self) -> HeadCard:
@@ -153,8 +153,8 @@ class VirtualHead:
         """The loss of a run without the paths through exactly these heads, all else frozen."""
         if trace.tokens.shape[1] < 2:
             raise InputError(
-                "a sequence of one token predicts nothing that could be checked: "
-                "the loss needs a next token, so at least two tokens a sequence"
+                "a sequence of one token predicts nothing that could be checked: the loss needs a "
+                "next token; give at least two tokens per sequence"
             )
         whole = sequence_losses(trace.logits, trace.tokens)
         without = sequence_losses(trace.logits - self.contribution(trace), trace.tokens)
@@ -162,9 +162,9 @@ class VirtualHead:
 
 
 def virtual_head(model: Model, *heads: HeadName) -> VirtualHead:
-    """Heads in a row, bottom to top, as one head."""
+    """A chain of heads, bottom to top, as one head."""
     if not heads:
-        raise PathError("a virtual head is made of heads, bottom to top; name at least one")
+        raise PathError("a virtual head needs heads, bottom to top; name at least one")
     path = Path("embed", heads)
     path.check_in(model)
     return VirtualHead(model, path.heads)

@@ -1,1 +1,52 @@
-"""Why a token was predicted and why a head attended: totals, strongest paths, score cells."""
+"""Why a token was predicted, and why a head attended where it did.
+
+target         the number that is explained: a logit at one position of each sequence
+breakdown      named shares of a number
+flows          every total toward a target, from one sweep up and one down
+toward         Toward: these totals as a result
+search         the strongest single paths, with a proof or a bound
+routes         the positions that a path's value came from
+answer         PathsAnswer: all of the above for one prediction
+attribution    direct attribution and logit effects of the next token at every position
+score_cells    the strongest terms of a head's attention scores
+"""
+
+from pathsum.paths.explain.answer import PathsAnswer, answer
+from pathsum.paths.explain.attribution import (
+    DirectAttribution,
+    LogitEffects,
+    direct_attribution,
+    effects_by_layer,
+    logit_effects,
+    moved_by_layer,
+)
+from pathsum.paths.explain.breakdown import Breakdown, Grid
+from pathsum.paths.explain.routes import Routes, routes
+from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
+from pathsum.paths.explain.search import RankedPath, TopPaths
+from pathsum.paths.explain.target import Target, find_target
+from pathsum.paths.explain.toward import Toward
+
+__all__ = [
+    "Breakdown",
+    "CellTerm",
+    "DirectAttribution",
+    "Grid",
+    "LogitEffects",
+    "PathsAnswer",
+    "RankedPath",
+    "Routes",
+    "ScoreCell",
+    "ScoreSummary",
+    "SummaryTerm",
+    "Target",
+    "TopPaths",
+    "Toward",
+    "answer",
+    "direct_attribution",
+    "effects_by_layer",
+    "find_target",
+    "logit_effects",
+    "moved_by_layer",
+    "routes",
+]

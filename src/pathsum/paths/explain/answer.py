@@ -1,4 +1,4 @@
-"""A prediction explained on one page: what was predicted, by which paths, from which tokens."""
+"""PathsAnswer: one prediction explained, with its totals, strongest paths and their routes."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ SHOWN = 10
 class PathsAnswer(Record, kind="paths"):
     """Which paths made a prediction: the totals, and the strongest single paths.
 
-    `probability` is what the model gives the token there, `rank` its place among all (1 = best).
-    `counts` has the number of paths of each order; `routes` says, for the first paths of `top`,
-    from which positions their value came.
+    `probability` is the model's probability of the token there, `rank` its place among all tokens
+    (1 = most probable). `counts` has the number of paths of each order, `routes` the routes of the
+    first paths of `top`.
     """
 
     model: str
@@ -47,8 +47,8 @@ class PathsAnswer(Record, kind="paths"):
             Column("through", "+.3f"),
         )
         note = (
-            "direct: written straight into the logit; through: by all paths that pass it; patterns "
-            "held fixed, so moving another head's attention earns no credit here"
+            "direct: written straight into the logit; through: all paths through it; patterns are "
+            "held fixed, so moving another head's attention is not credited"
         )
         return Table(columns, rows, title="by component", note=note)
 
@@ -85,7 +85,11 @@ def answer(
     *,
     n_routes: int = 0,
 ) -> PathsAnswer:
-    """Explain one prediction of the first sequence of a run, with routes of the first paths."""
+    """Explain one prediction of a run of one sequence.
+
+    Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
+    `n_routes` of them.
+    """
     paths = expand_logits(trace)
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)

@@ -1,4 +1,4 @@
-"""A number taken apart: named shares of it, in a list or in a grid."""
+"""Breakdown and Grid: named shares of a number, by one name or by two."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.names import HeadId, HeadName, Source
-from pathsum.result import Column, Record, Table, text_column
-from pathsum.result.estimate import student
+from pathsum.result import Column, Estimate, Record, Table, text_column
 from pathsum.result.table import Cell
 
 Name: TypeAlias = int | HeadId | Source | Literal["logits"]
@@ -18,9 +17,10 @@ Name: TypeAlias = int | HeadId | Source | Literal["logits"]
 
 @dataclass(frozen=True, eq=False)
 class Breakdown(Record, kind="breakdown"):
-    """Shares of a number, one a name; indexed by name, iterated as plain numbers.
+    """Shares of a number by name; indexed by name, iterated as plain numbers.
 
-    Over several sequences a share is a mean, with its standard error; one sequence has None.
+    Over several sequences a share is a mean. `values` and `stderr` are the fields of the same names
+    of one `Estimate` per share, as arrays; `stderr` is None for one sequence.
     """
 
     what: str
@@ -50,28 +50,32 @@ class Breakdown(Record, kind="breakdown"):
         """All shares together."""
         return float(self.values.sum())
 
-    def interval(self, name: "int | HeadName | Source") -> tuple[float, float]:
-        """The 95 % interval of a share's mean over sequences, by Student's t."""
+    def estimate(self, name: "int | HeadName | Source") -> Estimate:
+        """A share with its standard error and 95 % interval over sequences."""
         place = find_name(self.names, name)
         stderr = None if self.stderr is None else float(self.stderr[place])
-        return interval(self[name], stderr, self.sequences)
+        return Estimate.around(float(self.values[place]), stderr, self.sequences)
 
     def to_table(self) -> Table:
-        """One share a row, the largest magnitude first (orders in their order)."""
-        errors = None if self.stderr is None else self.stderr.tolist()
+        """One row per share, the largest magnitude first (orders in their order)."""
+        several = self.stderr is not None
         rows: list[tuple[Cell, ...]] = []
-        for place, (name, value) in enumerate(self.items()):
-            spread = () if errors is None else (half_width(errors[place], self.sequences),)
-            rows.append((str(name), value, *spread))
+        for name, value in self.items():
+            rows.append(
+                (str(name), value, *((half_width(self.estimate(name)),) if several else ()))
+            )
         if self.names and not isinstance(self.names[0], int):
             rows.sort(key=lambda row: -abs(float(row[1] or 0)))
-        widths = () if errors is None else (Column("± 95 %"),)
-        return Table((text_column(self.what), Column("logit", "+.3f"), *widths), tuple(rows))
+        columns = (text_column(self.what), Column("logit", "+.3f"))
+        return Table((*columns, Column("± 95 %")) if several else columns, tuple(rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Grid(Record, kind="breakdown-grid"):
-    """Shares of a number by two names; `grid["embed", 3]` is one of them."""
+    """Shares of a number by two names; `grid["embed", 3]` is one of them.
+
+    `stderr` is as in `Breakdown`.
+    """
 
     what: str
     rows: tuple[Name, ...]
@@ -96,39 +100,27 @@ class Grid(Record, kind="breakdown-grid"):
         return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
     def to_table(self, k: int = 20) -> Table:
-        """The k largest shares, one a row."""
+        """The k largest shares, one per row."""
         first, _, second = self.what.partition(" × ")
         rows = tuple((str(row), str(column), value) for row, column, value in self.ranked(k))
         columns = (text_column(first), text_column(second), Column("logit", "+.3f"))
         return Table(columns, rows)
 
 
-def half_width(stderr: float, sequences: int) -> float:
-    """Half of the 95 % interval of a mean over sequences."""
-    return student(sequences - 1) * stderr
-
-
-def interval(value: float, stderr: float | None, sequences: int) -> tuple[float, float]:
-    """The 95 % interval of a mean; an error where one sequence gives no standard error."""
-    if stderr is None:
-        raise InputError(
-            "one sequence gives no interval, because there is nothing to vary over; "
-            "trace a batch of at least two"
-        )
-    half = half_width(stderr, sequences)
-    return value - half, value + half
+def half_width(estimate: Estimate) -> float | None:
+    """Half of the 95 % interval."""
+    return None if estimate.high is None else estimate.high - estimate.value
 
 
 def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
-    """Where a name stands: a head by label or pair, a source by its text, anything by its place."""
+    """The index of a name: a head by label or pair, a source by its text, anything by its place."""
     wanted = HeadId.parse(name) if isinstance(name, tuple) else name
     for place, known in enumerate(names):
         if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):
             return place
     if isinstance(wanted, int) and not any(isinstance(known, int) for known in names):
-        places = range(len(names))
-        if wanted in range(-len(names), len(names)):
-            return places[wanted]
+        if -len(names) <= wanted < len(names):
+            return wanted % len(names)
     listed = ", ".join(str(known) for known in names[:4])
     raise InputError(
         f"there is no share of {wanted!s} here; the names are {listed}"

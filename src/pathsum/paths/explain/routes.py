@@ -1,13 +1,10 @@
-"""Where a single path's value came from, and by which way it traveled.
+"""Routes: the positions that a single path's value came from and traveled through.
 
-A path names its heads, not its positions: its value is a sum over the position where its source
-stands, and over every position in between. With g the target's direction pulled down through the
-path's OV circuits, the share of source position j is
-
-    value[j]  =  (s_final A[h_n] s … A[h_1] s)[position, j] · (x[j] · g)
-
-All factors of the pattern product are positive, so the strongest of the ways from j to the target's
-position is the one with the largest product, found from the bottom up.
+A path names its heads, not its positions: its value is a sum over the position of its source and
+over every position in between. With g the target's gradient at the stream below the path's first
+head, the share of source position j is x[j] · g[j]. All factors of the pattern product are
+positive, so the strongest route from j to the target's position is the one with the largest
+product, found from the bottom up.
 """
 
 from dataclasses import dataclass
@@ -21,16 +18,17 @@ from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum
 
-# What gave less than this share of what the strongest position gave is not listed.
+# Positions that gave less than this share of what the strongest gave are not listed.
 LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The strongest source positions of a path, what each gave, and the strongest way of each.
+    """The strongest source positions of a path, what each contributed, and its strongest route.
 
-    `values` of all positions add up to the path's value; those listed are the largest magnitudes.
-    `ways[i]` has the positions from source to target, one more than the path has heads.
+    The `values` of all positions add up to the path's value; the largest magnitudes are listed.
+    `ways[i]` is the route from `positions[i]` to the target, one more position than the path has
+    heads.
     """
 
     positions: tuple[int, ...]
@@ -39,9 +37,9 @@ class Routes:
 
 
 def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
-    """Where a path's value toward a target came from, for the first sequence of a run."""
+    """The routes of a path toward a target, in the first sequence of a run."""
     if path.source.kind == "unembed_bias":
-        return Routes((), (), ())  # added to the logits themselves: it comes from nowhere
+        return Routes((), (), ())  # added to the logits themselves: it has no source position
     values = source_values(paths, target, path)
     best = values.abs().topk(min(k, len(values)))
     kept = [
@@ -59,7 +57,7 @@ def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
 
 
 def source_values(paths: PathSum, target: Target, path: Path) -> Float[Tensor, " pos"]:
-    """What each position's source gave to the target along one path; adds up to its value."""
+    """What each source position contributes to the target along one path; sums to its value."""
     frozen = _first_sequence(paths, target)
     gradient = frozen.through_adjoint(path.heads, gradient_at_top(frozen, target.rows(slice(1))))
     return (frozen.source(path.source) * gradient)[0].sum(-1)

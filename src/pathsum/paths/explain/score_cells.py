@@ -1,8 +1,8 @@
-"""The strongest terms of a head's scores: in one cell, or over all rows."""
+"""The strongest terms of a head's scores, in one cell or over all rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -11,24 +11,18 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import HeadId
 from pathsum.names import Part
-from pathsum.paths.parts import Group, group_of
-from pathsum.paths.score_sides import SideSum, Vectors
+from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
 from pathsum.paths.score_sum import ScoreSum
 from pathsum.result import Column, Record, Table, text_column
 
-# Beyond this many parts on a side, heads are listed by all that they wrote, not path by path. One
-# cell needs a number for each pair of parts; a summary needs a matrix for each.
-PARTS_LISTED = 512
-PARTS_SUMMARIZED = 64
-
-Grain = Literal["paths", "writers"]
+PartKind: TypeAlias = Literal["paths", "writers"]
 
 
 @dataclass(frozen=True, eq=False)
 class CellTerm(Record, kind="cell-term"):
-    """A term's share of one score, and the attention there if the term were taken away.
+    """A term's share of one score, and the attention there without the term.
 
-    `attention_without` redoes the softmax of the whole row with the term removed from all of it.
+    `attention_without` is the softmax of the whole row with the term removed from all of it.
     """
 
     query: Part
@@ -42,8 +36,8 @@ class CellTerm(Record, kind="cell-term"):
 class ScoreCell(Record, kind="score-cell"):
     """One score, of a destination for a source, as a sum of terms, largest magnitude first.
 
-    `none + q + k + qk = score`, and `rest` is what the terms not listed add up to. `grain` says
-    whether parts are single paths, or (deep models) all that a lower head wrote.
+    `none + q + k + qk = score`, and `rest` is the sum of the terms not listed. `parts` says whether
+    parts are single paths or, in deep models, everything that a lower head wrote.
     """
 
     head: HeadId
@@ -60,11 +54,11 @@ class ScoreCell(Record, kind="score-cell"):
     terms: tuple[CellTerm, ...]
     rest: float
     count: int
-    grain: Grain
+    parts: PartKind
     remainder: float
 
     def to_table(self) -> Table:
-        """One term a row."""
+        """One row per term."""
         rows = tuple(
             (str(term.query), str(term.key), term.group, term.score, term.attention_without)
             for term in self.terms
@@ -89,7 +83,7 @@ class ScoreCell(Record, kind="score-cell"):
 
 @dataclass(frozen=True, eq=False)
 class SummaryTerm(Record, kind="summary-term"):
-    """A term over all rows: how much it varies within them, and where it stands out most.
+    """A term over all rows: how much it varies within them, and where it is most extreme.
 
     `spread` is the root mean square of the term minus its row's mean, over causal cells; `largest`
     is the term's value where it is farthest from its row's mean.
@@ -108,7 +102,7 @@ class SummaryTerm(Record, kind="summary-term"):
 class ScoreSummary(Record, kind="score-summary"):
     """A head's scores over all rows: the whole, the four groups, and the strongest terms.
 
-    Ranked by `spread`, what a term varies within rows: the softmax ignores what is constant in a
+    Ranked by `spread`, how much a term varies within rows: the softmax ignores what is constant in a
     row. Spreads do not add up, because terms may cancel.
     """
 
@@ -116,7 +110,7 @@ class ScoreSummary(Record, kind="score-summary"):
     groups: tuple[SummaryTerm, ...]
     terms: tuple[SummaryTerm, ...]
     count: int
-    grain: Grain
+    parts: PartKind
     remainder: float
 
     def to_table(self) -> Table:
@@ -145,21 +139,25 @@ class ScoreSummary(Record, kind="score-summary"):
         )
 
 
-def rank_cell(scores: ScoreSum, destination: int, source: int, k: int, sequence: int) -> ScoreCell:
+def rank_cell(
+    scores: ScoreSum, destination: int, source: int, k: int, sequence: int, max_parts: int
+) -> ScoreCell:
     """The strongest terms of one cell."""
     destination, source, sequence = _place(scores, destination, source, sequence)
     _check_k(k)
-    grain, queries, keys = _all_parts(scores, sequence, destination)
-    query_parts, asked = _stacked(queries, slice(destination, destination + 1))
-    key_parts, answered = _stacked(keys, slice(0, destination + 1))
+    parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
+    length = destination + 1
+    query_parts, queries = _stacked(scores.query.cut(rows, length), parts)
+    key_parts, keys = _stacked(scores.key.cut(rows, length), parts)
+    queries = queries[:, destination]
     scale = scores.trace.model.config.score_scale
-    # [query part, key part] at the cell; rows of single terms are made for the listed ones only.
-    cell = (asked[:, 0] * scale) @ answered[:, source].T
+    # [query part, key part] at the cell; rows of terms are computed for the listed ones only.
+    cell = (queries * scale) @ keys[:, source].T
     best = cell.abs().flatten().topk(min(k, cell.numel())).indices
     at_query, at_key = best // cell.shape[1], best % cell.shape[1]
-    row = scores.total()[sequence, destination, : destination + 1]
-    rows = torch.einsum("tk,tsk->ts", asked[at_query, 0] * scale, answered[at_key])
-    without = (row - rows).softmax(-1)[:, source].tolist()
+    row = scores.total()[sequence, destination, :length]
+    term_rows = torch.einsum("tk,tsk->ts", queries[at_query] * scale, keys[at_key])
+    without = (row - term_rows).softmax(-1)[:, source].tolist()
     listed = cell[at_query, at_key].tolist()
     terms = tuple(
         CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
@@ -185,12 +183,12 @@ def rank_cell(scores: ScoreSum, destination: int, source: int, k: int, sequence:
         terms=terms,
         rest=total - sum(listed),
         count=cell.numel(),
-        grain=grain,
+        parts=parts,
         remainder=scores.remainder(),
     )
 
 
-def summarize(scores: ScoreSum, k: int) -> ScoreSummary:
+def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
     _check_k(k)
     groups = [
@@ -200,8 +198,8 @@ def summarize(scores: ScoreSum, k: int) -> ScoreSummary:
         _summary("no head", "lower heads", "k", scores.k),
         _summary("lower heads", "lower heads", "qk", scores.qk),
     ]
-    grain = _grain(scores, PARTS_SUMMARIZED)
-    found, count = _widest(scores, grain, k)
+    parts = _part_kind(scores, max_parts)
+    found, count = _widest(scores, parts, k)
     terms = tuple(
         _summary(str(query), str(key), group_of(query, key), scores.term(query, key))
         for query, key in found
@@ -211,21 +209,21 @@ def summarize(scores: ScoreSum, k: int) -> ScoreSummary:
         groups=tuple(groups),
         terms=terms,
         count=count,
-        grain=grain,
+        parts=parts,
         remainder=scores.remainder(),
     )
 
 
-def _widest(scores: ScoreSum, grain: Grain, k: int) -> tuple[list[tuple[Part, Part]], int]:
+def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
     """The k pairs with the largest spread, and how many there are; one sequence at a time."""
     batch, length = scores.trace.tokens.shape
     squares: dict[tuple[Part, Part], float] = {}
     for row in range(batch):
         rows = slice(row, row + 1)
-        keys = list(_parts_with_vectors(scores.key.cut(rows, length), grain))
-        for query, asked in _parts_with_vectors(scores.query.cut(rows, length), grain):
-            for key, answered in keys:
-                spread = _spread(scores.product(asked, answered))
+        all_keys = list(_parts_with_vectors(scores.key.cut(rows, length), parts))
+        for query, queries in _parts_with_vectors(scores.query.cut(rows, length), parts):
+            for key, keys in all_keys:
+                spread = _spread(scores.product(queries, keys))
                 squares[query, key] = squares.get((query, key), 0.0) + spread**2
     ranked = sorted(squares, key=lambda pair: -squares[pair])
     return ranked[:k], len(ranked)
@@ -260,29 +258,18 @@ def _spread(scores: Float[Tensor, "batch dest src"]) -> float:
     return float((_centered(scores).square().sum() / cells).sqrt())
 
 
-def _grain(scores: ScoreSum, most: int) -> Grain:
-    parts = max(scores.query.total_count, scores.key.total_count)
-    return "paths" if parts <= most else "writers"
+def _part_kind(scores: ScoreSum, max_parts: int) -> PartKind:
+    count = max(scores.query.total_count, scores.key.total_count)
+    return "paths" if count <= max_parts else "writers"
 
 
-def _parts_with_vectors(side: SideSum, grain: Grain) -> Iterator[tuple[Part, Vectors]]:
-    return side.listed() if grain == "paths" else side.writers()
+def _parts_with_vectors(side: SideSum, parts: PartKind) -> Iterator[tuple[Part, Vectors]]:
+    return side.listed() if parts == "paths" else side.writers()
 
 
-def _all_parts(
-    scores: ScoreSum, sequence: int, destination: int
-) -> tuple[Grain, Iterator[tuple[Part, Vectors]], Iterator[tuple[Part, Vectors]]]:
-    """Parts of both sides for one sequence, as far as the destination sees."""
-    grain = _grain(scores, PARTS_LISTED)
-    rows = slice(sequence, sequence + 1)
-    query, key = scores.query.cut(rows, destination + 1), scores.key.cut(rows, destination + 1)
-    return grain, _parts_with_vectors(query, grain), _parts_with_vectors(key, grain)
-
-
-def _stacked(
-    parts: Iterator[tuple[Part, Vectors]], places: slice
-) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
-    found = [(part, vectors[0, places]) for part, vectors in parts]
+def _stacked(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
+    """The parts of a side and their vectors in its first sequence."""
+    found = [(part, vectors[0]) for part, vectors in _parts_with_vectors(side, parts)]
     return [part for part, _ in found], torch.stack([vectors for _, vectors in found])
 
 
@@ -296,17 +283,17 @@ def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tu
             )
     if not -batch <= sequence < batch:
         raise InputError(
-            f"sequence {sequence} is out of range: the trace has {batch} of them, counted from 0"
+            f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
         )
     destination, source = destination % length, source % length
     if source > destination:
         raise InputError(
-            f"position {destination} cannot attend to {source}, which comes after it; a source at "
-            "or before the destination would be right"
+            f"position {destination} cannot attend to {source}, which comes after it; give a "
+            "source at or before the destination"
         )
     return destination, source, sequence % batch
 
 
 def _check_k(k: int) -> None:
     if k < 1:
-        raise InputError(f"k={k} asks for no term at all; at least 1 would be right")
+        raise InputError(f"k is {k}; it must be at least 1")

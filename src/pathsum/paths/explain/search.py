@@ -1,16 +1,16 @@
 """The strongest single paths toward a target, by best-first search with a proof.
 
-A search node is the upper end of a path: some heads below the logits, and the target's gradient at
-the values of the lowest of them, which is exact. Expanding a node looks at every head below it,
-gives the exact value of every path that enters there straight from a source, and bounds those that
-come through further heads. The bound, for head h and position j (s = scales):
+A search node is the upper end of a path: some heads below the logits, with the target's gradient
+at the stream below the lowest of them, which is exact. Expanding a node evaluates, for every head
+below it, all paths that enter there straight from a source, and bounds those that come through
+further heads. The bound, for head h and position j (s = scales):
 
     u_h[j] = max( max over sources ‖x[j] s_j W_V^h‖,
                   max over heads h' below: s_j ‖W_O^h' W_V^h‖₂ Σ_i A^h'[j, i] u_h'[i] )
 
-is the largest norm that a value of h can have if it comes by one single path; with the gradient g
-at those values no path can give more than Σ_j ‖g[j]‖ u_h[j]. Nodes are expanded in order of their
-bounds, and what cannot reach the k-th best found is dropped.
+is the largest norm of a value of h that comes by a single path; with the gradient g at those values
+no path contributes more than Σ_j ‖g[j]‖ u_h[j]. Nodes are expanded in order of their bounds, and
+those that cannot reach the k-th best found are dropped.
 """
 
 import heapq
@@ -23,14 +23,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, Path
-from pathsum.paths.explain.bounds import Reach, reach
+from pathsum.names import HeadId, Path, Source
 from pathsum.paths.explain.breakdown import half_width
 from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum
-from pathsum.result import Column, Progress, Record, Table, text_column
+from pathsum.result import Column, Estimate, Progress, Record, Table, text_column
+from pathsum.result.table import Cell
 
 # Nodes of one layer that are expanded together: enough to fill a matrix product.
 TOGETHER = 8
@@ -40,7 +40,10 @@ ROUNDING = 1 + 1e-4
 
 @dataclass(frozen=True, eq=False)
 class RankedPath(Record, kind="ranked-path"):
-    """A path and what it adds to the target: its mean over sequences, with its standard error."""
+    """A path and what it adds to the target: a mean over sequences, with its standard error.
+
+    `stderr` is None for one sequence.
+    """
 
     path: Path
     value: float
@@ -52,8 +55,8 @@ class TopPaths(Record, kind="top-paths"):
     """The strongest single paths found, largest |value| first.
 
     `proven` says that no other path is stronger than the last one listed. `bound` is the largest
-    |value| that a path which was not looked at could have (0 where all were). `rest` is what all
-    paths not listed add up to, exactly.
+    |value| that a path which was not evaluated could have (0 if all were). `rest` is the exact sum
+    of all paths not listed. `looked_at` counts the paths that were evaluated.
     """
 
     paths: tuple[RankedPath, ...]
@@ -75,16 +78,13 @@ class TopPaths(Record, kind="top-paths"):
         return self.paths[place]
 
     def to_table(self) -> Table:
-        """One path a row, as the paper writes it."""
+        """One row per path."""
         several = self.sequences > 1
-        rows = tuple(
-            (
-                str(ranked.path),
-                ranked.value,
-                *((half_width(ranked.stderr or 0.0, self.sequences),) if several else ()),
-            )
-            for ranked in self.paths
-        )
+        rows: list[tuple[Cell, ...]] = []
+        for ranked in self.paths:
+            estimate = Estimate.around(ranked.value, ranked.stderr, self.sequences)
+            spread = (half_width(estimate),) if several else ()
+            rows.append((str(ranked.path), ranked.value, *spread))
         spread = (Column("± 95 %"),) if several else ()
         if self.proven:
             proof = "proven: no other path is stronger"
@@ -92,9 +92,9 @@ class TopPaths(Record, kind="top-paths"):
             proof = f"not proven: a path of up to {self.bound:.3g} could be hidden"
         return Table(
             (text_column("path"), Column("logit", "+.3f"), *spread),
-            rows,
+            tuple(rows),
             title=f"strongest paths, {len(self.paths)} of {self.count:,}",
-            note=f"{proof} ({self.looked_at:,} looked at); all others together {self.rest:+.3f}",
+            note=f"{proof} ({self.looked_at:,} evaluated); all others together {self.rest:+.3f}",
         )
 
 
@@ -104,7 +104,7 @@ def strongest_paths(
     """The k paths of largest |mean over sequences| toward the target."""
     for name, number in (("k", k), ("budget", budget)):
         if number < 1:
-            raise InputError(f"{name}={number} asks for no path at all; at least 1 would be right")
+            raise InputError(f"{name} is {number}; it must be at least 1")
     search = _Search(paths, target, k)
     search.run(budget, progress)
     best = sorted(search.found, key=lambda item: (-item[0], item[1].order, str(item[1])))
@@ -136,7 +136,7 @@ class _Search:
         self.dropped = 0.0
         self.looked_at = self.kept = 0
         for source in paths.sources:
-            self._look_at(float(self._values(Path(source)).mean()), Path(source))
+            self._evaluate(float(self._values(Path(source)).mean()), Path(source))
 
     @property
     def found(self) -> list[tuple[float, Path]]:
@@ -144,7 +144,7 @@ class _Search:
 
     @property
     def threshold(self) -> float:
-        """What a path must exceed to be listed."""
+        """The |value| that a path must exceed to be listed."""
         return self.heap[0][0] if len(self.heap) == self.k else -1.0
 
     @property
@@ -156,7 +156,7 @@ class _Search:
         """Expand nodes, best first, until nothing can be hidden or the budget is spent."""
         self._expand(len(self.layers), [()], self.top[None])
         while self.looked_at < budget and self.bound > self.threshold:
-            progress(min(self.looked_at, budget), budget, "looking at paths")
+            progress(min(self.looked_at, budget), budget, "searching paths")
             index = max(
                 (place for place, layer in enumerate(self.waiting) if layer),
                 key=lambda place: -self.waiting[place][0][0],
@@ -188,32 +188,32 @@ class _Search:
         nodes: list[tuple[HeadId, ...]],
         gradients: Float[Tensor, "many batch pos d"],
     ) -> None:
-        """Look at all paths that enter a node from a source through one head below it."""
+        """Evaluate all paths that enter a node from a source through one head below it."""
         for index in range(below):
             layer = self.layers[index]
-            pulled = layer.mix_adjoint(layer.write_adjoint(gradients))
-            values = self._enter(index, layer, pulled)
-            self._look_at_all(index, nodes, values)
+            at_values = layer.mix_adjoint(layer.write_adjoint(gradients))
+            values = self._enter(index, layer, at_values)
+            self._evaluate_all(index, nodes, values)
             if index == 0:
                 continue
             further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
-            sizes = torch.linalg.vector_norm(pulled, dim=-1)
+            sizes = torch.linalg.vector_norm(at_values, dim=-1)
             bounds = (sizes * further).sum(-1).mean(1) * ROUNDING
             for node, row in zip(nodes, bounds.tolist(), strict=True):
                 for head, bound in enumerate(row):
                     self._wait(index, bound, (HeadId(index, head), *node))
 
     def _enter(
-        self, index: int, layer: FrozenLayer, pulled: Float[Tensor, "many batch head pos k"]
+        self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
     ) -> Float[Tensor, "many source head"]:
         """Exact values of the paths source → head → node, as means over sequences."""
-        many, batch, heads, pos, k = pulled.shape
+        many, batch, heads, pos, k = at_values.shape
         kv = layer.W_V.shape[0]
-        grouped = pulled.reshape(many, batch, kv, heads // kv, pos, k)
+        grouped = at_values.reshape(many, batch, kv, heads // kv, pos, k)
         values = torch.einsum("sbvpk,mbvgpk->msvg", self.reach.values[index], grouped)
         return values.flatten(2) / batch
 
-    def _look_at_all(
+    def _evaluate_all(
         self,
         index: int,
         nodes: list[tuple[HeadId, ...]],
@@ -232,7 +232,7 @@ class _Search:
             path = Path(sources[source], (HeadId(index, head), *nodes[node]))
             self._keep(size, path)
 
-    def _look_at(self, value: float, path: Path) -> None:
+    def _evaluate(self, value: float, path: Path) -> None:
         self.looked_at += 1
         self._keep(abs(value), path)
 
@@ -249,3 +249,73 @@ class _Search:
             heapq.heappush(self.waiting[index], (-bound, heads))
         else:
             self.dropped = max(self.dropped, bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """What single paths contribute to the values of each layer.
+
+    `values[l]` are the exact values of the sources that layer l can read;
+    `through_heads[l]` bounds the norm of any value that came through at least one head below.
+    """
+
+    sources: tuple[tuple[Source, ...], ...]
+    values: tuple[Float[Tensor, "_ batch kv pos k"], ...]
+    through_heads: tuple[Float[Tensor, "batch kv pos"], ...]
+
+
+def reach(frozen: Frozen, layers: list[FrozenLayer]) -> Reach:
+    """Values and bounds for every layer, from the bottom up."""
+    sources: list[tuple[Source, ...]] = []
+    values: list[Tensor] = []
+    through: list[Tensor] = []
+    # For each head below: the largest norm of z that a single path gives, by destination.
+    largest_z: list[Float[Tensor, "batch head pos"]] = []
+    for index, layer in enumerate(layers):
+        readable = tuple(source for source in frozen.sources if source.layer < index)
+        streams = torch.stack([frozen.source(source) for source in readable])
+        read = layer.read(streams)
+        straight = torch.linalg.vector_norm(read, dim=-1).amax(0)
+        further = torch.zeros_like(straight)
+        for lower, norms in enumerate(largest_z):
+            gain = _gains(layers[lower], layer)
+            carried = (norms[:, :, None] * gain[:, :, None]).amax(1)
+            further = torch.maximum(further, carried * layer.scale[:, None].abs())
+        largest = torch.maximum(straight, further)
+        largest_z.append((layer.pattern @ layer.per_head(largest[..., None]))[..., 0])
+        sources.append(readable)
+        values.append(read)
+        through.append(further)
+    return Reach(tuple(sources), tuple(values), tuple(through))
+
+
+def _gains(lower: FrozenLayer, upper: FrozenLayer) -> Float[Tensor, "head kv"]:
+    """‖W_O W_V‖₂, or a little more, for each head of a layer and each value read of another."""
+    products = torch.einsum("hkd,vdj->hvkj", lower.W_O, upper.W_V)
+    return spectral_norm_bound(products)
+
+
+def spectral_norm_bound(
+    matrices: Float[Tensor, "*batch m n"], squarings: int = 5
+) -> Float[Tensor, "*batch"]:
+    """At least the spectral norm, and at most n^(1/64) times it, by matrix products alone.
+
+    (tr (MᵀM)^p)^(1/2p) is the 2p-norm of the singular values, which is never below the largest.
+
+    >>> float(spectral_norm_bound(torch.diag(torch.tensor([3.0, 4.0]))))
+    4.0...
+    """
+    gram = matrices.mT @ matrices
+    tiny = torch.finfo(gram.dtype).tiny
+    log_size = torch.zeros_like(gram[..., 0, 0])
+    weight = 1.0
+    for _ in range(squarings):
+        size = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(tiny)
+        log_size = log_size + weight * size.log()
+        gram = gram / size[..., None, None]
+        gram = gram @ gram
+        weight /= 2
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(tiny)
+    bound = (0.5 * (log_size + weight * trace.log())).exp()
+    zero = matrices.abs().amax((-2, -1)) == 0
+    return torch.where(zero, torch.zeros_like(bound), bound * (1 + 1e-5))

@@ -1,4 +1,4 @@
-"""Which number is explained: a logit of one token at one position of each sequence."""
+"""Target: the number that is explained, a logit at one position of each sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import Trace, Weights
+from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.shapes import Logits
 
@@ -20,10 +20,11 @@ Versus: TypeAlias = TokenName | Literal["mean"] | None
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A logit of each sequence: at its position, of its token, versus something.
+    """One logit per sequence: of its token, at its position, compared with `versus`.
 
-    `versus` is None (the raw logit), "mean" (minus the mean over the vocabulary: what survives of
-    a logit when all of them move together), or a token of each sequence (a difference of logits).
+    `versus` is None (the raw logit), "mean" (minus the mean over the vocabulary, because adding a
+    constant to all logits changes no probability), or a token per sequence (a difference of
+    logits).
     """
 
     positions: Int[Tensor, " batch"]
@@ -31,7 +32,7 @@ class Target:
     versus: Int[Tensor, " batch"] | Literal["mean"] | None
 
     def of(self, logits: Logits) -> Float[Tensor, " batch"]:
-        """The number itself, read from any run's logits."""
+        """The number, from any run's logits."""
         rows = torch.arange(len(self.tokens), device=logits.device)
         at = logits[rows, self.positions]
         value = at[rows, self.tokens]
@@ -42,14 +43,34 @@ class Target:
     def direction(
         self, weights: Weights
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, " batch"]]:
-        """What the final read must be multiplied with to give the number, and the bias to add.
+        """The number as a function of the final read: multiply with the first, add the second.
 
-        The column of the (folded) unembedding; only the columns that are asked for are folded.
+        Columns of the folded unembedding and bias; only the columns in use are folded.
         """
         columns = self._columns(weights.W_U)
         folded = fold_read(weights.config.norm, columns, weights.ln_f_w)
         own = None if weights.b_U is None else self._columns(weights.b_U[None])[0]
         return folded.T, fold_bias(columns, weights.ln_f_b, own)
+
+    def versus_text(self, model: Model) -> str | None:
+        """What the logit is compared with: None, "mean", or a token's text."""
+        if not isinstance(self.versus, Tensor):
+            return self.versus
+        texts = {model.token_text(token) for token in self.versus.tolist()}
+        return texts.pop() if len(texts) == 1 else "another token of each sequence"
+
+    def describe(self, model: Model) -> str:
+        """The number in words."""
+        positions, tokens = set(self.positions.tolist()), set(self.tokens.tolist())
+        if len(positions) == len(tokens) == 1:
+            named = f"logit of {model.token_text(tokens.pop())} at position {positions.pop()}"
+        else:
+            named = "logit of each sequence's token at its position"
+        versus = self.versus_text(model)
+        if versus is None:
+            return named
+        minus = "the vocabulary's mean" if versus == "mean" else f"that of {versus}"
+        return f"{named}, minus {minus}"
 
     def rows(self, part: slice) -> "Target":
         """The target of some of the sequences."""
@@ -69,7 +90,7 @@ def find_target(
     token: TokenName | None = None,
     versus: Versus = None,
 ) -> Target:
-    """The target that names mean on this run; without a token, what the model predicts there."""
+    """The target on this run; without a token, the one that the model predicts there."""
     batch, length = trace.tokens.shape
     positions = _vector(position, batch, "position").to(trace.tokens.device)
     for wrong in positions[(positions < -length) | (positions >= length)].tolist():
@@ -102,14 +123,13 @@ def _vector(given: PositionName, batch: int, what: str) -> Int[Tensor, " batch"]
     values = torch.as_tensor(given)
     if values.is_floating_point() or values.dtype == torch.bool or values.ndim > 1:
         raise InputError(
-            f"{what} is {given!r}; a whole number, or one for each of the {batch} sequences, "
-            "would be right"
+            f"{what} is {given!r}; give an integer, or one for each of the {batch} sequences"
         )
     if values.ndim == 0:
         return values.long().expand(batch)
     if len(values) != batch:
         raise InputError(
-            f"{what} has {len(values)} entries, but the trace has {batch} sequences; one for each "
-            "of them, or a single number for all, would be right"
+            f"{what} has {len(values)} entries, but the trace has {batch} sequences; give one for "
+            "each of them, or a single one for all"
         )
     return values.long()

@@ -1,21 +1,22 @@
 """Toward: which paths made a prediction, as exact totals."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import HeadName, Trace
-from pathsum.paths.explain.breakdown import Breakdown, Grid, Name, half_width, interval
+from pathsum.model import Trace
+from pathsum.names import Edge, HeadName, HeadRead, LogitsRead, Side
+from pathsum.paths.explain.breakdown import Breakdown, Grid, Name, half_width
 from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
-from pathsum.paths.explain.frozen_and_causal import FrozenAndCausal, beside
 from pathsum.paths.explain.search import TopPaths, strongest_paths
 from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen
+from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
 # Numbers that the streams of one sweep may hold at once: 128 MB in float32.
 SWEEP_NUMBERS = 32_000_000
@@ -23,7 +24,7 @@ SWEEP_NUMBERS = 32_000_000
 
 @dataclass(frozen=True, eq=False)
 class Toward(Record, kind="toward"):
-    """A logit (or a difference of logits) as a sum over all paths, totaled in six ways.
+    """A logit (or a difference of logits) as a sum over all paths, totaled in five ways.
 
     `by_order`, `by_last` and `by_source` add up to `total`:
       `by_order[n]`           all paths through n heads
@@ -32,13 +33,14 @@ class Toward(Record, kind="toward"):
       `by_source["embed", 3]` all paths that begin at that source, at that position
     `by_head` and `by_edge` do not add up, because a path passes several of them:
       `by_head["L1H4"]`       all paths through it
-      `by_edge["L0H7", "L1H4"]` all paths that go from one to the other at once. What enters a head
-                              leaves it: its column and its row in this grid sum to the same, which
-                              is its entry in `by_head`. The last column, `"logits"`, is `by_last`.
+      `by_edge["L0H7", "L1H4"]` all paths that go directly from one to the other. What enters a
+                              head leaves it: its column and its row in this grid have the same sum,
+                              which is its entry in `by_head`. The last column, `"logits"`, is
+                              `by_last`.
 
-    Over several sequences every number is a mean, with its standard error. `remainder` compares
-    `total` with the model's own logits. All of it holds patterns fixed: what a head does by
-    changing where a later head attends is not credited to it here.
+    Over several sequences every number is a mean, with its standard error (None for one sequence).
+    `remainder` compares `total` with the model's own logits. Patterns are held fixed: what a head
+    does by changing where a later head attends is not credited to it; `causal_effects` shows it.
     """
 
     target_positions: tuple[int, ...]
@@ -59,9 +61,9 @@ class Toward(Record, kind="toward"):
     _target: Target
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `total` over sequences."""
-        return interval(self.total, self.stderr, self.sequences)
+    def estimate(self) -> Estimate:
+        """`total` with its standard error and 95 % interval over sequences."""
+        return Estimate.around(self.total, self.stderr, self.sequences)
 
     @property
     def trace(self) -> Trace:
@@ -81,63 +83,61 @@ class Toward(Record, kind="toward"):
     def top(self, k: int = 20, budget: int = 50_000, progress: Progress = silent) -> TopPaths:
         """The k single paths of largest |contribution|, by best-first search.
 
-        Looks at up to `budget` paths. The answer says whether it is `proven`, or how large a path
+        Evaluates up to `budget` paths. The result says whether it is `proven`, or how large a path
         could still be hidden (`bound`).
         """
         return strongest_paths(self._paths, self._target, self.total, k, budget, progress)
 
-    def beside(
+    def causal_effects(
         self, other: Trace, into: Sequence[HeadName] | None = None, progress: Progress = silent
-    ) -> FrozenAndCausal:
-        """Each edge's frozen share of this number beside its causal effect on it.
+    ) -> CausalEffects:
+        """The causal effect of each edge on this number, next to its frozen share of it.
 
-        The causal effect patches the edge, into queries, keys and values apart, from another run of
-        the same length. It finds what frozen paths cannot: a head that acts by moving a later
-        head's attention. One run an edge; `into` keeps edges into some heads only.
+        The causal effect patches the edge from another run of the same length, into queries, keys
+        and values separately. It finds what frozen paths cannot: a head that acts by moving a later
+        head's attention. One run per edge; `into` keeps edges into some heads only.
         """
-        return beside(self._paths, self._target, self.by_edge, other, into, progress)
+        target = self._target
+        found = causal_effects(
+            self.trace,
+            other,
+            target.positions,
+            target.tokens,
+            target.versus,
+            into=into,
+            progress=progress,
+        )
+        effects = (replace(one, frozen=self._frozen_share(one.edge)) for one in found.effects)
+        return replace(found, effects=tuple(effects))
+
+    def _frozen_share(self, edge: Edge) -> float | None:
+        if isinstance(edge.reader, LogitsRead):
+            return self.by_edge[edge.writer, "logits"]
+        if isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V:
+            return self.by_edge[edge.writer, edge.reader.head]
+        return None  # no path enters a query, a key or an MLP
 
     @property
     def question(self) -> str:
         """What is explained, in words."""
-        return describe(self.target_positions, self.target_texts, self.versus)
+        return self._target.describe(self.trace.model)
 
     def to_table(self) -> Table:
         """The total and its split by order; the fields hold the other splits."""
         counts = self._paths.counts
-        errors = self.by_order.stderr
-        rows = tuple(
-            (
-                str(name),
-                f"{counts[place]:,}",
-                value,
-                None if errors is None else half_width(float(errors[place]), self.sequences),
-            )
-            for place, (name, value) in enumerate(self.by_order.items())
-        )
-        total = None if self.stderr is None else half_width(self.stderr, self.sequences)
-        rows += (("all", f"{self.paths:,}", self.total, total),)
-        columns = (text_column("order"), Column("paths"), Column("logit", "+.3f"))
-        spread = (Column("± 95 %"),) if errors is not None else ()
-        width = len(columns) + len(spread)
+        rows = [
+            (str(n), f"{counts[n]:,}", value, half_width(self.by_order.estimate(n)))
+            for n, value in enumerate(self.by_order)
+        ]
+        rows.append(("all", f"{self.paths:,}", self.total, half_width(self.estimate)))
+        columns = (text_column("order"), Column("paths"), Column("logit", "+.3f"), Column("± 95 %"))
+        width = len(columns) - (self.stderr is None)
         return Table(
-            (*columns, *spread),
+            columns[:width],
             tuple(row[:width] for row in rows),
             title=self.question,
             note=f"remainder {self.remainder:.1e} of the model's own logits",
         )
-
-
-def describe(positions: tuple[int, ...], texts: tuple[str, ...], versus: str | None) -> str:
-    """A target in words, for one sequence or many."""
-    if len(set(positions)) == 1 and len(set(texts)) == 1:
-        named = f"logit of {texts[0]} at position {positions[0]}"
-    else:
-        named = "logit of each sequence's token at its position"
-    if versus is None:
-        return named
-    what = "the vocabulary's mean" if versus == "mean" else versus
-    return f"{named}, minus {'that of ' if versus != 'mean' else ''}{what}"
 
 
 def explain(
@@ -163,7 +163,7 @@ def explain(
         target_positions=tuple(target.positions.tolist()),
         target_tokens=tuple(target.tokens.tolist()),
         target_texts=tuple(map(trace.model.token_text, target.tokens.tolist())),
-        versus=_versus_text(paths, target),
+        versus=target.versus_text(trace.model),
         context=_context(paths, length),
         paths=paths.count,
         total=float(total),
@@ -233,13 +233,6 @@ def _grid(
 ) -> Grid:
     mean, stderr = _mean(values)
     return Grid(what, rows, columns, mean, stderr, len(values))
-
-
-def _versus_text(paths: PathSum, target: Target) -> str | None:
-    if not isinstance(target.versus, Tensor):
-        return target.versus
-    texts = {paths.trace.model.token_text(token) for token in target.versus.tolist()}
-    return texts.pop() if len(texts) == 1 else "another token of each sequence"
 
 
 def _context(paths: PathSum, length: int) -> tuple[str, ...]:

@@ -38,10 +38,15 @@ from pathsum.result.table import Cell
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """How far the number falls when one edge carries the other run's message."""
+    """How far the number falls when one edge carries the other run's message.
+
+    `frozen` is the sum of all paths that use the edge, patterns held fixed, where that was computed
+    (`Toward.causal_effects`); an edge into a query, a key or an MLP is in no path and has None.
+    """
 
     edge: Edge
     effect: Estimate
+    frozen: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,27 +65,39 @@ class CausalEffects(Record, kind="causal-effects"):
 
     def __getitem__(self, edge: Any) -> float:
         """The effect of an edge, as `effects["L0H0", "L1H0", "k"]`."""
+        return self.edge(edge).effect.value
+
+    def edge(self, edge: Any) -> EdgeEffect:
+        """The effect of an edge with its interval and its frozen share."""
         wanted = Edge.parse(edge)
         for found in self.effects:
             if found.edge == wanted:
-                return found.effect.value
+                return found
         raise InputError(
             f"no effect of {wanted} was measured here; see .effects for those that were"
         )
 
     def ranked(self) -> list[EdgeEffect]:
-        """The largest magnitude first."""
-        return sorted(self.effects, key=lambda found: -abs(found.effect.value))
+        """The largest magnitude first, of the effect or of the frozen share."""
+        return sorted(
+            self.effects, key=lambda found: -max(abs(found.effect.value), abs(found.frozen or 0))
+        )
 
     def to_table(self, rows: int = 20) -> Table:
         """The strongest edges."""
         shown = self.ranked()[:rows]
+        with_frozen = any(found.frozen is not None for found in self.effects)
         cells: list[tuple[Cell, ...]] = [
-            (str(found.edge), found.effect.value, found.effect.low, found.effect.high)
+            (
+                str(found.edge),
+                *((found.frozen,) if with_frozen else ()),
+                *(found.effect.value, found.effect.low, found.effect.high),
+            )
             for found in shown
         ]
         columns = (
             text_column("edge"),
+            *((Column("frozen", "+.4f"),) if with_frozen else ()),
             Column("effect", "+.4f"),
             Column("low", "+.4f"),
             Column("high", "+.4f"),
@@ -90,6 +107,11 @@ class CausalEffects(Record, kind="causal-effects"):
             "effect is how far it falls when that edge alone is taken from the other run\n"
             f"{len(shown)} of {len(self.effects)} edges; effects do not add up"
         )
+        if with_frozen:
+            note += (
+                "\nfrozen: the sum of all paths that use the edge, patterns fixed (– for queries "
+                "and keys, which no path enters)"
+            )
         return Table(columns, tuple(cells), title=f"{self.model}: {self.target}", note=note)
 
 
@@ -129,7 +151,7 @@ def causal_effects(
     progress(len(edges), len(edges), "patching edges")
     return CausalEffects(
         model=trace.model.name,
-        target=describe_target(trace, target),
+        target=target.describe(trace.model),
         value=_mean(value),
         value_other=_mean(target.of(other.logits)),
         effects=tuple(effects),
@@ -214,7 +236,7 @@ def patch_effect(
     return PatchEffect(
         model=trace.model.name,
         patched=tuple(str(parse_patch(trace.model, name)) for name in edits),
-        target=describe_target(trace, target),
+        target=target.describe(trace.model),
         before=_mean(before),
         after=_mean(after),
         other=_mean(target.of(other.logits)),
@@ -223,17 +245,6 @@ def patch_effect(
         predicted_after=_prediction(patched, target),
         predicted_other=_prediction(other, target),
     )
-
-
-def describe_target(trace: Trace, target: Target) -> str:
-    """The number that is explained, in words."""
-    if len(target.tokens) > 1:
-        return f"logit of each sequence's target, averaged over {len(target.tokens)} sequences"
-    name = trace.model.token_text(int(target.tokens[0]))
-    words = f"logit of {name!r} at position {int(target.positions[0])}"
-    if isinstance(target.versus, Tensor):
-        return f"{words}, minus that of {trace.model.token_text(int(target.versus[0]))!r}"
-    return words if target.versus is None else f"{words}, minus the vocabulary's mean"
 
 
 def _prediction(trace: Trace, target: Target) -> tuple[str, float]:

@@ -1,1 +1,23 @@
-"""Term importance: what paths of each order do for the loss."""
+"""Term importance: how much paths of each order reduce the loss.
+
+truncation        the streams of a run truncated by order, in one pass
+term_sets         chains of heads whose importance is measured together
+term_importance   losses and gains of every order and set
+"""
+
+from pathsum.paths.terms.term_importance import TermImportance, TermSetGain, term_importance
+from pathsum.paths.terms.term_sets import TermSet, by_head, by_layer, by_virtual_head, head_set
+from pathsum.paths.terms.truncation import MlpOutputs, Scales
+
+__all__ = [
+    "MlpOutputs",
+    "Scales",
+    "TermImportance",
+    "TermSet",
+    "TermSetGain",
+    "by_head",
+    "by_layer",
+    "by_virtual_head",
+    "head_set",
+    "term_importance",
+]

@@ -1,7 +1,7 @@
-"""Term importance: what paths of each order do for the loss (the paper's section of that name).
+"""Term importance: how much paths of each order reduce the loss (the paper's section of that name).
 
-Marginal gain of order n = loss with paths of order < n − loss with paths of order ≤ n, patterns
-held at the run's own. Order 0 is measured against guessing uniformly.
+Gain of order n = loss with paths of order < n − loss with paths of order ≤ n, with the run's own
+patterns. Order 0 is compared with a uniform guess.
 """
 
 import math
@@ -20,6 +20,7 @@ from pathsum.model.losses import (
     token_batches,
 )
 from pathsum.model.run import run
+from pathsum.paths.path_sum import refuse_caps
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
@@ -30,11 +31,11 @@ from pathsum.shapes import Tokens
 
 @dataclass(frozen=True, eq=False)
 class TermSetGain(Record, kind="term-set-gain"):
-    """What one set of terms does for the loss, in nats, with 95 % intervals.
+    """How much one set of terms reduces the loss, in nats, with 95 % intervals.
 
-    `alone` is its gain when added to the paths of lower order, `given_others` what is lost when it
-    is taken from all paths of its order and lower. The two differ where terms overlap in what they
-    do.
+    `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
+    removing it from all paths of its order and lower. The two differ where terms overlap in what
+    they do.
     """
 
     name: str
@@ -46,11 +47,11 @@ class TermSetGain(Record, kind="term-set-gain"):
 
 @dataclass(frozen=True, eq=False)
 class TermImportance(Record, kind="term-importance"):
-    """Losses of truncated path sums, in nats a prediction, over sequences.
+    """Losses of truncated path sums, in nats per prediction, over sequences.
 
-    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of guessing,
-    `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
-    `gain_estimates` are the same numbers with 95 % intervals; `sets` the splits asked for.
+    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of a uniform
+    guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
+    `gain_estimates` are the same numbers with 95 % intervals; `sets` has the requested splits.
     """
 
     model: str
@@ -67,7 +68,7 @@ class TermImportance(Record, kind="term-importance"):
     note: str
 
     def to_table(self) -> Table:
-        """One row an order, and one a set of terms."""
+        """One row per order."""
         rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
         for order, loss in enumerate(self.loss):
             gain = self.gain_estimates[order]
@@ -86,7 +87,7 @@ class TermImportance(Record, kind="term-importance"):
         return Group(*tables)
 
     def sets_table(self) -> Table:
-        """One row a set of terms, the most useful first."""
+        """One row per set of terms, the most useful first."""
         ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
         rows = tuple(
             (
@@ -104,8 +105,8 @@ class TermImportance(Record, kind="term-importance"):
             Column("high", ".4f"),
         )
         note = (
-            "alone: gain when added to the paths of lower order; given others: loss when taken "
-            "from all paths of its order and lower (with its 95 % interval)"
+            "alone: gain when added to the paths of lower order; given others: cost of removing it "
+            "from all paths of its order and lower (with 95 % interval)"
         )
         return Table(columns, rows, title="by set of terms, gain in nats", note=note)
 
@@ -121,32 +122,32 @@ def term_importance(
     from_position: int = 0,
     progress: Progress = silent,
 ) -> TermImportance:
-    """The loss of paths of order ≤ n for every n, in one pass a batch, and the gain of each order.
+    """The loss of paths of order ≤ n for every n, in one pass per batch, and each order's gain.
 
     `batches` is a [n, pos] tensor of token ids or an iterable of them; losses are means over
-    predicted positions, from `from_position` on. `sets` splits further, at the price of two
-    unembeddings a set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or
-    `TermSet`s of your own.
+    predicted positions, from `from_position` on. `sets` splits orders further, at the price of two
+    unembeddings per set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`,
+    or `TermSet`s of your own.
 
         >>> from pathsum.model import construct
         >>> model = construct.virtual_head()
         >>> terms = term_importance(model, model.tokens("a k t b l u c m v d n w"))
-        >>> [f"{gain:.2f}" for gain in terms.gain[1:]]  # what it does, it does with two heads
+        >>> [f"{gain:.2f}" for gain in terms.gain[1:]]  # it needs two heads in a row
         ['-0.00', '2.47']
 
-    On a model that normalizes, `scale` says whose size truncated streams are divided by. On one
-    with MLPs, order 0 holds the MLPs' outputs and so what heads told them; `mlps` can recompute
-    them, which is no sum over paths. Patterns are held fixed throughout: what heads do for each
-    other's patterns (Q- and K-composition) is in every order, and not in any one gain.
+    On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
+    MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads; `mlps` can
+    recompute them, which is no longer a sum over paths. Patterns are held fixed: what heads do for
+    each other's patterns (Q- and K-composition) is part of every order and of no single gain.
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
-    _refuse_caps(model)
+    refuse_caps(model.config)
     check_terms(model, sets)
     if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
         raise NotExactError(
             "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
-            "split with the MLPs frozen, or recompute them without a split"
+            "use mlps='frozen' with sets, or leave out sets"
         )
     if (
         scale is Scales.RECOMPUTED
@@ -154,8 +155,8 @@ def term_importance(
         and any(s.order > 1 for s in sets)
     ):
         raise NotExactError(
-            "a recomputed scale is that of all terms together, so chains of heads cannot be told "
-            "apart; split with the scale frozen, or by single heads"
+            "a recomputed scale depends on all terms together, so chains of heads cannot be "
+            "separated; use scale='frozen', or sets of single heads"
         )
     losses = _Losses(model, sets, scale, mlps, from_position)
     checked = token_batches(model, batches, from_position)
@@ -240,25 +241,19 @@ def _written(truncated: Truncated, terms: TermSet) -> torch.Tensor:
     return sum(parts[1:], start=parts[0])
 
 
-def _refuse_caps(model: Model) -> None:
-    for name, cap in (("score", model.config.score_cap), ("logit", model.config.logit_cap)):
-        if cap is not None:
-            raise NotExactError(
-                f"this model bends its {name}s with a soft cap ({name}_cap={cap:g}), so its logits "
-                "are no sum over paths and orders have no loss of their own; a model without soft "
-                "caps would be right"
-            )
-
-
 def _note(model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int) -> str:
-    parts = [f"nats a prediction over {sequences} sequences ({predictions} predictions); 95 %"]
-    parts.append("patterns are held at the run's own")
+    parts = [
+        f"nats per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals"
+    ]
+    parts.append("patterns are the run's own")
     if model.config.norm != "none":
-        whose = "the run's own" if scale is Scales.FROZEN else "recomputed: no sum over paths"
+        whose = "the run's own" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
         parts.append(f"normalization scales are {whose}")
     if model.config.mlp != "none":
         if mlps is MlpOutputs.FROZEN:
-            parts.append("MLP outputs are leaves of order 0, with what heads told the MLPs in them")
+            parts.append(
+                "MLP outputs are leaves of order 0 and include what the MLPs read from heads"
+            )
         else:
-            parts.append("MLP outputs are recomputed: no sum over paths")
+            parts.append("MLP outputs are recomputed: not a sum over paths")
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""Sets of terms: chains of heads whose part in the loss is asked for."""
+"""TermSet: chains of heads whose importance is measured together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pathsum.names import find_head
 
 @dataclass(frozen=True)
 class TermSet:
-    """Chains of heads, all of one length: together a part of the terms of that order.
+    """Chains of heads, all of the same length: some of the terms of that order.
 
     A chain stands for the paths through exactly these heads, bottom to top, from every source.
 
@@ -22,15 +22,15 @@ class TermSet:
     chains: tuple[tuple[HeadId, ...], ...]
 
     def __init__(self, name: str, chains: Sequence[Sequence[HeadName]]) -> None:
-        # A path checks that heads are in order and writes names as ids.
+        # Path checks the order of the heads and parses their names.
         paths = [Path("embed", heads) for heads in chains]
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "chains", tuple(dict.fromkeys(path.heads for path in paths)))
         lengths = {len(chain) for chain in self.chains}
         if len(lengths) != 1 or 0 in lengths:
             raise InputError(
-                f"the set {name!r} has chains of {sorted(lengths) or 'no'} heads; chains of one "
-                "length, at least one head each, would be right"
+                f"the set {name!r} has chains of {sorted(lengths) or 'no'} heads; its chains must "
+                "all have one length, of at least one head"
             )
 
     @property
@@ -40,7 +40,7 @@ class TermSet:
 
 
 def head_set(name: str, heads: Sequence[HeadName]) -> TermSet:
-    """Some heads, each by itself: their terms of order 1."""
+    """The terms of order 1 of some heads."""
     return TermSet(name, [[head] for head in heads])
 
 
@@ -59,7 +59,7 @@ def by_head(model: Model) -> list[TermSet]:
 
 
 def by_virtual_head(model: Model) -> list[TermSet]:
-    """Each pair of heads that can act as one, the lower first."""
+    """Each pair of heads that can act as a virtual head, the lower one first."""
     return [
         TermSet(f"{low.label}→{high.label}", [[low.id, high.id]])
         for low in model.heads
@@ -69,7 +69,7 @@ def by_virtual_head(model: Model) -> list[TermSet]:
 
 
 def check_terms(model: Model, sets: Sequence[TermSet]) -> None:
-    """An error if a set names a head that the model does not have."""
+    """Raise HeadError if a set names a head that the model does not have."""
     config = model.config
     for terms in sets:
         for chain in terms.chains:
