@@ -10,6 +10,7 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 from pathsum.model import HeadId, Model, Path
+from pathsum.model.reads import folded_unembedding
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import PathSum, TopPaths, Toward
 from pathsum.paths.frozen import Frozen
@@ -77,7 +78,7 @@ def test_a_contribution_is_pattern_times_source_times_weights(drawn: tuple[Model
         moved = path.pattern(trace) @ frozen.source(path.source)
         if path.heads:
             moved = moved @ path.ov(model).dense()
-        wanted = moved @ paths._unembedding[0]
+        wanted = moved @ folded_unembedding(model.weights)[0]
         torch.testing.assert_close(paths.contribution(path), wanted, rtol=1e-9, atol=1e-11)
 
 

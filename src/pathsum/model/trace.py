@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.paths import PathSum, ScoreSum
     from pathsum.paths.circuit import Circuit
-    from pathsum.paths.explain.target import PositionName, TokenName, Versus
+    from pathsum.paths.target import PositionName, TokenName, Versus
 
 
 @dataclass(frozen=True, eq=False)

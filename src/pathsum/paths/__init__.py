@@ -1,21 +1,42 @@
-"""The paper, on a run: expansion of logits and of scores, importance, search, intervention."""
+"""The paper, on a run: logits and attention scores as exact sums over paths.
+
+In reading order:
+
+    frozen        a run with patterns and scales held fixed is a linear model; its sources
+    sweep         the one linear sweep: streams carried up, gradients carried down, by order
+    path_sum      PathSum: the logits as a sum over paths (`trace.paths()`)
+    score_sum     ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
+    score_sides   one side of these pairs, a query or a key
+    target        Target: the logit, or difference of logits, that is explained
+    explain/      why a token was predicted, why a head attended where it did
+    circuit/      the circuit of a prediction: V, Q and K edges down to the tokens
+    terms/        term importance: what paths of each order do for the loss
+    intervene/    ablating, replacing and patching: runs with parts exchanged
+    virtual_head  chains of heads as heads
+"""
 
 from pathsum.names import Edge, Part, Side
-from pathsum.paths.explain.attribution import (
+from pathsum.paths.explain import (
+    Breakdown,
+    CellTerm,
     DirectAttribution,
+    Grid,
     LogitEffects,
+    PathsAnswer,
+    RankedPath,
+    Routes,
+    ScoreCell,
+    ScoreSummary,
+    SummaryTerm,
+    TopPaths,
+    Toward,
+    answer,
     direct_attribution,
     effects_by_layer,
     logit_effects,
     moved_by_layer,
+    routes,
 )
-from pathsum.paths.explain.breakdown import Breakdown, Grid
-from pathsum.paths.explain.frozen_and_causal import EdgeCredit, FrozenAndCausal
-from pathsum.paths.explain.routes import Routes, routes
-from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
-from pathsum.paths.explain.search import RankedPath, TopPaths
-from pathsum.paths.explain.target import Target, find_target
-from pathsum.paths.explain.toward import Toward
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, ScoreTerm, TopTokens
@@ -24,9 +45,19 @@ from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.score_sum import ScorePair, ScoreSum, expand_scores
-from pathsum.paths.terms.term_importance import TermImportance, TermSetGain, term_importance
-from pathsum.paths.terms.term_sets import TermSet, by_head, by_layer, by_virtual_head, head_set
-from pathsum.paths.terms.truncation import MlpOutputs, Scales
+from pathsum.paths.target import Target, find_target
+from pathsum.paths.terms import (
+    MlpOutputs,
+    Scales,
+    TermImportance,
+    TermSet,
+    TermSetGain,
+    by_head,
+    by_layer,
+    by_virtual_head,
+    head_set,
+    term_importance,
+)
 from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_head
 from pathsum.result.estimate import Estimate
 
@@ -39,9 +70,7 @@ __all__ = [
     "CopyingPart",
     "DirectAttribution",
     "Edge",
-    "EdgeCredit",
     "Estimate",
-    "FrozenAndCausal",
     "Grid",
     "IdealPattern",
     "Knockout",
@@ -50,6 +79,7 @@ __all__ = [
     "Part",
     "PatchEffect",
     "PathSum",
+    "PathsAnswer",
     "RankedPath",
     "Replacement",
     "Routes",
@@ -71,6 +101,7 @@ __all__ = [
     "VirtualHead",
     "VirtualImportance",
     "ablate",
+    "answer",
     "by_head",
     "by_layer",
     "by_virtual_head",

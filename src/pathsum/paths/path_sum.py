@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Config, HeadId, Path, Source, Trace
-from pathsum.model.folding import folded_unembedding
-from pathsum.paths.explain.target import PositionName, TokenName, Versus, find_target
+from pathsum.model.folding import fold_bias, unembed
 from pathsum.paths.frozen import Frozen, all_sources, relative_error
 from pathsum.paths.sweep import final_stream
+from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 from pathsum.shapes import Logits, Stream
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def refuse_caps(config: Config) -> None:
     ):
         if cap is not None:
             raise NotExactError(
-                f"this model has a soft cap on its {what} ({name}={cap:g}), so its logits are not "
-                "an exact sum over paths; use a model without soft caps (running and tracing this "
-                "one works)"
+                f"this model limits its {what} by a soft cap ({name}={cap:g}), so its logits are "
+                "not an exact sum over paths; use a model without soft caps (running and tracing "
+                "this one works)"
             )
 
 
@@ -110,12 +110,13 @@ class PathSum:
     def contribution(self, path: Path) -> Logits:
         """What one path adds to the logits, [batch, pos, vocab]."""
         if self.check(path).source.kind == "unembed_bias":
-            return self._unembedding[1].expand(self.trace.logits.shape)
+            return self._bias.expand(self.trace.logits.shape)
         return self.unembedded(self.frozen.along(path))
 
     def unembedded(self, stream: Stream) -> Logits:
         """The logits of a part of the final stream, without their own bias."""
-        return (stream * self.frozen.final_scale[..., None]) @ self._unembedding[0]
+        scaled = stream * self.frozen.final_scale[..., None]
+        return unembed(self.trace.model.weights, scaled)
 
     def total(self) -> Logits:
         """The sum of all contributions, by one linear sweep from the sources.
@@ -123,7 +124,7 @@ class PathSum:
         Computed from sources, weights, frozen patterns and scales, never from recorded streams or
         logits.
         """
-        return self.unembedded(final_stream(self.frozen)) + self._unembedding[1]
+        return self.unembedded(final_stream(self.frozen)) + self._bias
 
     def remainder(self) -> float:
         """max|total − model's logits| / max|model's logits|: rounding, if the sum is exact."""
@@ -168,9 +169,11 @@ class PathSum:
     def _size(self) -> tuple[int, int]:
         return self.trace.model.config.n_layers, self.trace.model.config.n_heads
 
-    @cached_property
-    def _unembedding(self) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
-        return folded_unembedding(self.trace.model.weights)
+    @property
+    def _bias(self) -> Float[Tensor, " vocab"]:
+        """What `bias_U` adds to the logits."""
+        weights = self.trace.model.weights
+        return fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
 
 
 def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tuple[HeadId, ...]]:

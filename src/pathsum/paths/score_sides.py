@@ -168,7 +168,7 @@ class SideSum:
         return SideSum(self.read.cut(rows, length), short, self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
-        """Coarser parts that still add up: each source, and everything that each lower head wrote."""
+        """Coarser parts that still add up: each source, and all that each lower head wrote."""
         for part in self.parts(0):
             yield part, self.vectors(part)
         for step in UpSweep(self.frozen).to(self.head.layer):

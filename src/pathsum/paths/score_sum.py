@@ -26,7 +26,7 @@ def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
     cap = trace.model.config.score_cap
     if cap is not None:
         raise NotExactError(
-            f"this model has a soft cap on its scores (score_cap={cap:g}), so they are not an "
+            f"this model limits its scores by a soft cap (score_cap={cap:g}), so they are not an "
             "exact sum over pairs of parts; use a model without soft caps (running and tracing "
             "this one works)"
         )

@@ -7,7 +7,7 @@ from pathsum.model import Trace
 from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, edge_layer
 from pathsum.paths.circuit.grow import Growth
-from pathsum.paths.explain.target import PositionName, Target, TokenName, Versus, find_target
+from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 
 
 def find_circuit(

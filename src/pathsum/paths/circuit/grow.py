@@ -20,10 +20,10 @@ from pathsum.model import HeadId, Source, Trace
 from pathsum.names import Node, NodeEdge, Part, Side
 from pathsum.paths.circuit.circuit import Attended, CircuitEdge, CircuitNode, LeftOut
 from pathsum.paths.circuit.score_weights import score_weights
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.score_sides import QkRead, qk_read
 from pathsum.paths.sweep import UpSweep
+from pathsum.paths.target import Target
 
 
 @dataclass(eq=False)

@@ -24,7 +24,6 @@ from pathsum.paths.explain.breakdown import Breakdown, Grid
 from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
 from pathsum.paths.explain.search import RankedPath, TopPaths
-from pathsum.paths.explain.target import Target, find_target
 from pathsum.paths.explain.toward import Toward
 
 __all__ = [
@@ -39,13 +38,11 @@ __all__ = [
     "ScoreCell",
     "ScoreSummary",
     "SummaryTerm",
-    "Target",
     "TopPaths",
     "Toward",
     "answer",
     "direct_attribution",
     "effects_by_layer",
-    "find_target",
     "logit_effects",
     "moved_by_layer",
     "routes",

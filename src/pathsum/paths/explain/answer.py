@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from pathsum.model import Trace
 from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.search import TopPaths
-from pathsum.paths.explain.target import PositionName, TokenName, Versus
 from pathsum.paths.explain.toward import Toward
 from pathsum.paths.path_sum import expand_logits
+from pathsum.paths.target import PositionName, TokenName, Versus
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 SHOWN = 10

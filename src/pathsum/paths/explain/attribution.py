@@ -23,10 +23,10 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Trace
 from pathsum.model.transformer import values as head_values
 from pathsum.paths.explain.breakdown import Name, find_name
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import FrozenLayer, Values
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.sweep import UpSweep, split_at
+from pathsum.paths.target import Target
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
 

@@ -118,9 +118,9 @@ def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
     for place, known in enumerate(names):
         if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):
             return place
-    if isinstance(wanted, int) and not any(isinstance(known, int) for known in names):
-        if -len(names) <= wanted < len(names):
-            return wanted % len(names)
+    named_by_number = any(isinstance(known, int) for known in names)
+    if isinstance(wanted, int) and not named_by_number and -len(names) <= wanted < len(names):
+        return wanted % len(names)
     listed = ", ".join(str(known) for known in names[:4])
     raise InputError(
         f"there is no share of {wanted!s} here; the names are {listed}"

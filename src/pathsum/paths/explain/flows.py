@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen, Streams, all_sources
 from pathsum.paths.sweep import AdjointStep, DownSweep, UpSweep
+from pathsum.paths.target import Target
 from pathsum.shapes import PerHead, Stream
 
 # Numbers held at once while edges are summed over positions: 32 MB in float32.

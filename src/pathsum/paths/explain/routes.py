@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pathsum.model import Path
 from pathsum.paths.explain.flows import gradient_at_top
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum
+from pathsum.paths.target import Target
 
 # Positions that gave less than this share of what the strongest gave are not listed.
 LEAST_SHARE = 1e-4

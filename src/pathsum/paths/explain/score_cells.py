@@ -102,8 +102,8 @@ class SummaryTerm(Record, kind="summary-term"):
 class ScoreSummary(Record, kind="score-summary"):
     """A head's scores over all rows: the whole, the four groups, and the strongest terms.
 
-    Ranked by `spread`, how much a term varies within rows: the softmax ignores what is constant in a
-    row. Spreads do not add up, because terms may cancel.
+    Ranked by `spread`, how much a term varies within rows: the softmax ignores what is constant in
+    a row. Spreads do not add up, because terms may cancel.
     """
 
     head: HeadId

@@ -26,9 +26,9 @@ from pathsum.errors import InputError
 from pathsum.names import HeadId, Path, Source
 from pathsum.paths.explain.breakdown import half_width
 from pathsum.paths.explain.flows import gradient_at_top
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum
+from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, text_column
 from pathsum.result.table import Cell
 

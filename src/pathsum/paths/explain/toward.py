@@ -12,10 +12,10 @@ from pathsum.names import Edge, HeadName, HeadRead, LogitsRead, Side
 from pathsum.paths.explain.breakdown import Breakdown, Grid, Name, half_width
 from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
 from pathsum.paths.explain.search import TopPaths, strongest_paths
-from pathsum.paths.explain.target import Target
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
+from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
 # Numbers that the streams of one sweep may hold at once: 128 MB in float32.

@@ -29,8 +29,8 @@ from pathsum.names import (
     Source,
     Writer,
 )
-from pathsum.paths.explain.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.paths.intervene.patching import check_runs, parse_patch, patch, written_by
+from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.result.table import Cell
