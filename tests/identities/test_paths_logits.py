@@ -10,7 +10,7 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 from pathsum.model import HeadId, Model, Path
-from pathsum.model.reads import folded_unembedding
+from pathsum.model.folding import folded_unembedding
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import PathSum, TopPaths, Toward
 from pathsum.paths.frozen import Frozen
