@@ -1,7 +1,8 @@
 """How soon an induction head forms: seconds of training until one head's stripe is 0.5.
 
-The `quick` recipe against the schedule it was derived from: a constant rate that decays over
-the last 40 % of the steps; all else is equal. Both train in turn, fifty steps at a time, so that load on the machine affects both; measuring is not timed. One line per seed.
+The `quick` recipe against the schedule it was derived from: a constant rate that decays over the
+last 40 % of the steps; all else is equal. Both train in turn, fifty steps at a time, so that load
+on the machine affects both; measuring is not timed. One line per seed.
 """
 
 import tempfile

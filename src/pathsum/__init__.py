@@ -18,8 +18,8 @@ The public names, in reading order:
     >>> trace.patterns[1].shape
     torch.Size([1, 2, 5, 5])
 
-`Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(...)`. Names
-are imported when first used, so `import pathsum` is fast. The row convention of all matrices is
+A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`.
+Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices is
 stated once, in `pathsum.shapes`.
 """
 

@@ -16,6 +16,14 @@ CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=
 TOKENS = torch.tensor([1, 2, 3])
 
 
+def assert_same_model(found: ps.Model, wanted: ps.Model) -> None:
+    """Weights are stored bit for bit; kernels may round differently by how memory is aligned."""
+    one, other = dict(found.weights.items()), dict(wanted.weights.items())
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    torch.testing.assert_close(found(TOKENS), wanted(TOKENS))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     ps.random_model(CONFIG).save(tmp_path / "model")
@@ -55,7 +63,7 @@ def test_tied_embeddings_are_stored_once(tmp_path: Path) -> None:
     model = ps.random_model(CONFIG.replace(tied=True))
     model.save(tmp_path)
     assert "W_U" not in load_file(tmp_path / "model.safetensors")
-    assert torch.equal(ps.load(tmp_path)(TOKENS), model(TOKENS))
+    assert_same_model(ps.load(tmp_path), model)
 
 
 def test_half_precision_files_are_computed_in_float32(tmp_path: Path) -> None:
@@ -89,10 +97,10 @@ def test_converted_layers_are_not_all_kept(folder: Path, monkeypatch: pytest.Mon
 
 def test_saving_over_the_files_a_model_is_mapped_from(folder: Path) -> None:
     model = ps.load(folder)
-    wanted = ps.random_model(CONFIG)(TOKENS)
+    wanted = ps.random_model(CONFIG)
     model.save(folder)
-    assert torch.equal(model(TOKENS), wanted)
-    assert torch.equal(ps.load(folder)(TOKENS), wanted)
+    assert_same_model(model, wanted)
+    assert_same_model(ps.load(folder), wanted)
 
 
 @pytest.mark.parametrize("failing", ["model.safetensors", "config.json"])
@@ -177,7 +185,7 @@ def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
     padded = wanted.to_bytes(8, "little") + data[8 : 8 + length].ljust(wanted) + data[8 + length :]
     assert padded[0] == 0x80
     file.write_bytes(padded)
-    assert torch.equal(ps.load(tmp_path)(TOKENS), model(TOKENS))
+    assert_same_model(ps.load(tmp_path), model)
 
 
 @pytest.mark.parametrize(
