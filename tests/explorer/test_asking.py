@@ -1,4 +1,4 @@
-"""Parameters and keys: one question, one key, whoever asks."""
+"""Parameters of questions: parsing, errors, and the key of an answer."""
 
 import json
 
@@ -7,16 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathsum.errors import InputError
-from pathsum.explorer.answer_key import key
-from pathsum.explorer.answers.attention import AttentionOf
-from pathsum.explorer.answers.why import WhyOf
-from pathsum.explorer.parameters import MOST_CHARACTERS, AboutModel, parse, said
+from pathsum.explorer.answers.attention import AttentionParams
+from pathsum.explorer.answers.why import WhyParams
+from pathsum.explorer.params import (
+    MAX_CHARACTERS,
+    ModelParams,
+    answer_key,
+    non_default_params,
+    parse_params,
+)
 from pathsum.explorer.questions import QUESTIONS, UnknownQuestionError, find_question
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 2**53 - 1))
 def test_a_key_is_what_json_stringify_makes(text: str, number: int) -> None:
-    found = key("run", {"text": text, "step": number})
+    found = answer_key("run", {"text": text, "step": number})
     name, _, rest = found.partition(":")
     assert name == "run"
     assert json.loads(rest) == {"step": number, "text": text}
@@ -27,13 +32,15 @@ def test_a_key_is_what_json_stringify_makes(text: str, number: int) -> None:
 
 
 def test_defaults_do_not_change_a_key() -> None:
-    plain = parse(AttentionOf, {"example": 0})
-    spelled = parse(AttentionOf, {"example": 0, "weighting": "attention"})
-    assert said(plain) == said(spelled) == {"example": 0}
-    assert said(parse(WhyOf, {"text": "a", "position": 3, "versus": "raw"})) == {
+    plain = parse_params(AttentionParams, {"example": 0})
+    spelled = parse_params(AttentionParams, {"example": 0, "weighting": "attention"})
+    assert non_default_params(plain) == non_default_params(spelled) == {"example": 0}
+    assert non_default_params(
+        parse_params(WhyParams, {"text": "a", "position": 3, "versus": "none"})
+    ) == {
         "text": "a",
         "position": 3,
-        "versus": "raw",
+        "versus": "none",
     }
 
 
@@ -41,32 +48,35 @@ def test_defaults_do_not_change_a_key() -> None:
     ("parameters", "message"),
     [
         ({"positon": 1}, "no parameter 'positon' here; did you mean 'position'"),
-        ({"text": "a"}, "does not say 'position', and there is no default"),
-        ({"position": "3"}, "position is '3'; a whole number would be right"),
-        ({"position": True}, "position is 'True'; a whole number would be right"),
-        ({"position": 1.5}, "position is '1.5'; a whole number"),
-        ({"position": 2**60}, "no number that occurs here"),
-        ({"position": 0, "text": ["a"]}, "a string would be right"),
-        ({"position": 0, "text": None}, "a string would be right"),
-        ({"position": 0, "text": "a" * (MOST_CHARACTERS + 1)}, "200,001 characters; at most"),
+        ({"text": "a"}, "the parameter 'position' is missing, and it has no default"),
+        ({"position": "3"}, "position must be an integer, not '3'"),
+        ({"position": True}, "position must be an integer, not 'True'"),
+        ({"position": 1.5}, "position must be an integer, not '1.5'"),
+        ({"position": 2**60}, "position is 1152921504606846976, which is out of range"),
+        ({"position": 0, "text": ["a"]}, "text must be a string, not"),
+        ({"position": 0, "text": None}, "text must be a string, not 'None'"),
+        ({"position": 0, "versus": 1.5}, "versus must be a string or an integer, not '1.5'"),
+        ({"position": 0, "text": "a" * (MAX_CHARACTERS + 1)}, "200,001 characters; at most"),
     ],
 )
-def test_bad_parameters_are_refused_in_words(parameters: dict[str, object], message: str) -> None:
+def test_bad_parameters_are_rejected_with_a_reason(
+    parameters: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        parse(WhyOf, parameters)
+        parse_params(WhyParams, parameters)
 
 
-def test_a_choice_that_is_none() -> None:
-    with pytest.raises(InputError, match="'attention', 'information', 'effect'"):
-        parse(AttentionOf, {"weighting": "size"})
+def test_an_unknown_choice() -> None:
+    with pytest.raises(InputError, match="choose 'attention', 'information' or 'effect'"):
+        parse_params(AttentionParams, {"weighting": "size"})
 
 
 def test_every_question_takes_a_model_and_a_step() -> None:
     for question in QUESTIONS:
-        assert issubclass(question.asked, AboutModel)
+        assert issubclass(question.params, ModelParams)
     assert len({question.name for question in QUESTIONS}) == len(QUESTIONS)
 
 
-def test_a_question_that_is_none() -> None:
+def test_an_unknown_question() -> None:
     with pytest.raises(UnknownQuestionError, match="no question 'atlass'; did you mean 'atlas'"):
         find_question("atlass")

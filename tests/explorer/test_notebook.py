@@ -39,8 +39,8 @@ def test_a_question_is_answered_with_bytes(explorer: Explorer) -> None:
     [
         ({"id": 1, "name": "nothing"}, "UnknownQuestionError", "no question 'nothing'"),
         ({"id": 1, "name": "run"}, "InputError", "exactly one way"),
-        ({"id": 1, "name": 5}, "InputError", "no question"),
-        ({"id": 1, "name": "run", "params": []}, "InputError", "no question"),
+        ({"id": 1, "name": 5}, "InputError", "a question has a name"),
+        ({"id": 1, "name": "run", "params": []}, "InputError", "an object of parameters"),
     ],
 )
 def test_a_refusal_is_words(explorer: Explorer, content: Any, kind: str, message: str) -> None:

@@ -1,9 +1,7 @@
 """Every question on small models of every variant: answered, or refused in words."""
 
-import dataclasses
-import types
-import typing
-from typing import Any, get_args, get_origin
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +10,11 @@ from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.parameters import AboutModel
-from pathsum.explorer.probe_sequences import sequences
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
 from pathsum.explorer.wire import decode
 from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
+from pathsum.result import Record, schema
 from pathsum.sources.named import bundled_names
 
 _EXPLORERS: dict[str, Explorer] = {}
@@ -30,7 +28,7 @@ def explorer_of(variant: str) -> Explorer:
 
 def asked(name: str, explorer: Explorer) -> list[dict[str, Any]]:
     """Parameters that show a question on any model."""
-    heads = explorer.workbench.served[0].model.heads
+    heads = explorer.workbench.models[0].model.heads
     last, first = heads[-1].label, heads[0].label
     text = {"ids": "1,2,3,1,2,3,1"}
     return {
@@ -40,14 +38,14 @@ def asked(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "scores": [{**text, "head": last}],
         "why": [
             {**text, "position": 4},
-            {**text, "position": 6, "versus": "raw"},
-            {**text, "position": 2, "token": 5, "versus": "id:3"},
+            {**text, "position": 6, "versus": "none"},
+            {**text, "position": 2, "token": 5, "versus": 3},
         ],
         "head": [{"head": last}],
         "token": [{"head": last, "token": 3}],
         "trigrams": [{"head": first}],
         "ablation": [{"head": last}],
-        "edge": [{"writer": first, "reader": last, "kind": kind} for kind in "qkv"],
+        "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
         "compare": [{"other": explorer.name}],
     }.get(name, [{}])
 
@@ -67,32 +65,53 @@ def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 @pytest.mark.parametrize("name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN])
 def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)
-    if name in NEEDS_TWO_LAYERS and explorer.workbench.served[0].model.config.n_layers < 2:
+    if name in NEEDS_TWO_LAYERS and explorer.workbench.models[0].model.config.n_layers < 2:
         pytest.skip("one layer has no edges")
     for parameters in asked(name, explorer):
         told = decode(explorer.ask(name, parameters))
         check_types(told, find_question(name).answer, name)
 
 
-def check_types(told: Any, hint: Any, where: str) -> None:
+def check_types(told: Any, answer: type[Record], where: str) -> None:
     """What an answer's declared types promise the browser: a plain float is never null."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        assert isinstance(told, dict), where
-        hints = typing.get_type_hints(hint)
-        for field in dataclasses.fields(hint):
-            check_types(told[field.name], hints[field.name], f"{where}.{field.name}")
-    elif hint is torch.Tensor:
-        assert isinstance(told, np.ndarray), where
-    elif get_origin(hint) is tuple:
-        for item in told:
-            check_types(item, get_args(hint)[0], where)
-    elif get_origin(hint) is types.UnionType:
-        if told is not None:
-            check_types(told, next(a for a in get_args(hint) if a is not type(None)), where)
-    elif hint is float:
-        assert isinstance(told, int | float), where
-    elif hint in (str, int, bool):
-        assert isinstance(told, hint), where
+    problems = list(mismatches(told, schema(answer), where))
+    assert problems == []
+
+
+def mismatches(told: Any, node: dict[str, Any], where: str) -> Iterator[str]:
+    """Where an answer is not what the TypeScript types, generated from its schema, say."""
+    if "anyOf" in node:
+        options = [list(mismatches(told, inner, where)) for inner in node["anyOf"]]
+        yield from min(options, key=len)
+    elif "const" in node or "enum" in node:
+        if told not in node.get("enum", [node.get("const")]):
+            yield f"{where} is {told!r}"
+    elif "properties" in node:
+        if not isinstance(told, dict) or set(told) != set(node["properties"]):
+            yield f"{where} is {told!r}"
+            return
+        for name, inner in node["properties"].items():
+            yield from mismatches(told[name], inner, f"{where}.{name}")
+    elif node["type"] == "object":
+        for name, value in told.items():
+            yield from mismatches(value, node["additionalProperties"], f"{where}.{name}")
+    elif "items" in node or "prefixItems" in node:
+        inner = node.get("prefixItems") or [node["items"]] * len(told)
+        for item, each in zip(told, inner, strict=True):
+            yield from mismatches(item, each, where)
+    else:
+        kinds = {
+            "array": np.ndarray,
+            "string": str,
+            "integer": int,
+            "boolean": bool,
+            "null": type(None),
+        }
+        kind = node["type"]
+        # NaN is written as null, which no answer holds outside of arrays.
+        wanted = (int, float) if isinstance(kind, list) else kinds[kind]
+        if not isinstance(told, wanted):
+            yield f"{where} is {told!r}"
 
 
 def test_a_model_without_heads_answers_what_it_can() -> None:
@@ -103,7 +122,7 @@ def test_a_model_without_heads_answers_what_it_can() -> None:
     patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
     assert patterns["dense"].shape == (0, 3, 3) and patterns["heads"] == []
     why = decode(explorer.ask("why", {"ids": "1,2,3", "position": 1}))
-    assert [order["order"] for order in why["by_order"]] == [0]
+    assert why["toward"]["by_order"]["names"] == [0] and len(why["counts"]) == 1
     for name in ("atlas", "compare"):
         with pytest.raises(HeadError, match="has no layers, so it has no heads"):
             explorer.ask(name, {"other": explorer.name} if name == "compare" else {})
@@ -140,7 +159,7 @@ def test_an_exact_model_has_no_remainder() -> None:
 
 def test_run_tells_the_fate_of_each_token() -> None:
     explorer = explorer_of("two layers")
-    model = explorer.workbench.served[0].model
+    model = explorer.workbench.models[0].model
     ids = [1, 2, 3, 1]
     run = decode(explorer.ask("run", {"ids": "1,2,3,1"}))
     log_probs = model(torch.tensor(ids)).log_softmax(-1)
@@ -163,12 +182,12 @@ def test_a_text_longer_than_the_context_is_cut_visibly() -> None:
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
-        ({}, InputError, "exactly one way.*says 0"),
-        ({"ids": "1", "example": 0}, InputError, "exactly one way.*says 2"),
+        ({}, InputError, "exactly one way.*has 0 of them"),
+        ({"ids": "1", "example": 0}, InputError, "exactly one way.*has 2 of them"),
         ({"ids": ""}, TokenError, "the text is empty"),
-        ({"ids": "1,x"}, InputError, "'x' is no token id"),
-        ({"ids": "1,-2"}, InputError, "'-2' is no token id"),
-        ({"ids": "9999999999999999999"}, InputError, "is no token id"),
+        ({"ids": "1,x"}, InputError, "'x' is not a token id"),
+        ({"ids": "1,-2"}, InputError, "'-2' is not a token id"),
+        ({"ids": "9999999999999999999"}, InputError, "is not a token id"),
         ({"ids": "1,40"}, TokenError, "token id 40 is out of range"),
         ({"example": 99}, InputError, "no example 99"),
         ({"text": "a"}, TokenError, "has no tokenizer"),
@@ -186,11 +205,11 @@ def test_texts_that_cannot_be_run(
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"position": 7}, "no position 7: the text has 7 tokens"),
+        ({"position": 7}, "no position 7: the text has positions 0 to 6"),
         ({"position": -1}, "no position -1"),
         ({"position": 1, "token": 40}, "token id 40 is out of range"),
-        ({"position": 1, "versus": "most"}, "'mean', 'raw', or a token as in 'id:123'"),
-        ({"position": 1, "versus": "id:40"}, "token id 40 is out of range"),
+        ({"position": 1, "versus": "most"}, "token"),
+        ({"position": 1, "versus": 40}, "token id 40 is out of range"),
     ],
 )
 def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> None:
@@ -201,7 +220,7 @@ def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> 
 def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from pathsum.explorer.answers import attention
 
-    monkeypatch.setattr(attention, "MOST_DENSE_TOKENS", 8)
+    monkeypatch.setattr(attention, "MAX_DENSE_TOKENS", 8)
     explorer = Explorer([ALL["two layers"]()])
     text = {"ids": ",".join(str(n % 7) for n in range(20))}
     for weighting in ("attention", "effect"):
@@ -225,32 +244,39 @@ def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.Mon
 def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pathsum.explorer.token_rows.MOST_TOKENS", 10)
+    monkeypatch.setattr("pathsum.explorer.answers.tokens.MAX_TOKENS", 10)
     page = decode(Explorer([ALL["two layers"]()]).ask("head", {"head": "L0H0"}))
-    assert {row["token"] for row in page["ov_rows"]} <= set(range(10))
+    assert {row["token"]["id"] for row in page["ov_rows"]} <= set(range(10))
     assert "rows are chosen among the 10 first tokens" in page["note"]
     page = decode(Explorer([ALL["hostile tokens"]()]).ask("head", {"head": "L0H0"}))
-    assert {row["token"] for row in page["ov_rows"]} <= set(range(30, 40))  # as they are counted
+    assert {row["token"]["id"] for row in page["ov_rows"]} <= set(
+        range(30, 40)
+    )  # as they are counted
     assert "10 most common" in page["note"]
 
 
 def test_ablations_are_those_of_the_library() -> None:
     explorer = explorer_of("two layers")
-    model, asked = explorer.workbench.served[0].model, AboutModel()
+    model = explorer.workbench.models[0].model
     found = decode(explorer.ask("ablation", {"head": "L1H1"}))
-    costs = {(row["on"], row["intervention"]): row["cost"] for row in found["rows"]}
-    shares = {(row["on"], row["description"]): row["recovered"] for row in found["descriptions"]}
-    ways = {
-        "writes nothing": {},
-        "writes nothing, later patterns kept": {"after": After.PATTERNS_PRESERVED},
-        "writes its mean": {"knockout": Knockout.MEAN},
-        "attends to the first token": {"knockout": Knockout.FIRST},
-    }
-    for on in sequences(explorer.workbench, asked):
+    costs, shares = {}, {}
+    for test in found["tests"]:
+        for row in test["ablations"]:
+            costs[test["on"], row["knockout"], row["after"]] = row["cost"]["value"]
+        for row in test["replacements"]:
+            share = row["share"]
+            shares[test["on"], row["description"]] = None if share is None else share["value"]
+    for on in explorer.workbench.sequences(ModelParams()):
         where = {"from_position": on.first}
-        for what, how in ways.items():
+        for knockout, after in (
+            (Knockout.ZERO, After.RECOMPUTED),
+            (Knockout.ZERO, After.PATTERNS_PRESERVED),
+            (Knockout.MEAN, After.RECOMPUTED),
+            (Knockout.FIRST, After.RECOMPUTED),
+        ):
+            how = {"knockout": knockout, "after": after}
             cost = ablate(model, "L1H1", on.tokens, **where, **how).cost.value
-            assert costs[on.name, what] == pytest.approx(cost, abs=1e-5), what
+            assert costs[on.name, knockout, after] == pytest.approx(cost, abs=1e-5), how
         for described in ({"pattern": "previous"}, {"ov": CopyingPart()}):
             other = replace(model, "L1H1", on.tokens, **where, **described)
             share = None if other.share is None else pytest.approx(other.share.value, rel=1e-3)
@@ -276,7 +302,7 @@ def test_the_bundled_models_can_be_asked_about_beside_any_other() -> None:
     info = decode(explorer.ask("model", {"model": "zero-layer"}))
     assert info["n_layers"] == 0 and info["models"][0] == explorer.name
     assert set(bundled_names()) < set(info["models"])
-    alone = Explorer([ALL["one layer"]()], beside=())
+    alone = Explorer([ALL["one layer"]()], bundled=())
     assert decode(alone.ask("model"))["models"] == [alone.name]
 
 
@@ -284,7 +310,7 @@ def test_tokens_without_text_are_listed() -> None:
     told = decode(explorer_of("two layers").ask("vocabulary"))
     assert told["undecodable"] == list(range(40)) and set(told["tokens"]) == {""}
     told = decode(Explorer(["two-layer"]).ask("vocabulary"))
-    model = Explorer(["two-layer"]).workbench.served[0].model
+    model = Explorer(["two-layer"]).workbench.models[0].model
     assert len(told["tokens"]) == model.config.d_vocab and model.tokenizer is not None
     common = model.tokenizer.encode(" the")[-1]
     assert told["tokens"][common] == model.tokenizer.text(common)
@@ -310,7 +336,7 @@ def test_the_tour_of_the_bundled_model_holds() -> None:
     assert 15 <= len(claims) <= 24
     assert claims["zero-bigram"]["model"] == "zero-layer"
     assert claims["zero-bigram"]["view"].startswith("#/text?m=zero-layer")
-    assert claims["one-copying"]["papers"] == "10 of 12 heads"
+    assert claims["one-copying"]["paper_value"] == "10 of 12 heads"
     assert [claim for claim in claims.values() if claim["holds"] != "holds"] == []
 
 

@@ -12,7 +12,7 @@ from tests.explorer.variants import ALL, CAPPED, HOSTILE, NO_HEADS, hostile
 import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError
-from pathsum.explorer.answer_key import key
+from pathsum.explorer.params import answer_key
 from pathsum.explorer.report import assemble, pack, read_report, unpack
 from pathsum.explorer.wire import decode
 
@@ -67,13 +67,13 @@ def test_answers_can_be_read_back(written: Path) -> None:
     assert info["name"] == "<b>hostile</b>"
     tokens = decode(unpack(answers["vocabulary:{}"]))["tokens"]
     assert tokens[: len(HOSTILE)] == [word.replace(" ", "_") for word in HOSTILE]
-    run = decode(unpack(answers[key("run", {"example": 0})]))
+    run = decode(unpack(answers[answer_key("run", {"example": 0})]))
     assert run["top_ids"].shape == (len(run["ids"]), 10)
     for head in info["heads"]:
-        assert decode(unpack(answers[key("head", {"head": head})]))["head"] == head
-    assert key("attention", {"example": 0, "weighting": "effect"}) in answers
+        assert decode(unpack(answers[answer_key("head", {"head": head})]))["entry"]["head"] == head
+    assert answer_key("attention", {"example": 0, "weighting": "effect"}) in answers
     last = len(run["ids"]) - 1
-    assert key("why", {"example": 0, "position": last}) in answers
+    assert answer_key("why", {"example": 0, "position": last}) in answers
 
 
 def test_the_page_runs_its_own_script_and_no_other(written: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_script_that_would_end_its_element(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(FailedError, match="would end its own element"):
         assemble("t", {})
     files[bundle.STYLE], files[bundle.PAGE] = b"", b"<html></html>"
-    with pytest.raises(FailedError, match="no report can be made of it"):
+    with pytest.raises(FailedError, match="no report can be made from it"):
         assemble("t", {})
 
 
@@ -142,7 +142,7 @@ def test_packing_is_undone() -> None:
 def test_where_a_report_cannot_go(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a folder; name a file in it"):
         ps.report("hand-built-induction", tmp_path)
-    with pytest.raises(FileError, match="there is no folder"):
+    with pytest.raises(FileError, match="does not exist, so a.html cannot be written"):
         ps.report("hand-built-induction", tmp_path / "no" / "a.html")
 
 

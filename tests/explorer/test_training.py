@@ -8,8 +8,8 @@ from tests.training.planted import plant
 
 import pathsum as ps
 from pathsum.errors import InputError
-from pathsum.explorer.answer_key import key
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import answer_key
 from pathsum.explorer.questions import find_question
 from pathsum.explorer.report import read_report, unpack
 from pathsum.explorer.wire import decode
@@ -41,7 +41,7 @@ def test_a_run_that_has_not_ended_shows_its_last_snapshot(explorer: Explorer) ->
 
 
 def test_a_step_that_was_not_kept(explorer: Explorer) -> None:
-    with pytest.raises(InputError, match="no snapshot was kept after step 60.*nearest is 64"):
+    with pytest.raises(InputError, match="no snapshot at step 60; the nearest is 64"):
         explorer.ask("run", {"ids": "1,2", "step": 60})
 
 
@@ -51,7 +51,7 @@ def test_curves_and_the_phase_change(explorer: Explorer) -> None:
     assert told["steps"] == list(SHARES)
     assert told["induction"].shape == (len(SHARES), len(told["heads"]))
     assert told["pca"].shape == (len(SHARES), 2)
-    assert {curve["name"].partition(" of ")[0] for curve in told["curves"]} >= {"prefix matching"}
+    assert {curve["title"] for curve in told["curves"]} >= {"prefix matching"}
     assert told["phase_change"] is not None or told["why_none"]
 
 
@@ -60,7 +60,7 @@ def test_two_steps_are_compared(explorer: Explorer) -> None:
         explorer.ask("compare", {"other": explorer.name, "step": 256, "other_step": 1024})
     )
     assert told["left"].endswith("at step 256") and told["right"].endswith("at step 1024")
-    assert [pair["left"] for pair in told["matched"]] == [pair["right"] for pair in told["matched"]]
+    assert [pair["left"] for pair in told["matches"]] == [pair["right"] for pair in told["matches"]]
 
 
 def test_a_report_of_a_run_has_its_training(
@@ -68,13 +68,13 @@ def test_a_report_of_a_run_has_its_training(
 ) -> None:
     monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
-    monkeypatch.setattr("pathsum.explorer.report_contents.MOST_HEADS", 1)
+    monkeypatch.setattr("pathsum.explorer.report_contents.MAX_HEADS", 1)
     ps.report(folder, tmp_path / "run.html")
     answers = read_report(tmp_path / "run.html")
-    assert decode(unpack(answers[key("training", {})]))["steps"] == list(SHARES)
-    assert key("attention", {"example": 0, "step": 64}) in answers
+    assert decode(unpack(answers[answer_key("training", {})]))["steps"] == list(SHARES)
+    assert answer_key("attention", {"example": 0, "step": 64}) in answers
 
 
 def test_a_model_without_snapshots_says_so() -> None:
-    with pytest.raises(InputError, match="comes without snapshots of its training"):
+    with pytest.raises(InputError, match="has no snapshots of its training"):
         Explorer(["hand-built-induction"]).ask("training")

@@ -19,7 +19,7 @@ def test_the_generated_file_is_what_the_records_say() -> None:
 def test_it_names_every_question_and_every_answer() -> None:
     text = typescript()
     for question in QUESTIONS:
-        assert f"  {question.name}: {{ params: {question.asked.__name__};" in text
+        assert f"  {question.name}: {{ params: {question.params.__name__};" in text
         assert f"export interface {question.answer.__name__} {{" in text
     assert text == typescript()
 
@@ -28,7 +28,11 @@ def test_what_fields_become() -> None:
     text = typescript()
     assert "  remainder: number | null;\n" in text
     assert "  counts: Matrix | null;\n" in text
-    assert "  kind: 'q' | 'k' | 'v';\n" in text
-    assert "  via: number[][];\n" in text
-    assert "  weighting?: 'attention' | 'information' | 'effect';\n" in text
-    assert "  low: (number | null)[];\n" in text
+    assert '  knockout: "zero" | "mean" | "resample" | "first token";\n' in text
+    assert "  ways: number[][];\n" in text
+    assert '  weighting?: "attention" | "information" | "effect";\n' in text
+    assert "  low: number | null;\n" in text
+    assert "  pca_explained: [number, number];\n" in text
+    assert "  scores: Record<string, Score>;\n" in text
+    assert "  picture: PatternPicture | " in text
+    assert "  versus?: string | number;\n" in text

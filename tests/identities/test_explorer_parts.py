@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.explorer.answers.scores import ScoresOf, scores
-from pathsum.explorer.answers.why import WhyOf, why
-from pathsum.explorer.open_models import serve
+from pathsum.explorer.answers.scores import ScoresParams, scores
+from pathsum.explorer.answers.why import WhyParams, why
+from pathsum.explorer.open_models import open_model
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.symmetries import scrambled
@@ -36,7 +36,7 @@ def test_the_dot_products_of_score_parts_add_up_to_the_scores(
 ) -> None:
     model, tokens = drawn
     head = model.heads[chosen % len(model.heads)].label
-    found = scores(Workbench([serve(model)]), ScoresOf(ids=said(tokens), head=head))
+    found = scores(Workbench([open_model(model)]), ScoresParams(ids=said(tokens), head=head))
     terms = torch.einsum("qik,pjk->qpij", found.query, found.key)
     total = terms.sum((0, 1)).tril()
     expected = model.trace(tokens[:1]).scores(head).total()[0]
@@ -89,26 +89,27 @@ def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], s
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
-@given(models_with_tokens(**SMALL), st.integers(0, 99), st.sampled_from(["mean", "raw", "id:1"]))
+@given(models_with_tokens(**SMALL), st.integers(0, 99), st.sampled_from(["mean", "none", 1]))
 @settings(max_examples=25)
-def test_why_adds_up(drawn: tuple[Model, Tensor], chosen: int, versus: str) -> None:
+def test_why_adds_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | int) -> None:
     model, tokens = drawn
     position = chosen % tokens.shape[1]
-    asked = WhyOf(ids=said(tokens), position=position, token=0, versus=versus)
-    found = why(Workbench([serve(model)]), asked)
+    params = WhyParams(ids=said(tokens), position=position, token=0, versus=versus)
+    found = why(Workbench([open_model(model)]), params)
     logits = model(tokens[0])[position]
-    own = {"mean": logits.mean(), "raw": 0.0, "id:1": logits[1]}[versus]
-    assert found.total == pytest.approx(float(logits[0] - own), rel=1e-7, abs=1e-8)
-    for parts in (found.by_order, found.by_last, found.by_source):
-        assert sum(part.value for part in parts) == pytest.approx(found.total, rel=1e-7, abs=1e-8)
-    listed = sum(path.value for path in found.paths)
-    assert listed + found.rest == pytest.approx(found.total, rel=1e-7, abs=1e-8)
-    counted = sum(int(order.paths) for order in found.by_order)
-    assert len(found.paths) == counted or counted > 600
-    for path in found.paths:
-        for start, way in zip(path.from_positions, path.via, strict=True):
-            assert way[0] == start and way[-1] == position and len(way) == path.order + 1
-            assert list(way) == sorted(way)
+    own = {"mean": logits.mean(), "none": 0.0, 1: logits[1]}[versus]
+    toward, top = found.toward, found.top
+    total = pytest.approx(float(logits[0] - own), rel=1e-7, abs=1e-8)
+    assert toward.total == total
+    for parts in (toward.by_order, toward.by_last, toward.by_source):
+        assert parts.sum() == total
+    assert sum(ranked.value for ranked in top) + top.rest == total
+    assert len(top) == sum(found.counts) or sum(found.counts) > 600
+    assert len(found.routes) == min(len(top), 40)
+    for ranked, routes_of in zip(top, found.routes, strict=False):
+        for start, way in zip(routes_of.positions, routes_of.ways, strict=True):
+            assert way[0] == start and way[-1] == position
+            assert len(way) == ranked.path.order + 1 and list(way) == sorted(way)
 
 
 @given(models_with_tokens(max_layers=2, max_heads=2), st.integers(0, 99))

@@ -18,11 +18,10 @@ from tests.explorer.variants import ALL, HOSTILE, hostile
 import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, InputError
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import InFlight, StoppedError
+from pathsum.explorer.explorer import Explorer, InFlight, StoppedError
 from pathsum.explorer.wire import decode
 from pathsum.server import ExplorerServer
-from pathsum.server.app import MOST_BYTES, make_app
+from pathsum.server.app import MAX_BYTES, make_app
 from pathsum.server.guard import HEADERS, names_of
 
 BASE = "http://127.0.0.1:7321"
@@ -72,8 +71,8 @@ class TestAnswers:
             ("run", b"[", 400, "InputError", "not JSON"),
             ("run", b"[" * 5000, 400, "InputError", "not JSON"),
             ("run", b"\xff\xfe", 400, "InputError", "not JSON"),
-            ("run", b"[1]", 400, "InputError", "an object of its parameters"),
-            ("run", b'"' + b"a" * MOST_BYTES + b'"', 413, "Refused", "at most 1,000,000 bytes"),
+            ("run", b"[1]", 400, "InputError", "an object of parameters"),
+            ("run", b'"' + b"a" * MAX_BYTES + b'"', 413, "Refused", "at most 1,000,000 bytes"),
         ],
     )
     def test_what_is_wrong_is_said_in_words(
@@ -113,7 +112,7 @@ class TestGuard:
             ask(client, "model", host=host),
         ):
             assert found.status_code == 421
-            assert "answers to" in found.json()["error"]
+            assert "answers only to" in found.json()["error"]
 
     @pytest.mark.parametrize("host", ["127.0.0.1:7321", "localhost:7321", "[::1]:7321"])
     def test_its_own_names_are_answered(self, client: TestClient, host: str) -> None:
@@ -221,7 +220,9 @@ class TestRunning:
 
     @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0)])
     def test_where_nothing_can_listen(self, explorer: Explorer, host: str, port: int) -> None:
-        with pytest.raises((InputError, FailedError), match="is no port|no address|can listen"):
+        with pytest.raises(
+            (InputError, FailedError), match="is not a port|not an address|cannot listen"
+        ):
             ExplorerServer(explorer, host, port)
 
     def test_it_says_under_which_names_it_can_be_reached(self) -> None:
@@ -322,7 +323,7 @@ def test_what_is_under_way_is_given_up() -> None:
 
     def compute() -> None:
         try:
-            with under_way.answering():
+            with under_way.computing():
                 begun.set()
                 while True:
                     sum(range(100))

@@ -1,6 +1,6 @@
-"""The built front end, as data. Its sources are in `web/` of the repository; `make web` builds it.
+"""The built front end, as data files; `make web` builds it from `web/` in the repository.
 
-Nobody needs Node to run pathsum: these files come with it, and nothing is loaded from elsewhere.
+The files are part of the package, so running pathsum needs neither Node nor a network.
 """
 
 from importlib.resources import files
@@ -23,8 +23,7 @@ def read(name: str) -> bytes:
     found = files(__name__) / name
     if name not in names() or not found.is_file():
         raise FileError(
-            f"the built front end has no {name}; in a checkout, `make web` builds it, and an "
-            "installed pathsum that lacks it is broken"
+            f"the built front end has no {name}; run `make web` in a checkout, or reinstall pathsum"
         )
     return found.read_bytes()
 
@@ -41,5 +40,5 @@ def names() -> tuple[str, ...]:
 
 
 def content_type(name: str) -> str:
-    """What a browser is told that a file is."""
+    """The content type of a file."""
     return next(kind for end, kind in CONTENT_TYPES.items() if name.endswith(end))

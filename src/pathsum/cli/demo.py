@@ -51,11 +51,11 @@ def demo(
 
 
 def _write_report(file: Path) -> None:
-    from pathsum.explorer.open_models import serve
+    from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report
 
     _print("5. Everything on one page, to open in a browser", bold=True)
-    use_one_thread_if_small(serve("two-layer").model)
+    use_one_thread_if_small(open_model("two-layer").model)
     with progress() as advance:
         written = report("two-layer", file, progress=advance)
     size = f"{written.bytes / 1e6:.1f} MB"

@@ -28,7 +28,7 @@ def explore(
     from pathsum.server.guard import LOOPBACK
 
     explorer = Explorer([model, *(others or [])])
-    use_one_thread_if_small(explorer.workbench.served[0].model)
+    use_one_thread_if_small(explorer.workbench.models[0].model)
     server = ExplorerServer(explorer, host, port)
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)

@@ -18,10 +18,10 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the explorer of a model to one HTML file that opens from disk, without a server."""
-    from pathsum.explorer.open_models import serve
+    from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report as write
 
-    use_one_thread_if_small(serve(model).model)
+    use_one_thread_if_small(open_model(model).model)
     target = out or Path(f"{Path(model).name}.html")
     with progress(as_json) as advance:
         written = write(model, target, others=others or [], progress=advance)

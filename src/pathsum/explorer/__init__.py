@@ -1,13 +1,20 @@
-"""Pages: the explorer's questions and answers, the report, the notebook widget.
+"""The explorer: questions about a model and their answers, the report, the notebook widget.
 
-Everything that the front end shows is an answer to a question, and `Explorer` gives them all:
+Everything that the front end shows is the answer to a question. In reading order:
 
-    asking, questions   what can be asked          answers/   what is answered, one question a file
-    workbench           models, runs, results      wire, keys an answer as bytes, and its name
-    report              answers in one HTML file   notebook   answers over a notebook's connection
-
-The server in `pathsum.server` is the third place that asks. The types of the browser's side are
-generated from the records here (`typescript`).
+    params           parameters of questions, and the key of an answer
+    questions        the registry: every question with its parameters and its answer
+    answers/         the functions that compute answers, most of them records of the library
+    claims/          the paper's claims, each measured and with a picture
+    open_models      models that are open, with snapshots and cards
+    examples         example texts, and the sequences that costs are measured on
+    workbench        open models, cached runs and results
+    memo             the cache
+    wire             an answer as bytes
+    explorer         `Explorer`, which answers; the server, reports and notebooks use it
+    report           answers in one HTML file; report_contents says which
+    notebook         answers over a notebook's connection
+    typescript       the browser's types, generated from the records
 """
 
 from pathsum.explorer.explorer import Explorer

@@ -1,16 +1,25 @@
-"""Texts to look at: prose and code that small models can read, and probes with known answers."""
+"""Example texts of a model, and the sequences that answers are measured on.
+
+Examples are prose and code that small models can read, and random tokens repeated. Costs of
+interventions are measured on two sets of sequences: the second copy of repeated random tokens, and
+pieces of the example texts.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from pathsum.errors import InputError, TokenError
+from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
+from pathsum.shapes import Tokens
 from pathsum.text.probes import random_repeats
 
 
 @dataclass(frozen=True)
 class Example:
-    """A text that can be picked: `text` is None where it is ids only, such as a random probe."""
+    """A text to choose from; `text` is None where it has token ids only, as random tokens do."""
 
     title: str
     text: str | None
@@ -19,10 +28,19 @@ class Example:
     kind: Literal["text", "repeat", "probe"]
 
 
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Sequences under a name; predictions count from position `first` on."""
+
+    name: str
+    tokens: Tokens
+    first: int
+
+
 PROSE = """\
-The harbour master kept two notebooks. In the first notebook he wrote down every ship that came \
-into the harbour, and in the second notebook he wrote down every ship that left. When the two \
-notebooks did not agree, the harbour master went down to the water and counted the ships."""
+The harbor master kept two notebooks. In the first notebook he wrote down every ship that came \
+into the harbor, and in the second notebook he wrote down every ship that left. When the two \
+notebooks did not agree, the harbor master went down to the water and counted the ships."""
 
 CODE = '''\
 class Counter:
@@ -46,25 +64,66 @@ Margaret Holloway."""
 
 LINE = "def read_lines(path, encoding):\n    with open(path, encoding=encoding) as lines:\n"
 
-# The random probe: tokens in a block, as many as fit twice, at most.
-BLOCK = 25
+# Tokens per copy in the random examples, at most.
+COPY_LENGTH = 25
+# Tokens per piece of an example text: short, so that there are enough pieces for an interval.
+PIECE_LENGTH = 32
+RANDOM_SEQUENCES = 8
 
 
 def examples(model: Model) -> tuple[Example, ...]:
-    """What this model can be shown: texts its tokenizer can read, and random tokens twice."""
-    found = [*_texts(model), *_probes(model)]
-    return tuple(found) or (_anything(model),)
+    """The examples that fit a model: texts that its tokenizer can encode, and random repeats."""
+    found = [*_texts(model), *_random_repeats(model)]
+    return tuple(found) or (_one_token(model),)
+
+
+def measured_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequences, ...]:
+    """The second copy of repeated random tokens, if repeats fit the model; and text pieces."""
+    pieces = text_pieces(model, known)
+    try:
+        probe = repeats_probe(model)
+    except InputError:
+        return (pieces,)
+    return (
+        Sequences("random tokens, second copy", two_copies(probe), second_copy(probe)),
+        pieces,
+    )
+
+
+def text_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
+    """Pieces of the example texts; random tokens for a model that cannot read them."""
+    config = model.config
+    start = [] if config.start_token is None else [config.start_token]
+    room = min(PIECE_LENGTH, config.n_ctx) - len(start)
+    rows: list[list[int]] = []
+    for example in known:
+        if example.kind != "text" or example.text is None:
+            continue
+        ids = list(example.ids[len(start) :])
+        rows += [start + ids[at : at + room] for at in range(0, len(ids) - room + 1, room)]
+    if room >= 2 and rows:
+        return Sequences("example texts", torch.tensor(rows), 0)
+    return _random_tokens(model, max(room, 2 - len(start)))
+
+
+def shuffled(tokens: Tokens, keep_first: bool) -> Tokens:
+    """The same tokens in a random order; the first stays in place if it is a start token."""
+    generator = torch.Generator().manual_seed(0)
+    first = int(keep_first)
+    places = torch.arange(tokens.shape[1])
+    places[first:] = first + torch.randperm(tokens.shape[1] - first, generator=generator)
+    return tokens[:, places]
 
 
 def _texts(model: Model) -> list[Example]:
     written: tuple[tuple[str, str, str, Literal["text", "repeat"]], ...] = (
         ("Code: a class", CODE, "Names that come back: self, words, word.", "text"),
         ("Prose: two notebooks", PROSE, "Phrases that come back with small changes.", "text"),
-        ("Names that return", NAMES, "Names in several tokens, said again.", "text"),
+        ("Names that return", NAMES, "Names of several tokens that occur again.", "text"),
         (
             "A text shown twice",
             LINE * 2,
-            "The second time everything could be copied from the first.",
+            "Everything in the second copy could be copied from the first.",
             "repeat",
         ),
     )
@@ -73,22 +132,22 @@ def _texts(model: Model) -> list[Example]:
         try:
             ids = model.encode(text)
         except TokenError:
-            continue  # a tokenizer of few words, or none at all
+            continue  # a word tokenizer that lacks some of these words, or no tokenizer
         found.append(Example(title, text, tuple(ids[: model.config.n_ctx]), about, kind))
     return found
 
 
-def _probes(model: Model) -> list[Example]:
+def _random_repeats(model: Model) -> list[Example]:
     """Random tokens twice, from two seeds: the experiment that shows induction."""
     start = model.config.start_token
     room = model.config.n_ctx - (start is not None)
     ids = model.token_pool().ids()
-    length = min(BLOCK, room // 2, len(ids))
+    length = min(COPY_LENGTH, room // 2, len(ids))
     if length < 2:
         return []
     about = (
-        f"{length} random tokens, then the same again. Nothing learned about words helps; only "
-        "what was seen before does."
+        f"{length} random tokens, then the same again. Word statistics do not help here; only "
+        "copying from the first half does."
     )
     found: list[Example] = []
     for seed in (0, 1):
@@ -98,8 +157,17 @@ def _probes(model: Model) -> list[Example]:
     return found
 
 
-def _anything(model: Model) -> Example:
-    """A model too small for any of these still has a first token."""
+def _one_token(model: Model) -> Example:
+    """The example of a model that is too small for any other."""
     if model.config.d_vocab < 1:
-        raise InputError("the model has no tokens, so there is nothing to show it")
-    return Example("One token", None, (0,), "The only thing that fits.", "text")
+        raise InputError("the vocabulary is empty, so there is nothing to run")
+    return Example("One token", None, (0,), "The only text that fits.", "text")
+
+
+def _random_tokens(model: Model, length: int) -> Sequences:
+    generator = torch.Generator().manual_seed(0)
+    drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
+    if model.config.start_token is not None:
+        start = torch.full((RANDOM_SEQUENCES, 1), model.config.start_token)
+        drawn = torch.cat((start, drawn), 1)
+    return Sequences("random tokens", drawn, 0)

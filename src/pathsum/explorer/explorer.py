@@ -1,15 +1,16 @@
-"""Explorer: asked a question, gives an answer. The server, reports and notebooks all ask it."""
+"""Explorer: answers the questions of the server, of reports and of notebooks."""
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from pathsum.explorer.answer_key import key
-from pathsum.explorer.in_flight import InFlight
 from pathsum.explorer.memo import Memo
-from pathsum.explorer.open_models import serve_all
-from pathsum.explorer.parameters import parse, said
+from pathsum.explorer.open_models import open_models
+from pathsum.explorer.params import answer_key, non_default_params, parse_params
 from pathsum.explorer.questions import find_question
 from pathsum.explorer.wire import encode
 from pathsum.explorer.workbench import Workbench
@@ -17,7 +18,7 @@ from pathsum.model import Model
 from pathsum.result import Record
 from pathsum.sources.named import bundled_names
 
-# Answers kept as bytes, so that going back costs nothing.
+# Encoded answers that are cached, in bytes.
 ANSWER_BYTES = 256 * 2**20
 
 
@@ -29,48 +30,92 @@ class Explorer:
     >>> run.pieces
     ('<s>', 'a', 'b', 'c', 'a')
 
-    Questions are pure functions of the models and their parameters; what is kept between them is
-    kept for speed only. Safe to use from many threads. `beside` names bundled models that pages
-    offer beside the open ones; all of them, if it is left out.
+    An answer depends on the models and the parameters only; what is cached is cached for speed.
+    Safe to use from many threads. `bundled` names the bundled models that the page also offers,
+    by default all of them.
     """
 
     def __init__(
-        self, models: Sequence[str | Path | Model], *, beside: Sequence[str] | None = None
+        self, models: Sequence[str | Path | Model], *, bundled: Sequence[str] | None = None
     ) -> None:
-        # The deepest first: there is most to see in them.
-        names = tuple(reversed(bundled_names())) if beside is None else beside
-        self.workbench = Workbench(serve_all(models), beside=names)
+        # The deepest first: they have the most to show.
+        names = tuple(reversed(bundled_names())) if bundled is None else bundled
+        self.workbench = Workbench(open_models(models), bundled=names)
         self._answers = Memo[str, bytes](ANSWER_BYTES, len)
-        self._under_way = InFlight()
+        self._in_flight = InFlight()
 
     @property
     def name(self) -> str:
-        """The name of the model that the pages open with."""
-        return self.workbench.served[0].name
+        """The name of the model that the page opens with."""
+        return self.workbench.models[0].name
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is being computed just now."""
-        return self._under_way.busy
+        """Whether an answer is being computed."""
+        return self._in_flight.busy
 
     def stop(self, seconds: float) -> bool:
-        """Give up what is being computed; whether that was done in time."""
-        return self._under_way.stop(seconds)
+        """Abort the answers that are being computed; returns whether all ended within `seconds`."""
+        return self._in_flight.stop(seconds)
 
     @torch.no_grad()
-    def answer(self, name: str, parameters: Mapping[str, object] | None = None) -> Record:
-        """The answer as a record."""
+    def answer(self, name: str, params: Mapping[str, object] | None = None) -> Record:
+        """The answer to a question as a record."""
         question = find_question(name)
-        return question.compute(self.workbench, parse(question.asked, parameters or {}))
+        return question.compute(self.workbench, parse_params(question.params, params or {}))
 
-    def ask(self, name: str, parameters: Mapping[str, object] | None = None) -> bytes:
-        """The answer as it travels, kept for the next time."""
+    def ask(self, name: str, params: Mapping[str, object] | None = None) -> bytes:
+        """The answer to a question as bytes (see `pathsum.explorer.wire`), cached."""
         question = find_question(name)
-        asked = parse(question.asked, parameters or {})
+        parsed = parse_params(question.params, params or {})
 
         @torch.no_grad()
         def compute() -> bytes:
-            with self._under_way.answering():
-                return encode(question.compute(self.workbench, asked))
+            with self._in_flight.computing():
+                return encode(question.compute(self.workbench, parsed))
 
-        return self._answers.get(key(name, said(asked)), compute)
+        return self._answers.get(answer_key(name, non_default_params(parsed)), compute)
+
+
+class StoppedError(BaseException):
+    """Raised in a thread whose answer was aborted; not an Exception, so no handler catches it."""
+
+
+class InFlight:
+    """The threads that are computing answers, and how to abort them.
+
+    A thread that computes while the interpreter shuts down takes the process down with it. Threads
+    cannot be killed from outside, but they can be made to raise at their next Python instruction,
+    which is at most one tensor operation away.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._threads: list[int] = []
+
+    @contextmanager
+    def computing(self) -> Generator[None]:
+        """Marks this thread as computing an answer."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._threads.append(thread)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(thread)
+                self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any thread is computing an answer."""
+        return bool(self._threads)
+
+    def stop(self, seconds: float) -> bool:
+        """Abort all answers and wait; returns whether all ended within `seconds`."""
+        with self._changed:
+            for thread in set(self._threads) - {threading.get_ident()}:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread), ctypes.py_object(StoppedError)
+                )
+            return self._changed.wait_for(lambda: not self._threads, seconds)

@@ -1,4 +1,4 @@
-"""What was computed once is kept, up to a number of bytes, and never computed twice at a time."""
+"""Memo: a cache of bounded size that computes each value once, even under concurrent requests."""
 
 import threading
 from collections import OrderedDict
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Values by key, the least recently used dropped first; safe to use from many threads.
+    """Values by key; the least recently used are dropped first. Thread-safe.
 
-    Two threads that ask for the same key at once share one computation. What raised is not kept.
-    The value used last is kept even if it alone is larger than the bound.
+    Threads that request the same key at once share one computation. Errors are not cached. The
+    value used last is kept even if it alone exceeds the bound.
 
     >>> memo = Memo[str, int](bound=2, size=lambda value: 1)
     >>> [memo.get(key, lambda key=key: len(key)) for key in ("a", "bb", "ccc")], len(memo)
@@ -33,16 +33,16 @@ class Memo(Generic[K, V]):
 
     @property
     def computing(self) -> int:
-        """How many values are being computed just now."""
+        """How many values are being computed."""
         return len(self._running)
 
     @property
     def held(self) -> int:
-        """The size of all that is kept."""
+        """The total size of the cached values."""
         return self._held
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
-        """The value of a key, computed if it is not there."""
+        """The value of a key, computed if it is not cached."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)

@@ -1,7 +1,7 @@
-"""The explorer in a notebook cell: the same page over the notebook's own connection.
+"""The explorer as a notebook widget, over the notebook's own connection.
 
-Needs the extra `notebook` (anywidget), and works in Jupyter and marimo. Questions arrive as
-messages `{id, name, params}`; an answer goes back as `{id}` with its bytes, a refusal as
+Needs the extra `notebook` (anywidget); works in Jupyter and marimo. Questions arrive as messages
+`{id, name, params}`; an answer is sent back as `{id}` with its bytes, an error as
 `{id, error, kind}`.
 """
 
@@ -15,8 +15,8 @@ HEIGHT = 760
 
 
 @runtime_checkable
-class Sends(Protocol):
-    """What can send a message with bytes beside it."""
+class Sender(Protocol):
+    """Sends a message with binary buffers."""
 
     def send(self, content: Any, buffers: list[bytes] | None = None) -> None:
         """Send it."""
@@ -26,7 +26,7 @@ class Sends(Protocol):
 def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = "") -> Any:
     """A widget that shows the explorer, `height` pixels high.
 
-    `place` is where to begin, as the explorer's address has it after the `#`.
+    `place` is the view to open, as in the explorer's URL after the `#`.
     """
     try:
         import anywidget
@@ -34,14 +34,14 @@ def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = ""
     except ModuleNotFoundError as error:
         raise FailedError(
             f"showing the explorer in a notebook needs {error.name}, which is not installed; "
-            "pip install 'pathsum[notebook]' brings it"
+            "pip install 'pathsum[notebook]'"
         ) from error
 
     class ExplorerWidget(anywidget.AnyWidget):
         """The explorer of one or several models."""
 
         _esm = bundle.read(bundle.SCRIPT).decode("utf-8")
-        # Not `style`: a widget of Jupyter has a trait of that name, which is another widget.
+        # Not `style`: Jupyter widgets have a trait of that name, which is itself a widget.
         page_style = traitlets.Unicode(bundle.read(bundle.STYLE).decode("utf-8")).tag(sync=True)
         height = traitlets.Int(HEIGHT).tag(sync=True)
         place = traitlets.Unicode("").tag(sync=True)
@@ -49,23 +49,24 @@ def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = ""
     widget = ExplorerWidget(height=height, place=place)
 
     def receive(sender: Any, content: Any, _: Any) -> None:
-        reply(explorer, cast("Sends", sender), content)
+        reply(explorer, cast("Sender", sender), content)
 
     widget.on_msg(receive)
     return widget
 
 
-def reply(explorer: Explorer, sender: Sends, content: Any) -> None:
-    """Answer one message; what is no question is not answered."""
+def reply(explorer: Explorer, sender: Sender, content: Any) -> None:
+    """Answer one message; messages without an id are ignored."""
     if not isinstance(content, dict) or not isinstance(content.get("id"), int):
         return
-    asked, name, said = content["id"], content.get("name"), content.get("params", {})
-    if not isinstance(name, str) or not isinstance(said, dict):
-        sender.send({"id": asked, "error": "this is no question", "kind": "InputError"})
+    message, name, params = content["id"], content.get("name"), content.get("params", {})
+    if not isinstance(name, str) or not isinstance(params, dict):
+        text = "a question has a name and an object of parameters"
+        sender.send({"id": message, "error": text, "kind": "InputError"})
         return
     try:
-        wire = explorer.ask(name, said)
+        wire = explorer.ask(name, params)
     except PathsumError as error:
-        sender.send({"id": asked, "error": str(error), "kind": type(error).__name__})
+        sender.send({"id": message, "error": str(error), "kind": type(error).__name__})
     else:
-        sender.send({"id": asked}, buffers=[wire])
+        sender.send({"id": message}, buffers=[wire])

@@ -1,4 +1,4 @@
-"""The models that a page is about: each with its snapshots, if it is a run, and its card."""
+"""Models that are open in the explorer, each with its snapshots and its card if it has them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ CARD = "card.md"
 
 @dataclass(frozen=True, eq=False)
 class OpenModel:
-    """One model: its name on the page, where it came from, and the folder of its run, if any."""
+    """A model with its name on the page, its origin, and the folder of its training run, if any."""
 
     name: str
     path: str
@@ -27,48 +27,48 @@ class OpenModel:
 
     @cached_property
     def snapshots(self) -> dict[int, Model]:
-        """The model at each step of its training that was kept, by step."""
+        """The model at each training step that has a snapshot."""
         if self.run is None:
             return {}
         return {snapshot.step: snapshot.model for snapshot in read_snapshots(self.run)}
 
     def at(self, step: int | None) -> Model:
-        """The model, or what it was after a number of steps."""
+        """The model at a training step; the final one for None."""
         if step is None:
             return self.model
         if not self.snapshots:
             raise InputError(
-                f"{self.name!r} has no snapshots, so there is no step {step} of it; a run of "
-                "`pathsum train … --set watching.snapshots=20` has some"
+                f"{self.name!r} has no snapshots, so step {step} is not available; train with "
+                "`pathsum train … --set watching.snapshots=20` to keep some"
             )
         if step not in self.snapshots:
             nearest = min(self.snapshots, key=lambda known: abs(known - step))
             raise InputError(
-                f"no snapshot was kept after step {step} of {self.name!r}; the nearest is {nearest}"
+                f"{self.name!r} has no snapshot at step {step}; the nearest is {nearest}"
             )
         return self.snapshots[step]
 
 
-def serve(model: str | Path | Model) -> OpenModel:
-    """A model by name, folder or hub id, or one at hand, with what is known beside it."""
+def open_model(model: str | Path | Model) -> OpenModel:
+    """Open a model by name, folder or hub id, or one that is already loaded."""
     if isinstance(model, Model):
         return OpenModel(model.name, model.name, model)
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
     card = folder / CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    has_run = bool(_kept(folder))
-    loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last(folder)
-    # The name it was asked for by, whatever its file calls it: that is how a reader knows it.
+    has_run = bool(_snapshot_folders(folder))
+    loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
+    # Named as the user named it, whatever its file says.
     return OpenModel(folder.name, str(model), loaded, folder if has_run else None, text)
 
 
-def serve_all(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
-    """Several models, each under a name of its own."""
+def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
+    """Open several models, each under a unique name."""
     if not models:
         raise InputError("no model is named; name at least one")
     found: list[OpenModel] = []
     for model in models:
-        one = serve(model)
+        one = open_model(model)
         taken = {other.name for other in found}
         name, number = one.name, 2
         while name in taken:
@@ -77,26 +77,26 @@ def serve_all(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
     return tuple(found)
 
 
-def find_served(served: Sequence[OpenModel], name: str | None) -> OpenModel:
-    """One of them by name; the first where none is named."""
+def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
+    """An open model by name; the first for None."""
     if name is None:
-        return served[0]
-    for one in served:
+        return models[0]
+    for one in models:
         if one.name == name:
             return one
-    known = [one.name for one in served]
+    known = [one.name for one in models]
     raise InputError(
-        f"no model {name[:60]!r} is open here{near_misses(name, known)}; open are "
+        f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
         f"{', '.join(map(repr, known))}"
     )
 
 
-def _kept(folder: Path) -> list[Path]:
+def _snapshot_folders(folder: Path) -> list[Path]:
     return sorted((folder / "snapshots").glob("step-*")) if folder.is_dir() else []
 
 
-def _last(folder: Path) -> Model:
-    """A run that has not ended yet: its last snapshot."""
+def _last_snapshot(folder: Path) -> Model:
+    """The last snapshot of a run that has not finished."""
     snapshots = read_snapshots(folder)
     if not snapshots:
         raise FileError(f"{folder} holds neither a model nor snapshots of one")

@@ -1,65 +1,69 @@
-"""Every question that the pages may ask: what it may say, and what answers it."""
+"""The registry of questions: for each its parameters, the record that answers it, the function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pathsum.circuits import HeadAlignment, SkipTrigrams
 from pathsum.errors import InputError, near_misses
-from pathsum.explorer.answers.ablation import HeadAblation, ablation
 from pathsum.explorer.answers.atlas import AtlasAnswer, atlas
-from pathsum.explorer.answers.attention import AttentionAnswer, AttentionOf, attention
-from pathsum.explorer.answers.compare import CompareWith, Comparison, compare
-from pathsum.explorer.answers.composition import CompositionAnswer, composition
-from pathsum.explorer.answers.edge import EdgeOf, EdgePage, edge
-from pathsum.explorer.answers.head import HeadPage, head
-from pathsum.explorer.answers.model import ModelInfo, model_info
-from pathsum.explorer.answers.paper import Tour, paper
+from pathsum.explorer.answers.attention import AttentionAnswer, AttentionParams, attention
+from pathsum.explorer.answers.composition import (
+    CompositionAnswer,
+    EdgePage,
+    EdgeParams,
+    composition,
+    edge,
+)
+from pathsum.explorer.answers.head import HeadAblation, HeadPage, ablation, head, trigrams
+from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
 from pathsum.explorer.answers.run import TextRun, run
-from pathsum.explorer.answers.scores import ScoreParts, ScoresOf, scores
-from pathsum.explorer.answers.terms import TermsAnswer, terms
-from pathsum.explorer.answers.token import TokenOf, TokenTables, token
-from pathsum.explorer.answers.training import TrainingCurves, training
-from pathsum.explorer.answers.trigrams import TrigramRows, trigrams
-from pathsum.explorer.answers.vocabulary import Vocabulary, vocabulary
-from pathsum.explorer.answers.why import Why, WhyOf, why
-from pathsum.explorer.parameters import AboutHead, AboutModel, AboutText
+from pathsum.explorer.answers.scores import ScoreParts, ScoresParams, scores
+from pathsum.explorer.answers.tokens import TokenParams, TokenTables, token
+from pathsum.explorer.answers.whole_model import CompareParams, compare, terms, training
+from pathsum.explorer.answers.why import WhyParams, why
+from pathsum.explorer.claims.tour import Tour, paper
+from pathsum.explorer.params import HeadParams, ModelParams, TextParams
 from pathsum.explorer.workbench import Workbench
+from pathsum.paths import TermImportance
+from pathsum.paths.explain.answer import PathsAnswer
 from pathsum.result import Record
+from pathsum.training import Dynamics
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: its name, what it may say, what answers it, and what computes that."""
+    """A question by name, its parameters, the record that answers it, and what computes that."""
 
     name: str
-    asked: type[AboutModel]
+    params: type[ModelParams]
     answer: type[Record]
     compute: Callable[[Workbench, Any], Record]
 
 
 QUESTIONS = (
-    Question("model", AboutModel, ModelInfo, model_info),
-    Question("vocabulary", AboutModel, Vocabulary, vocabulary),
-    Question("run", AboutText, TextRun, run),
-    Question("attention", AttentionOf, AttentionAnswer, attention),
-    Question("scores", ScoresOf, ScoreParts, scores),
-    Question("why", WhyOf, Why, why),
-    Question("atlas", AboutModel, AtlasAnswer, atlas),
-    Question("head", AboutHead, HeadPage, head),
-    Question("token", TokenOf, TokenTables, token),
-    Question("trigrams", AboutHead, TrigramRows, trigrams),
-    Question("ablation", AboutHead, HeadAblation, ablation),
-    Question("composition", AboutModel, CompositionAnswer, composition),
-    Question("edge", EdgeOf, EdgePage, edge),
-    Question("terms", AboutModel, TermsAnswer, terms),
-    Question("training", AboutModel, TrainingCurves, training),
-    Question("paper", AboutModel, Tour, paper),
-    Question("compare", CompareWith, Comparison, compare),
+    Question("model", ModelParams, ModelInfo, model_info),
+    Question("vocabulary", ModelParams, Vocabulary, vocabulary),
+    Question("run", TextParams, TextRun, run),
+    Question("attention", AttentionParams, AttentionAnswer, attention),
+    Question("scores", ScoresParams, ScoreParts, scores),
+    Question("why", WhyParams, PathsAnswer, why),
+    Question("atlas", ModelParams, AtlasAnswer, atlas),
+    Question("head", HeadParams, HeadPage, head),
+    Question("token", TokenParams, TokenTables, token),
+    Question("trigrams", HeadParams, SkipTrigrams, trigrams),
+    Question("ablation", HeadParams, HeadAblation, ablation),
+    Question("composition", ModelParams, CompositionAnswer, composition),
+    Question("edge", EdgeParams, EdgePage, edge),
+    Question("terms", ModelParams, TermImportance, terms),
+    Question("training", ModelParams, Dynamics, training),
+    Question("paper", ModelParams, Tour, paper),
+    Question("compare", CompareParams, HeadAlignment, compare),
 )
 
 
 class UnknownQuestionError(InputError):
-    """A question that nothing here answers."""
+    """The name is not that of a question."""
 
 
 def find_question(name: str) -> Question:
@@ -70,5 +74,5 @@ def find_question(name: str) -> Question:
     known = [question.name for question in QUESTIONS]
     raise UnknownQuestionError(
         f"there is no question {name[:60]!r}{near_misses(name, known)}; "
-        f"it may be {', '.join(known)}"
+        f"choose one of {', '.join(known)}"
     )

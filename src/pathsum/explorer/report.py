@@ -1,8 +1,8 @@
-"""`report`: the explorer as one file, with its answers inside. No server, no network.
+"""`report`: the explorer as one HTML file with its answers inside; no server, no network.
 
-The file is the same bundle as the explorer's. Script and style are in it, allowed by their hashes
-and nothing else is: the page can load nothing, send nothing, and run nothing that a token's text
-might spell.
+The file holds the explorer's own bundle. Its content security policy allows that script and style
+by their hashes and nothing else: the page cannot load or send anything, and no text of a token can
+run as code.
 """
 
 import base64
@@ -21,8 +21,8 @@ from pathlib import Path
 
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError, InputError, NotExactError
-from pathsum.explorer.answer_key import key
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import answer_key
 from pathsum.explorer.report_contents import Recorded, recorded
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
@@ -30,15 +30,15 @@ from pathsum.result import Progress, Record, Table, prose_column, silent, text_c
 FORMAT, VERSION = "pathsum-report", 1
 ELEMENT = '<script type="application/json" id="pathsum-report">'
 POLICY = "Content-Security-Policy"
-# A higher level takes three times as long for a hundredth of the size.
-LEVEL = 6
-# Answers computed at a time, and asked for ahead of the one that is written down.
-AT_ONCE, AHEAD = min(4, os.cpu_count() or 1), 64
+# Higher levels take three times as long and save 1 %.
+COMPRESSION = 6
+# Threads that compute answers, and how many answers may wait to be written.
+THREADS, MAX_PENDING = min(4, os.cpu_count() or 1), 64
 
 
 @dataclass(frozen=True)
 class Report(Record, kind="report-file"):
-    """A report that was written; `left_out` says what this model has no answer to, and why."""
+    """A report that was written; `left_out` lists questions without an answer, and why."""
 
     model: str
     path: str
@@ -47,12 +47,12 @@ class Report(Record, kind="report-file"):
     left_out: tuple[str, ...]
 
     def to_table(self) -> Table:
-        """Where it is, how large, and what it leaves out."""
+        """Its file, size, and what it leaves out."""
         rows = (
             ("file", self.path),
             ("size", f"{self.bytes / 1e6:.1f} MB"),
             ("answers", f"{self.answers:,}"),
-            *(("left out", said) for said in self.left_out),
+            *(("left out", reason) for reason in self.left_out),
         )
         columns = (text_column(""), prose_column("report"))
         return Table(columns, rows, title=f"report of {self.model}")
@@ -65,33 +65,33 @@ def report(
     others: Sequence[str | Path | Model] = (),
     progress: Progress = silent,
 ) -> Report:
-    """Write the explorer of a model, answers and all, to one HTML file.
+    """Write the explorer of a model, with its answers, to one HTML file.
 
         ps.report("two-layer", "two-layer.html")
 
-    It opens from disk in any browser, and holds the example texts, every head, the circuit, the
-    paper's claims, and the training where the model is the folder of a run with snapshots. `others`
-    are models to compare with. A question that it does not hold is answered by `pathsum explore`.
+    It opens from disk in any browser and holds the example texts, every head, the circuit, the
+    paper's claims, and the training if the model is the folder of a run with snapshots. `others`
+    are models to compare with. For anything else, such as your own texts, use `pathsum explore`.
     """
     target = _target(path)
-    # A report offers the models that it holds answers about.
-    explorer = Explorer([model, *others], beside=())
+    # A report offers only the models that it holds answers about.
+    explorer = Explorer([model, *others], bundled=())
     answers, left_out = _answers(explorer, progress)
     page = assemble(explorer.name, answers)
-    _write_aside(target, page)
+    _write_atomically(target, page)
     return Report(explorer.name, str(target), len(page), len(answers), tuple(left_out))
 
 
 def _answers(explorer: Explorer, progress: Progress) -> tuple[dict[str, str], list[str]]:
     found: dict[str, str] = {}
     left_out: dict[str, None] = {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         try:
             for number, (question, packed) in enumerate(_in_order(explorer, pool)):
-                # How many there are is known when the last has been found; the bar grows with them.
+                # The total is known only at the end, so the bar grows as it goes.
                 progress(number, number + 1, f"answering {question.name}")
                 try:
-                    found[key(question.name, question.parameters)] = packed.result()
+                    found[answer_key(question.name, question.params)] = packed.result()
                 except (InputError, NotExactError) as error:
                     left_out[f"{question.name}: {error}"] = None
         except BaseException:
@@ -104,39 +104,41 @@ def _answers(explorer: Explorer, progress: Progress) -> tuple[dict[str, str], li
 def _in_order(
     explorer: Explorer, pool: ThreadPoolExecutor
 ) -> Iterator[tuple[Recorded, "Future[str]"]]:
-    """Every question with its answer to come, in the order in which a report holds them."""
-    ahead: deque[tuple[Recorded, Future[str]]] = deque()
+    """Every question with its pending answer, in the report's order."""
+    pending: deque[tuple[Recorded, Future[str]]] = deque()
     for question in recorded(explorer):
-        ahead.append((question, pool.submit(_packed, explorer, question)))
-        if len(ahead) >= AHEAD:
-            yield ahead.popleft()
-    yield from ahead
+        pending.append((question, pool.submit(_packed, explorer, question)))
+        if len(pending) >= MAX_PENDING:
+            yield pending.popleft()
+    yield from pending
 
 
 def _packed(explorer: Explorer, question: Recorded) -> str:
-    return pack(explorer.ask(question.name, question.parameters))
+    return pack(explorer.ask(question.name, question.params))
 
 
 def pack(wire: bytes) -> str:
     """An answer as text: raw deflate, base64."""
-    press = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(press.compress(wire) + press.flush()).decode("ascii")
+    compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return base64.b64encode(compressor.compress(wire) + compressor.flush()).decode("ascii")
 
 
 def unpack(packed: str) -> bytes:
-    """The answer that `pack` made text of."""
+    """The inverse of `pack`."""
     return zlib.decompress(base64.b64decode(packed), -zlib.MAX_WBITS)
 
 
 def assemble(title: str, answers: dict[str, str]) -> bytes:
-    """The page: the bundle's own, with script, style and answers inside."""
-    script = _harmless_script(bundle.read(bundle.SCRIPT).decode("utf-8"))
+    """The bundle's page with script, style and answers inlined."""
+    script = _escape_script(bundle.read(bundle.SCRIPT).decode("utf-8"))
     style = bundle.read(bundle.STYLE).decode("utf-8")
     if "</style" in style.lower():
-        raise FailedError("the bundle's style sheet would end its own element; build it anew")
+        raise FailedError(
+            "the bundle's style sheet contains </style, which would end its own element; rebuild it"
+        )
     data = {"format": FORMAT, "version": VERSION, "title": title, "answers": answers}
-    # In an element that scripts cannot run in, and with nothing in it that could end the element.
-    told = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    # Inside an element that does not run, with every < escaped so that nothing ends the element.
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     page = bundle.read(bundle.PAGE).decode("utf-8")
     page = _once(page, r"<title>[^<]*</title>", f"<title>{html.escape(title)} · pathsum</title>")
     page = _once(
@@ -146,7 +148,7 @@ def assemble(title: str, answers: dict[str, str]) -> bytes:
     )
     page = _once(page, r'<link rel="stylesheet"[^>]*>', f"<style>{style}</style>")
     page = _once(page, r"<script\b[^>]*></script>", f'<script type="module">{script}</script>')
-    page = _once(page, r"</body>", f"  {ELEMENT}{told}</script>\n  </body>")
+    page = _once(page, r"</body>", f"  {ELEMENT}{text}</script>\n  </body>")
     return page.encode("utf-8")
 
 
@@ -156,7 +158,7 @@ def read_report(path: str | Path) -> dict[str, str]:
     found = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
     data = json.loads(found[1]) if found else {}
     if data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise FileError(f"{path} is not a report of this pathsum")
+        raise FileError(f"{path} is not a report of this version of pathsum")
     return dict(data["answers"])
 
 
@@ -177,15 +179,15 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def _harmless_script(script: str) -> str:
-    """The script with nothing in it that HTML would read; such text occurs in strings only."""
+def _escape_script(script: str) -> str:
+    """The script with `</script` and `<!--` escaped; they occur in string literals only."""
     return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
 
 
 def _once(page: str, pattern: str, new: str) -> str:
     found, count = re.subn(pattern, lambda _: new, page, count=1)
     if count != 1:
-        raise FailedError(f"the bundle's page has no {pattern!r}, so no report can be made of it")
+        raise FailedError(f"the bundle's page has no {pattern!r}, so no report can be made from it")
     return found
 
 
@@ -194,24 +196,26 @@ def _target(path: str | Path) -> Path:
     if target.is_dir():
         raise FileError(f"{target} is a folder; name a file in it, as in {target / 'report.html'}")
     if not target.parent.is_dir():
-        raise FileError(f"there is no folder {target.parent} to write {target.name} in")
+        raise FileError(
+            f"the folder {target.parent} does not exist, so {target.name} cannot be written"
+        )
     return target
 
 
-def _write_aside(target: Path, page: bytes) -> None:
-    """Written beside its place and then renamed: a file with this name is always whole."""
+def _write_atomically(target: Path, page: bytes) -> None:
+    """Write to a temporary file and rename it, so that the target is never incomplete."""
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    aside = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(page)
             out.flush()
             os.fsync(out.fileno())
-        aside.chmod(0o644)
-        aside.replace(target)
+        temporary.chmod(0o644)
+        temporary.replace(target)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise FileError(f"{target} cannot be written: {error.strerror}") from error
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -1,50 +1,46 @@
-"""What a report records: every question whose answer is written into the file, in one list.
+"""The questions whose answers a report holds.
 
-A report answers what it holds and says so about the rest. What it holds is chosen for a model that
-a reader has never seen: every example text, every head, the edges that stand out, and for each text
-the predictions that are worth a question.
+They are chosen for a reader who sees the model for the first time: every example text, every head,
+the edges that stand out, and for each text the most interesting predictions.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
-from urllib.parse import parse_qsl, urlsplit
 
 from pathsum.errors import InputError, NotExactError
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
+from pathsum.explorer.claims.picture import picture_questions
+from pathsum.explorer.claims.tour import Tour
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.parameters import AboutModel
+from pathsum.explorer.params import ModelParams, PlainParams
 from pathsum.explorer.wire import decode
 from pathsum.heads.verdicts import MIXED, UNKNOWN
-from pathsum.names import Edge, HeadRead
 
-Parameters: TypeAlias = dict[str, str | int | bool]
-
-# Predictions of each text that Paths can explain.
+# Predictions per text that the Paths view can explain.
 PREDICTIONS = 12
-# Texts whose score tables are recorded, and the longest that such a text may be: they are large.
+# Score tables are large: how many texts have them, and how long such a text may be.
 SCORED_TEXTS, SCORED_TOKENS = 3, 128
-# Edges that can be opened: all that stand out this far, and some in any case.
-LEAST_Z, LEAST_EDGES, MOST_EDGES = 4.0, 4, 12
+# Edges that can be opened: the strongest few, and more of them above this z.
+MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
 # Snapshots whose attention can be seen while scrubbing.
-MOST_STEPS = 24
-# Heads whose pages are recorded: those of a small model all, of a large one the ones with a kind.
-MOST_HEADS = 32
+MAX_STEPS = 24
+# Heads with a page: all of a small model, those with a known kind first.
+MAX_HEADS = 32
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One question that a report answers."""
+    """A question that a report answers."""
 
     name: str
-    parameters: Parameters
+    params: PlainParams
 
 
 def recorded(explorer: Explorer) -> Iterator[Recorded]:
-    """Every question, those that open the page first."""
+    """Every question of a report, those that open the page first."""
     bench = explorer.workbench
-    info = AboutModel()
+    info = ModelParams()
     model = bench.model(info)
     yield Recorded("model", {})
     yield Recorded("vocabulary", {})
@@ -54,51 +50,31 @@ def recorded(explorer: Explorer) -> Iterator[Recorded]:
     if model.config.n_layers:
         yield from _heads(explorer)
         yield from _edges(explorer)
-    if bench.one(info).snapshots:
+    if bench.open_model(info).snapshots:
         yield Recorded("training", {})
         yield from _steps(explorer)
-        yield from _beside_its_beginning(explorer)
-    yield from beside_claims(explorer)
-    for other in bench.served[1:]:
+        yield from _first_snapshot(explorer)
+    yield from claim_pictures(explorer)
+    for other in bench.models[1:]:
         yield from _compared(explorer, other.name)
 
 
-def beside_claims(explorer: Explorer) -> Iterator[Recorded]:
-    """What the tour draws beside claims that are about other models than the report's."""
+def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
+    """The questions of the tour's pictures of other models than the report's own."""
     try:
-        claims = decode(explorer.ask("paper", {}))["claims"]
+        tour = explorer.answer("paper")
     except (InputError, NotExactError):
-        return  # the report says so when it asks for the tour itself
-    for claim in claims:
-        link = urlsplit(str(claim["view"]).removeprefix("#"))
-        state = dict(parse_qsl(link.query))
-        if "m" in state:
-            yield from _beside(link.path.strip("/"), str(claim["id"]), state)
-
-
-def _beside(view: str, claim: str, state: dict[str, str]) -> Iterator[Recorded]:
-    """The questions of one picture, as `web/src/views/paper/live.ts` chooses it."""
-    about: Parameters = {"model": state["m"]}
-    if view == "text":
-        text: Parameters = {**about, "example": int(state.get("e", 0))}
-        yield Recorded("run", text)
-        if "h" in state:
-            yield Recorded("attention", {**text, "head": state["h"]})
-    elif view == "head" and "hd" in state:
-        shown = "trigrams" if "trigram" in claim or "bug" in claim else "head"
-        yield Recorded(shown, {**about, "head": state["hd"]})
-    elif view == "circuit" and "edge" in state:
-        edge = Edge.parse(state["edge"])
-        assert isinstance(edge.reader, HeadRead)
-        ends = {"writer": str(edge.writer), "reader": str(edge.reader.head)}
-        yield Recorded("edge", {**about, **ends, "kind": edge.reader.side.value})
-    elif view in ("circuit", "paths", "atlas"):
-        yield Recorded({"circuit": "composition", "paths": "terms"}.get(view, view), about)
+        return  # reported when the tour itself is asked for
+    assert isinstance(tour, Tour)
+    for claim in tour.claims:
+        if claim.model != explorer.name and claim.picture is not None:
+            for name, params in picture_questions(claim.picture):
+                yield Recorded(name, {"model": claim.model, **params})
 
 
 def _texts(explorer: Explorer) -> Iterator[Recorded]:
-    model = explorer.workbench.model(AboutModel())
-    examples = explorer.workbench.examples(AboutModel())
+    model = explorer.workbench.model(ModelParams())
+    examples = explorer.workbench.examples(ModelParams())
     for number in range(len(examples)):
         yield Recorded("run", {"example": number})
         yield Recorded("attention", {"example": number})
@@ -112,27 +88,25 @@ def _texts(explorer: Explorer) -> Iterator[Recorded]:
 
 
 def _predictions(explorer: Explorer, example: int) -> list[int]:
-    """Where a text repeats itself and the model knows best how it goes on; and its end."""
+    """Repeated pairs of tokens, the best predicted first, then the others; and the last one."""
     run = decode(explorer.ask("run", {"example": example}))
-    ids, chances = run["ids"], run["next_prob"].tolist()
+    ids, probabilities = run["ids"], run["next_prob"].tolist()
     pairs: set[tuple[int, int]] = set()
-    again: list[int] = []
+    repeated: set[int] = set()
     for place in range(len(ids) - 1):
         pair = (ids[place], ids[place + 1])
         if pair in pairs:
-            again.append(place)
+            repeated.add(place)
         pairs.add(pair)
-    again.sort(key=lambda place: -chances[place])
-    others = sorted(
-        (place for place in range(len(ids) - 1) if place not in again),
-        key=lambda place: -chances[place],
+    ranked = sorted(
+        range(len(ids) - 1), key=lambda place: (place not in repeated, -probabilities[place])
     )
-    return sorted({*(again + others)[: PREDICTIONS - 1], len(ids) - 1})
+    return sorted({*ranked[: PREDICTIONS - 1], len(ids) - 1})
 
 
 def _scored(explorer: Explorer) -> list[int]:
-    """The texts whose score tables are recorded: one of each kind, if it is not too long."""
-    examples = explorer.workbench.examples(AboutModel())
+    """The examples with score tables: the first short one of each kind."""
+    examples = explorer.workbench.examples(ModelParams())
     first: dict[str, int] = {}
     for number, example in enumerate(examples):
         if len(example.ids) <= SCORED_TOKENS:
@@ -141,58 +115,59 @@ def _scored(explorer: Explorer) -> list[int]:
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
-    for head in _heads_with_a_kind_first(explorer)[:MOST_HEADS]:
+    for head in _heads_by_kind(explorer)[:MAX_HEADS]:
         for name in ("head", "trigrams", "ablation"):
             yield Recorded(name, {"head": head})
         try:
             page = decode(explorer.ask("head", {"head": head}))
         except (InputError, NotExactError):
-            continue  # the report says so when it asks for the page itself
-        for token in dict.fromkeys(row["token"] for row in (*page["ov_rows"], *page["qk_rows"])):
+            continue  # reported when the page itself is asked for
+        for token in dict.fromkeys(
+            row["token"]["id"] for row in (*page["ov_rows"], *page["qk_rows"])
+        ):
             yield Recorded("token", {"head": head, "token": token})
 
 
-def _heads_with_a_kind_first(explorer: Explorer) -> list[str]:
+def _heads_by_kind(explorer: Explorer) -> list[str]:
     try:
-        found = whole_atlas(explorer.workbench, AboutModel())
+        found = whole_atlas(explorer.workbench, ModelParams())
     except (InputError, NotExactError):
-        return [head.label for head in explorer.workbench.model(AboutModel()).heads]
+        return [head.label for head in explorer.workbench.model(ModelParams()).heads]
     named = sorted(found, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
     return [str(entry.head) for entry in named]
 
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
     try:
-        ranked = all_composition(explorer.workbench, AboutModel()).edges(k=MOST_EDGES).edges
+        ranked = all_composition(explorer.workbench, ModelParams()).edges(k=MAX_EDGES).edges
     except NotExactError:
-        return  # composition itself says why there is none
+        return  # reported when composition itself is asked for
     for place, edge in enumerate(ranked):
-        if place < LEAST_EDGES or edge.z >= LEAST_Z:
-            said = {"writer": edge.writer, "reader": edge.reader, "kind": edge.kind}
-            yield Recorded("edge", dict(said))
+        if place < MIN_EDGES or edge.z >= MIN_Z:
+            yield Recorded("edge", {"edge": str(edge.edge)})
 
 
 def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
-    """Another model beside the report's own: its heads aligned, and on the same tokens."""
+    """Another model compared with the report's own: heads aligned, runs of the same tokens."""
     yield Recorded("model", {"model": other})
     yield Recorded("compare", {"other": other})
     try:
         explorer.ask("compare", {"other": other})
     except (InputError, NotExactError):
-        return  # the report says so when it asks for the comparison itself
-    for number in range(len(explorer.workbench.examples(AboutModel()))):
-        # Said as tokens: the other model may have other examples, and another tokenizer.
+        return  # reported when the comparison itself is asked for
+    for number in range(len(explorer.workbench.examples(ModelParams()))):
+        # By token ids: the other model may have other examples and another tokenizer.
         ids = decode(explorer.ask("run", {"example": number}))["ids"]
-        same: Parameters = {"model": other, "ids": ",".join(map(str, ids))}
+        same: PlainParams = {"model": other, "ids": ",".join(map(str, ids))}
         yield Recorded("run", same)
         yield Recorded("attention", same)
 
 
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
-    """What the scrubber moves: the random probe at steps spread over the run."""
-    steps = tuple(explorer.workbench.one(AboutModel()).snapshots)
-    apart = max(1, -(-len(steps) // MOST_STEPS))
-    examples = explorer.workbench.examples(AboutModel())
+    """The random example at steps spread over the run, for the scrubber."""
+    steps = tuple(explorer.workbench.open_model(ModelParams()).snapshots)
+    apart = max(1, -(-len(steps) // MAX_STEPS))
+    examples = explorer.workbench.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     for step in steps[::apart]:
         for example in probes[:1]:
@@ -200,10 +175,10 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("attention", {"example": example, "step": step})
 
 
-def _beside_its_beginning(explorer: Explorer) -> Iterator[Recorded]:
-    """What Compare opens with on a run: the model beside its first snapshot, on the first text."""
+def _first_snapshot(explorer: Explorer) -> Iterator[Recorded]:
+    """What the Compare view opens with on a run: the first snapshot, on the first example."""
     bench = explorer.workbench
-    first = min(bench.one(AboutModel()).snapshots)
-    yield Recorded("compare", {"other": bench.served[0].name, "other_step": first})
+    first = min(bench.open_model(ModelParams()).snapshots)
+    yield Recorded("compare", {"other": bench.models[0].name, "other_step": first})
     yield Recorded("run", {"example": 0, "step": first})
     yield Recorded("attention", {"example": 0, "step": first})

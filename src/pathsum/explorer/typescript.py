@@ -1,103 +1,111 @@
-"""The browser's types, generated from the records: one description on both sides.
+"""TypeScript types of questions and answers, generated from the Python records.
 
-`python -m pathsum.explorer.typescript FILE` writes them; a test fails when the file is stale.
+`python -m pathsum.explorer.typescript FILE` writes them; a test fails if the file is stale.
 """
 
 import dataclasses
+import json
 import sys
-import types
-import typing
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pathsum.errors import FailedError
 from pathsum.explorer.questions import QUESTIONS
-from pathsum.result import schema
+from pathsum.result.schema import fields_schema, schema
 
-_HEAD = """\
-// Generated from the records in src/pathsum/pages/answers by pathsum.explorer.typescript.
+_HEADER = """\
+// Generated from the records in src/pathsum by pathsum.explorer.typescript.
 // Do not edit: change the record and run `make types`.
 
-/** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no such number". */
+/** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no value". */
 export interface Matrix {
   shape: number[];
   data: Float32Array | Int32Array | Uint16Array | Uint8Array;
 }
 """
 
+_FOOTER = """
+export type QuestionName = keyof Questions;
+
+export type Answers = { [N in QuestionName]: Questions[N]["answer"] };
+
+export type Params = { [N in QuestionName]: Questions[N]["params"] };
+"""
+
 
 def typescript() -> str:
     """The text of the generated file."""
-    found: dict[str, str] = {}
+    interfaces: dict[str, str] = {}
     for question in QUESTIONS:
-        _interface(schema(question.answer), found)
-    parameters = {question.asked.__name__: _parameters(question.asked) for question in QUESTIONS}
+        _interface(schema(question.answer), interfaces)
+    params = {question.params.__name__: _params(question.params) for question in QUESTIONS}
     questions = "".join(
-        f"  {question.name}: {{ params: {question.asked.__name__}; "
+        f"  {question.name}: {{ params: {question.params.__name__}; "
         f"answer: {question.answer.__name__} }};\n"
         for question in QUESTIONS
     )
-    tail = (
-        f"/** Every question: what it may say, and what answers it. */\n"
-        f"export interface Questions {{\n{questions}}}\n\n"
-        "export type QuestionName = keyof Questions;\n\n"
-        "export type Answers = { [N in QuestionName]: Questions[N]['answer'] };\n\n"
-        "export type Params = { [N in QuestionName]: Questions[N]['params'] };\n"
+    registry = (
+        "/** Every question: its parameters, and the record that answers it. */\n"
+        f"export interface Questions {{\n{questions}}}\n"
     )
-    return "\n".join([_HEAD, *found.values(), *parameters.values(), tail])
+    return "\n".join([_HEADER, *interfaces.values(), *params.values(), registry]) + _FOOTER
 
 
 def _interface(node: dict[str, Any], found: dict[str, str]) -> str:
-    """Write the interface of an object, after those it is made of; gives its name."""
+    """Add the interface of an object, after those it refers to; returns its name."""
     name = str(node["title"])
     lines = [f"  {field}: {_type(inner, found)};\n" for field, inner in node["properties"].items()]
     text = f"export interface {name} {{\n{''.join(lines)}}}\n"
     if found.setdefault(name, text) != text:
-        raise FailedError(f"two records of the pages are called {name}, and differ; rename one")
+        raise FailedError(f"two different records of answers are called {name}; rename one")
     return name
 
 
-def _type(node: dict[str, Any], found: dict[str, str]) -> str:
+def _params(cls: type) -> str:
+    """The interface of a question's parameters; those with a default are optional."""
+    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    lines = [
+        f"  {name}{'?' if name in optional else ''}: {_type(node, {}, or_null=False)};\n"
+        for name, node in fields_schema(cls)["properties"].items()
+    ]
+    return f"export interface {cls.__name__} {{\n{''.join(lines)}}}\n"
+
+
+def _type(node: dict[str, Any], found: dict[str, str], *, or_null: bool = True) -> str:
     if "const" in node:
         return _literal(node["const"])
     if "enum" in node:
         return " | ".join(map(_literal, node["enum"]))
     if "anyOf" in node:
-        return " | ".join(dict.fromkeys(_type(inner, found) for inner in node["anyOf"]))
+        options = [inner for inner in node["anyOf"] if or_null or inner != {"type": "null"}]
+        return " | ".join(dict.fromkeys(_type(inner, found) for inner in options))
     kind = node["type"]
-    if kind == "object":
-        return _interface(node, found)
     if kind == "array":
-        # An array without a word about its items is a tensor, which travels as bytes.
-        return f"{_bracketed(_type(node['items'], found))}[]" if "items" in node else "Matrix"
-    # An answer's plain float is finite; one that may be absent is declared so.
+        return _array(node, found)
+    if kind == "object":
+        if "title" in node:
+            return _interface(node, found)
+        if "properties" in node:
+            fields = (f"{name}: {_type(each, found)}" for name, each in node["properties"].items())
+            return f"{{ {'; '.join(fields)} }}"
+        return f"Record<string, {_type(node['additionalProperties'], found)}>"
+    # The schema allows null for a float, because NaN is written as null. Answers hold no NaN
+    # outside of tensors: a number that may be absent is declared as `float | None`.
     plain = "number" if isinstance(kind, list) else str(kind)
     return {"integer": "number"}.get(plain, plain)
 
 
-def _bracketed(inner: str) -> str:
-    return f"({inner})" if " " in inner else inner
+def _array(node: dict[str, Any], found: dict[str, str]) -> str:
+    if "prefixItems" in node:
+        return f"[{', '.join(_type(inner, found) for inner in node['prefixItems'])}]"
+    if "items" not in node:
+        return "Matrix"  # a tensor, which is sent as bytes
+    inner = _type(node["items"], found)
+    return f"({inner})[]" if " " in inner else f"{inner}[]"
 
 
 def _literal(value: object) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value)
-
-
-def _parameters(asked: type) -> str:
-    hints = typing.get_type_hints(asked)
-    lines: list[str] = []
-    for field in dataclasses.fields(asked):
-        absent = field.default is not dataclasses.MISSING
-        lines.append(f"  {field.name}{'?' if absent else ''}: {_parameter(hints[field.name])};\n")
-    return f"export interface {asked.__name__} {{\n{''.join(lines)}}}\n"
-
-
-def _parameter(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return " | ".join(map(_literal, get_args(hint)))
-    if get_origin(hint) is types.UnionType:
-        return " | ".join(_parameter(arg) for arg in get_args(hint) if arg is not type(None))
-    return {str: "string", int: "number", bool: "boolean"}[hint]
+    return json.dumps(value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

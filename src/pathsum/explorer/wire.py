@@ -1,11 +1,11 @@
-"""An answer as bytes: a JSON header, and its arrays beside it in binary.
+"""Wire format of an answer: a JSON header followed by its arrays in binary.
 
     uint32 n, little-endian · n bytes of UTF-8 JSON · zeros to a multiple of 8 · buffers
 
 The header is the record's `to_dict()` with each tensor replaced by `{"$array": i}`, and a list
 `"$arrays"` of `{dtype, shape, offset, length}`, offsets counted from the first buffer. Each buffer
-begins at a multiple of 8 and is little-endian, so the browser looks at it without copying. A
-tensor's own dtype says how it travels: a half float as two bytes, an integer as four.
+begins at a multiple of 8 and is little-endian, so that the browser can view it without copying. The
+tensor's dtype determines the encoding: a half float takes two bytes, an integer four.
 """
 
 import dataclasses
@@ -21,12 +21,13 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError
 from pathsum.result import Record, jsonable
+from pathsum.result.encode import JsonEncodable
 
 ALIGNMENT = 8
 
 _TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}
 
-_TRAVELS_AS: dict[torch.dtype, str] = {
+_ENCODED_AS: dict[torch.dtype, str] = {
     torch.float16: "f2",
     torch.float32: "f4",
     torch.float64: "f4",
@@ -43,13 +44,15 @@ _TRAVELS_AS: dict[torch.dtype, str] = {
 def encode(record: Record) -> bytes:
     """A record as bytes.
 
-    >>> from pathsum.explorer.answers.vocabulary import Vocabulary
-    >>> told = decode(encode(Vocabulary(("a", "<b>"), torch.tensor([3, 4]), ())))
-    >>> told["tokens"], told["counts"].tolist()
+    >>> from pathsum.explorer.answers.model import Vocabulary
+    >>> answer = decode(
+    ...     encode(Vocabulary(("a", "<b>"), torch.tensor([3, 4]), torch.tensor([1]), ()))
+    ... )
+    >>> answer["tokens"], answer["counts"].tolist()
     (['a', '<b>'], [3, 4])
     """
     arrays = _Arrays()
-    fields = arrays.without(record)
+    fields = arrays.extract(record)
     header = {
         "format": f"pathsum-{record.record_kind}",
         "version": record.version,
@@ -57,59 +60,61 @@ def encode(record: Record) -> bytes:
         "$arrays": arrays.listed,
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A lone surrogate is no character; a tokenizer that makes one must not break the page.
+    # A tokenizer may produce a lone surrogate, which UTF-8 cannot encode.
     head = text.encode("utf-8", "replace")
     whole = struct.pack("<I", len(head)) + head
     return whole + bytes(-len(whole) % ALIGNMENT) + b"".join(arrays.buffers)
 
 
 def decode(wire: bytes) -> dict[str, Any]:
-    """The header as a dictionary, its arrays in place as numpy arrays."""
+    """The header as a dictionary, with its arrays as numpy arrays."""
     if len(wire) < 4:
-        raise InputError(f"an answer has at least 4 bytes, and this has {len(wire)}")
+        raise InputError(f"an answer has at least 4 bytes, and this one has {len(wire)}")
     (length,) = struct.unpack_from("<I", wire)
     begin = 4 + length + (-(4 + length) % ALIGNMENT)
     if len(wire) < begin:
         raise InputError(
-            f"the header should have {length} bytes, but the answer ends before; it was cut short"
+            f"the header has {length} bytes, but the answer ends before that; it was truncated"
         )
     header = json.loads(wire[4 : 4 + length])
     arrays = [_array(wire, begin, entry) for entry in header.pop("$arrays")]
-    return _with(header, arrays)
+    return _restore(header, arrays)
 
 
 class _Arrays:
-    """Collects the tensors of a record on the way through its fields."""
+    """Collects the tensors of a record."""
 
     def __init__(self) -> None:
         self.listed: list[dict[str, Any]] = []
         self.buffers: list[bytes] = []
         self._offset = 0
 
-    def without(self, value: object) -> Any:
-        """The JSON form of a value, each tensor in it replaced by its number."""
+    def extract(self, value: object) -> Any:
+        """The JSON form of a value, with each tensor replaced by its index."""
         if isinstance(value, Tensor):
             return {"$array": self._add(value)}
+        if isinstance(value, JsonEncodable) and not isinstance(value, Record):
+            return value.to_json()
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = (field.name for field in dataclasses.fields(value))
             return {
-                name: self.without(getattr(value, name))
+                name: self.extract(getattr(value, name))
                 for name in names
                 if not name.startswith("_")
             }
         if isinstance(value, Mapping):
-            return {str(key): self.without(item) for key, item in value.items()}
+            return {str(key): self.extract(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.without(item) for item in value]
+            return [self.extract(item) for item in value]
         return jsonable(value)
 
     def _add(self, tensor: Tensor) -> int:
         plain = tensor.detach().cpu()
         if plain.is_complex():
             plain = torch.view_as_real(plain.resolve_conj())
-        kind = _TRAVELS_AS.get(plain.dtype)
+        kind = _ENCODED_AS.get(plain.dtype)
         if kind is None:
-            raise FailedError(f"an answer holds a tensor of {plain.dtype}, which cannot travel")
+            raise FailedError(f"an answer holds a tensor of {plain.dtype}, which cannot be encoded")
         if plain.dtype == torch.bfloat16:
             plain = plain.float()
         data = np.ascontiguousarray(plain.numpy()).astype(_TYPES[kind]).tobytes()
@@ -134,11 +139,11 @@ def _array(wire: bytes, begin: int, entry: dict[str, Any]) -> NDArray[Any]:
     return flat.reshape(entry["shape"])
 
 
-def _with(value: Any, arrays: list[NDArray[Any]]) -> Any:
+def _restore(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if isinstance(value, dict):
         if set(value) == {"$array"}:
             return arrays[value["$array"]]
-        return {key: _with(item, arrays) for key, item in value.items()}
+        return {key: _restore(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with(item, arrays) for item in value]
+        return [_restore(item, arrays) for item in value]
     return value

@@ -1,4 +1,4 @@
-"""What answers are made with: the models, their recent runs, and results worth keeping."""
+"""What answers are computed from: the open models, their recent runs, and cached results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,26 @@ from typing import Any, TypeVar
 import torch
 
 from pathsum.errors import InputError, TokenError
-from pathsum.explorer.examples import Example, examples
+from pathsum.explorer.examples import Example, Sequences, examples, measured_sequences, text_pieces
 from pathsum.explorer.memo import Memo
-from pathsum.explorer.open_models import OpenModel, find_served, serve
-from pathsum.explorer.parameters import AboutModel, AboutText
+from pathsum.explorer.open_models import OpenModel, find_model, open_model
+from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
 from pathsum.sources.named import bundled_names
 
-# Runs kept at a time, in bytes; the last one is kept however large it is.
+# Runs that are cached, in bytes; the latest is kept however large it is.
 RUN_BYTES = 512 * 2**20
-# Results that other answers are made of (atlas, composition): small, a few for each model and step.
-RESULTS = 512
-# A run's patterns take heads × tokens² numbers; a context may be larger than anyone can look at.
-MOST_TOKENS = 2048
+# Cached results that other answers use (atlas, composition): small, a few per model and step.
+MAX_RESULTS = 512
+# A run's patterns take heads × tokens² numbers, and a context may be longer than a page can show.
+MAX_TOKENS = 2048
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run of a text: its trace, and how many tokens were given before any were cut."""
+    """A traced text, and how many tokens it had before truncation."""
 
     trace: Trace
     given: int
@@ -43,116 +43,123 @@ class Run:
 
 
 class Workbench:
-    """The models that are looked at, and what has been computed of them.
+    """The open models and everything cached about them.
 
-    `beside` names bundled models that pages offer without having been opened with them; each is
-    loaded when it is first asked about.
-
+    `bundled` names bundled models that the page offers in addition; each is loaded on first use.
     Safe to use from many threads: what two of them need at once is computed once.
     """
 
     def __init__(
-        self, served: Sequence[OpenModel], beside: Sequence[str] = (), run_bytes: int = RUN_BYTES
+        self, models: Sequence[OpenModel], bundled: Sequence[str] = (), run_bytes: int = RUN_BYTES
     ) -> None:
-        if not served:
+        if not models:
             raise InputError("no model is open; open at least one")
-        self.served = tuple(served)
-        self.beside = tuple(beside)
+        self.models = tuple(models)
+        self.bundled = tuple(bundled)
         self._runs = Memo[tuple[str, int | None, tuple[int, ...]], Run](run_bytes, _run_bytes)
-        self._results = Memo[tuple[Any, ...], Any](RESULTS, lambda _: 1)
+        self._results = Memo[tuple[Any, ...], Any](MAX_RESULTS, lambda _: 1)
 
-    def one(self, asked: AboutModel) -> OpenModel:
-        """Which of the models a question is about: one that is open, or one of the bundled ones.
+    def open_model(self, params: ModelParams) -> OpenModel:
+        """The model that a question is about: an open one, or a bundled one.
 
-        Claims about models of zero and one layer are shown on those that come with pathsum.
+        Bundled models are always available, because the paper's claims about models of zero and
+        one layer are measured on them.
         """
-        name = asked.model
-        if name in bundled_names() and name not in {one.name for one in self.served}:
-            return self.kept(("served", name), lambda: serve(str(name)))
-        return find_served(self.served, name)
+        name = params.model
+        if name in bundled_names() and name not in {one.name for one in self.models}:
+            return self.cached(("open", name), lambda: open_model(str(name)))
+        return find_model(self.models, name)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The models to choose from: those that are open, and those that stand beside them."""
-        return tuple(dict.fromkeys((*(one.name for one in self.served), *self.beside)))
+    def model_names(self) -> tuple[str, ...]:
+        """The models that the page offers: the open ones first, then the bundled ones."""
+        return tuple(dict.fromkeys((*(one.name for one in self.models), *self.bundled)))
 
-    def model(self, asked: AboutModel) -> Model:
+    def model(self, params: ModelParams) -> Model:
         """The model that a question is about, at its step."""
-        return self.one(asked).at(asked.step)
+        return self.open_model(params).at(params.step)
 
-    def examples(self, asked: AboutModel) -> tuple[Example, ...]:
-        """The example texts of a model; the same at every step of it."""
-        one = self.one(asked)
-        return self.kept(("examples", one.name), lambda: examples(one.model))
+    def examples(self, params: ModelParams) -> tuple[Example, ...]:
+        """The example texts of a model; the same at every step."""
+        one = self.open_model(params)
+        return self.cached(("examples", one.name), lambda: examples(one.model))
 
-    def result(self, asked: AboutModel, what: str, compute: Callable[[Model], Result]) -> Result:
-        """Something computed of the model that a question is about, once for each step."""
-        one, model = self.one(asked), self.model(asked)
-        return self.kept((what, one.name, asked.step), lambda: compute(model))
+    def sequences(self, params: ModelParams) -> tuple[Sequences, ...]:
+        """The sequences that the cost of an intervention is measured on."""
+        found = self.examples(params)
+        return self.result(params, "sequences", lambda model: measured_sequences(model, found))
 
-    def kept(self, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
-        """Something computed once, by a key of its own."""
+    def text_pieces(self, params: ModelParams) -> Sequences:
+        """Pieces of the example texts."""
+        return text_pieces(self.model(params), self.examples(params))
+
+    def result(self, params: ModelParams, what: str, compute: Callable[[Model], Result]) -> Result:
+        """A result about the model of a question, computed once per step."""
+        one, model = self.open_model(params), self.model(params)
+        return self.cached((what, one.name, params.step), lambda: compute(model))
+
+    def cached(self, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
+        """A result under a key of its own, computed once."""
         return self._results.get(key, compute)
 
-    def run(self, asked: AboutText) -> Run:
+    def run(self, params: TextParams) -> Run:
         """The run of the text that a question is about."""
-        ids = self.ids(asked)
-        model = self.model(asked)
-        most = min(model.config.n_ctx, MOST_TOKENS)
-        cut = tuple(ids[:most])
-        key = (self.one(asked).name, asked.step, cut)
-        found = self._runs.get(key, lambda: Run(model.trace(list(cut)), len(ids)))
+        ids = self.ids(params)
+        model = self.model(params)
+        kept = tuple(ids[: min(model.config.n_ctx, MAX_TOKENS)])
+        key = (self.open_model(params).name, params.step, kept)
+        found = self._runs.get(key, lambda: Run(model.trace(list(kept)), len(ids)))
         return Run(found.trace, len(ids))
 
-    def ids(self, asked: AboutText) -> list[int]:
-        """The tokens of the text that a question is about, before any are cut."""
-        ways = [asked.text is not None, asked.ids is not None, asked.example is not None]
-        if sum(ways) != 1:
+    def ids(self, params: TextParams) -> list[int]:
+        """The tokens of the text that a question is about, before truncation."""
+        given = [name for name in ("text", "ids", "example") if getattr(params, name) is not None]
+        if len(given) != 1:
             raise InputError(
-                "a question about a run says its text in exactly one way: as text, as ids, or as "
-                f"the number of an example; this one says {sum(ways)}"
+                "give the text in exactly one way, as text, ids or example; "
+                f"this question has {len(given)} of them"
             )
-        model = self.model(asked)
-        if asked.text is not None:
-            ids = model.encode(asked.text)
-        elif asked.ids is not None:
-            ids = [model.token_id(number) for number in _numbers(asked.ids)]
+        model = self.model(params)
+        if params.text is not None:
+            ids = model.encode(params.text)
+        elif params.ids is not None:
+            ids = [model.token_id(number) for number in _parse_ids(params.ids)]
         else:
-            ids = list(self._example(asked).ids)
+            ids = list(self._example(params).ids)
         if not ids:
             raise TokenError(
-                "the text is empty, and this model has no start token to begin with; "
-                "type at least one token"
+                "the text is empty, and this model has no start token; type at least one token"
             )
         return ids
 
-    def _example(self, asked: AboutText) -> Example:
-        known = self.examples(asked)
-        assert asked.example is not None
-        if not 0 <= asked.example < len(known):
+    def _example(self, params: TextParams) -> Example:
+        known = self.examples(params)
+        assert params.example is not None
+        if not 0 <= params.example < len(known):
             raise InputError(
-                f"there is no example {asked.example}: the model has {len(known)}, counted from 0"
+                f"there is no example {params.example}: this model has examples 0 to "
+                f"{len(known) - 1}"
             )
-        return known[asked.example]
+        return known[params.example]
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    # Twelve digits: more than any vocabulary has, and not a number that takes time to read.
-    if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in parts):
-        wrong = next(p for p in parts if not (p.isascii() and p.isdigit() and len(p) <= 12))
-        raise InputError(
-            f"{wrong[:60]!r} is no token id; ids are numbers with commas between, as in 1,5,7"
-        )
+    for part in parts:
+        # Twelve digits: more than any vocabulary needs, and quick to parse.
+        if not (part.isascii() and part.isdigit() and len(part) <= 12):
+            raise InputError(
+                f"{part[:60]!r} is not a token id; write ids with commas between, as in 1,5,7"
+            )
     return [int(part) for part in parts]
 
 
 def _run_bytes(run: Run) -> int:
     trace = run.trace
-    kept: list[torch.Tensor] = [
+    tensors: list[torch.Tensor] = [
         trace.logits,
         *trace.patterns,
         *trace.streams,
         *trace.mlp_outputs,
     ]
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

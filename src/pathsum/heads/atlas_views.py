@@ -72,7 +72,7 @@ def _cell(score: "Score | None", info: "ScoreInfo") -> str:
     """Orange in proportion to the value, gray where chance explains it, a star where it passes."""
     if score is None or math.isnan(score.value):
         return '<td style="text-align:center">–</td>'
-    ceiling = info.ceiling if math.isfinite(info.ceiling) else 1.0
+    ceiling = 1.0 if info.ceiling is None else info.ceiling
     share = max(0.0, min(1.0, score.value / ceiling))
     beyond_chance = score.p is not None and score.p <= ALPHA
     color = "224,138,30" if beyond_chance else "128,128,128"

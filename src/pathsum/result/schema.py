@@ -32,7 +32,7 @@ _PLAIN: dict[object, Schema] = {
 
 def schema(record: type[Record]) -> Schema:
     """The JSON schema of one kind of record."""
-    body = _dataclass(record)
+    body = fields_schema(record)
     header: Schema = {
         "format": {"const": f"pathsum-{record.record_kind}"},
         "version": {"const": record.version},
@@ -51,7 +51,8 @@ def schemas() -> dict[str, Schema]:
     return {kind: schema(record) for kind, record in records().items()}
 
 
-def _dataclass(cls: type) -> Schema:
+def fields_schema(cls: type) -> Schema:
+    """The JSON schema of a dataclass's public fields."""
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")]
     return {
@@ -102,5 +103,5 @@ def _class(hint: type) -> Schema:
     if issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}
     if dataclasses.is_dataclass(hint):
-        return {"title": hint.__name__, **_dataclass(hint)}
+        return {"title": hint.__name__, **fields_schema(hint)}
     raise FailedError(f"there is no JSON schema for a field of type {hint.__name__}")

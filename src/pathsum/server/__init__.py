@@ -1,4 +1,10 @@
-"""The explorer's local server."""
+"""The explorer's local server.
+
+explore    `explore`: a widget in a notebook, a server elsewhere
+running    a server in a thread or in the foreground
+app        the application: the bundle's files, and the questions
+guard      which requests are accepted
+"""
 
 from pathsum.server.explore import explore
 from pathsum.server.running import HOST, PORT, ExplorerServer

@@ -15,23 +15,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pathsum import bundle
-from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import StoppedError
+from pathsum.errors import InputError, NotExactError, PathsumError
+from pathsum.explorer.explorer import Explorer, StoppedError
 from pathsum.explorer.questions import UnknownQuestionError
 from pathsum.server.guard import Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.server")
 
-# A question is a few parameters and a text.
-MOST_BYTES = 1_000_000
-# Answers computed at a time: a slow one must not keep the others waiting.
-AT_ONCE = 4
+# A question holds a few parameters and a text.
+MAX_BYTES = 1_000_000
+# Threads that compute answers, so that a slow one does not block the others.
+THREADS = 4
 
 
 def make_app(explorer: Explorer, names: Names) -> ASGIApp:
-    """The whole server as one application."""
-    limiter = anyio.CapacityLimiter(AT_ONCE)
+    """The server as one ASGI application."""
+    limiter = anyio.CapacityLimiter(THREADS)
     routes = [
         Route("/api/{name}", partial(_answer, explorer, limiter), methods=["POST"]),
         Route("/", _file, methods=["GET"]),
@@ -42,51 +41,51 @@ def make_app(explorer: Explorer, names: Names) -> ASGIApp:
 
 
 async def _answer(explorer: Explorer, limiter: anyio.CapacityLimiter, request: Request) -> Response:
-    parameters = _parameters(await _body(request))
+    params = _params(await _body(request))
     try:
         wire = await anyio.to_thread.run_sync(
             explorer.ask,
             request.path_params["name"],
-            parameters,
+            params,
             limiter=limiter,
             abandon_on_cancel=True,
         )
     except StoppedError:
-        return refuse(503, "the explorer is being closed, and this answer was given up")
+        return refuse(503, "the explorer is closing, and this answer was aborted")
     return Response(wire, media_type="application/octet-stream")
 
 
 async def _file(request: Request) -> Response:
-    """A file of the bundle, looked up by name: no path is ever built from a request."""
+    """A file of the bundle, by name; no path is ever built from a request."""
     name = request.path_params.get("name", bundle.PAGE)
     if name not in bundle.names():
-        return refuse(404, "there is no such file here; the page is at /")
+        return refuse(404, "no such file; the page is at /")
     return Response(bundle.read(name), headers={"Content-Type": bundle.content_type(name)})
 
 
 async def _body(request: Request) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise HTTPException(415, "a question is JSON: Content-Type application/json")
+        raise HTTPException(415, "a question must be JSON, with Content-Type application/json")
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MOST_BYTES:
-                raise HTTPException(413, f"a question has at most {MOST_BYTES:,} bytes")
+            if len(body) > MAX_BYTES:
+                raise HTTPException(413, f"a question may have at most {MAX_BYTES:,} bytes")
     except ClientDisconnect as error:
-        raise HTTPException(400, "the question was cut short") from error
+        raise HTTPException(400, "the question was incomplete") from error
     return bytes(body)
 
 
-def _parameters(body: bytes) -> dict[str, Any]:
+def _params(body: bytes) -> dict[str, Any]:
     try:
-        # Nested lists that are too deep end in a RecursionError; a question has none.
-        said = json.loads(body) if body.strip() else {}
+        # Deeply nested lists raise a RecursionError.
+        values = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError) as error:
         raise InputError(f"the question is not JSON: {error}") from error
-    if not isinstance(said, dict):
-        raise InputError('a question is an object of its parameters, as in {"example": 0}')
-    return said
+    if not isinstance(values, dict):
+        raise InputError('a question must be an object of parameters, as in {"example": 0}')
+    return values
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
@@ -100,13 +99,11 @@ async def _refused(_: Request, error: Exception) -> Response:
         status = 404
     elif isinstance(error, InputError | NotExactError):
         status = 400
-    elif isinstance(error, FailedError):
-        status = 500
     return refuse(status, str(error), type(error).__name__)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """Something that should not happen: the page says so, the terminal shows the traceback."""
+    """An unexpected error: the page is told of it, the terminal shows the traceback."""
     _LOG.error("an answer failed", exc_info=error)
-    said = f"pathsum failed at this ({type(error).__name__}); its terminal shows where"
-    return refuse(500, said, "FailedError")
+    text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
+    return refuse(500, text, "FailedError")

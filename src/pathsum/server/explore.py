@@ -1,4 +1,4 @@
-"""`explore`: look at a model, wherever one is."""
+"""`explore`: open the explorer in a notebook, a script or a shell."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathsum.explorer.notebook import explorer_widget
 from pathsum.model import Model
 from pathsum.server.running import HOST, ExplorerServer
 
-# The output of a marimo cell is 610 pixels high at the most; what is higher scrolls inside it.
+# A marimo cell shows at most 610 pixels and scrolls what is higher.
 MARIMO_HEIGHT = 580
 
 
@@ -18,14 +18,14 @@ def explore(
     place: str = "",
     port: int | None = None,
 ) -> "ExplorerServer | Any":
-    """Open the explorer: in a notebook as a widget, elsewhere as a server in a thread.
+    """Open the explorer: as a widget in a notebook, as a server in a thread elsewhere.
 
         ps.explore(model)                    in Jupyter or marimo, shows in the cell
         page = ps.explore("two-layer")       in a script: page.url, and page.close()
 
-    Several models can be compared; the first is the one that the page opens with. `place` is where
-    to begin, as the explorer's address has it after the `#`. A server in a thread ends with the
-    process; `pathsum explore` is the command for one that stays.
+    Several models can be compared; the page opens with the first. `place` is the view to open, as
+    in the explorer's URL after the `#`. A server in a thread ends with the process; for one that
+    stays, use the command `pathsum explore`.
     """
     explorer = Explorer(models)
     if in_marimo():
@@ -42,7 +42,7 @@ def in_marimo() -> bool:
 
 
 def in_jupyter() -> bool:
-    """Whether this runs in a Jupyter kernel, which shows widgets."""
+    """Whether this runs in a Jupyter kernel, which can show widgets."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

@@ -1,10 +1,10 @@
-"""Who may talk to the server: pages that it served itself, and nobody else.
+"""Guard: rejects requests that do not come from the server's own pages.
 
-A server on 127.0.0.1 can be reached by every web page that is open on the machine. Three checks
-keep them out. The Host header must be a name that the server was opened under: a foreign name that
-was made to point here ("DNS rebinding") is refused. A question's Origin, if the browser sends one,
-must be one of these names too, and `Sec-Fetch-Site` must not say that it comes from another site.
-And no answer carries a CORS header, so that a browser hands none to a foreign page.
+Every web page that is open on the machine can reach a server on 127.0.0.1. Three checks keep them
+out. The Host header must be a name that the server listens under, which defeats DNS rebinding. The
+Origin of a question, if the browser sends one, must be one of these names too, and `Sec-Fetch-Site`
+must not name another site. And no response carries a CORS header, so that a browser does not show
+it to a foreign page.
 """
 
 import socket
@@ -32,19 +32,19 @@ HEADERS = {
 }
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-EVERYWHERE = ("0.0.0.0", "::", "[::]")
+ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names that a server answers to, each with its port."""
+    """The host names that a server answers to, and its port."""
 
     hosts: tuple[str, ...]
     port: int
 
     @property
     def authorities(self) -> frozenset[str]:
-        """What a Host header may be."""
+        """The values that a Host header may have."""
         with_port = {f"{host}:{self.port}" for host in self.hosts}
         return frozenset(with_port | set(self.hosts) if self.port == 80 else with_port)
 
@@ -53,7 +53,7 @@ class Names:
         return host is not None and host.lower() in self.authorities
 
     def allows_origin(self, origin: str | None) -> bool:
-        """Whether an Origin header, if there is one, is a page of this server."""
+        """Whether an Origin header, if there is one, names this server."""
         if origin is None:
             return True
         scheme, _, authority = origin.lower().partition("://")
@@ -61,24 +61,24 @@ class Names:
 
 
 def names_of(host: str, port: int) -> Names:
-    """The names of a server that listens on an address: loopback's, and its own if it is another.
+    """The names of a server that listens on an address: those of loopback, and the address itself.
 
-    A server that listens everywhere answers to the machine's name and addresses.
+    A server that listens on all interfaces answers to the machine's name and addresses.
     """
     known: list[str] = [*LOOPBACK]
-    if host in EVERYWHERE:
-        known += _names_of_this_machine()
+    if host in ALL_INTERFACES:
+        known += _machine_names()
     elif host not in LOOPBACK:
         known.append(f"[{host}]" if ":" in host else host)
     return Names(tuple(dict.fromkeys(name.lower() for name in known)), port)
 
 
-def _names_of_this_machine() -> list[str]:
+def _machine_names() -> list[str]:
     name = socket.gethostname()
     found = [name, socket.getfqdn()]
     try:
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:  # a machine that cannot look up its own name has no more to say
+    except OSError:  # the machine cannot resolve its own name
         return found
     for family, _, _, _, address in addresses:
         text = str(address[0])
@@ -87,15 +87,15 @@ def _names_of_this_machine() -> list[str]:
 
 
 class Guard:
-    """Refuses what does not come from the server's own pages, and sets every answer's headers."""
+    """Rejects foreign requests and sets the headers of every response."""
 
     def __init__(self, app: ASGIApp, names: Names) -> None:
         self.app, self.names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on, or reject it."""
         if scope["type"] != "http":
-            return  # no websockets; there is no lifespan either
+            return  # neither websockets nor lifespan events are supported
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -108,17 +108,19 @@ class Guard:
     def _refusal(self, method: str, headers: Headers) -> Response | None:
         if len(headers.getlist("host")) != 1 or not self.names.allows_host(headers.get("host")):
             known = ", ".join(sorted(self.names.authorities))
-            return refuse(421, f"this server answers to {known} only; open it under such a name")
+            return refuse(
+                421, f"this server answers only to {known}; open it under one of these names"
+            )
         if method in ("GET", "HEAD"):
             return None
         same_site = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
         if not same_site or not self.names.allows_origin(headers.get("origin")):
-            return refuse(403, "questions are taken from this server's own pages only")
+            return refuse(403, "questions are accepted only from this server's own pages")
         return None
 
 
 def refuse(status: int, error: str, kind: str = "Refused") -> Response:
-    """A sentence that says why not."""
+    """An error response with a sentence that says why."""
     return JSONResponse({"error": error, "kind": kind}, status_code=status)
 
 

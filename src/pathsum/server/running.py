@@ -1,4 +1,4 @@
-"""A server that runs: in the foreground for the command line, in a thread for a script."""
+"""ExplorerServer: serves in the foreground for the command line, in a thread for a script."""
 
 import atexit
 import errno
@@ -10,50 +10,50 @@ import uvicorn
 from pathsum.errors import FailedError, InputError
 from pathsum.explorer.explorer import Explorer
 from pathsum.server.app import make_app
-from pathsum.server.guard import EVERYWHERE, Names, names_of
+from pathsum.server.guard import ALL_INTERFACES, Names, names_of
 
 HOST, PORT = "127.0.0.1", 7321
-# How long to wait for answers under way when the server is closed, and for it to begin.
-PATIENCE_SECONDS = 2
+# How long to wait for pending answers on closing, and for the server to start.
+SHUTDOWN_SECONDS = 2
 START_SECONDS = 30
-# How long a computation may take to its next step in Python, where it can be given up.
+# How long a computation may take to its next Python instruction, where it can be aborted.
 STOP_SECONDS = 60.0
 
 
 class ExplorerServer:
     """The explorer at `url`.
 
-    `run` serves in this thread until it is interrupted; `start` serves in another, and `close` ends
-    it. The port is the default one, or a free one where that is taken; a port that was asked for
-    and is taken is an error.
+    `run` serves until it is interrupted; `start` serves in another thread until `close`. Without a
+    port, the default one is used, or a free one if that is taken. A given port that is taken is an
+    error.
     """
 
     def __init__(self, explorer: Explorer, host: str = HOST, port: int | None = None) -> None:
         self.explorer = explorer
         self._socket = _listen(host, port)
         self.names: Names = names_of(host, self._socket.getsockname()[1])
-        shown = HOST if host in EVERYWHERE else host
+        shown = HOST if host in ALL_INTERFACES else host
         self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 make_app(explorer, self.names),
-                # What goes wrong in an answer the application itself logs; what is cut off by an
-                # interrupt is no error.
+                # The application logs errors of answers itself; requests that an interrupt cuts
+                # off are not errors.
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
                 server_header=False,
                 ws="none",
-                timeout_graceful_shutdown=PATIENCE_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
         )
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Serve until interrupted; an interrupt ends it cleanly.
+        """Serve until interrupted.
 
-        The server has a thread of its own here too. Threads that it makes end with the process, so
-        an interrupt need not wait for an answer that takes minutes.
+        The server runs in a daemon thread here too, so that an interrupt does not have to wait for
+        an answer that takes minutes.
         """
         try:
             self.start()
@@ -66,7 +66,7 @@ class ExplorerServer:
 
     def start(self) -> "ExplorerServer":
         """Serve in a thread of its own, until it is closed or the process ends."""
-        # An interpreter that ends under a computation aborts.
+        # An interpreter that exits during a computation crashes.
         atexit.register(self.close)
         self._thread = threading.Thread(
             target=self._server.run,
@@ -82,16 +82,16 @@ class ExplorerServer:
             if not self._thread.is_alive():
                 break
             waited.wait(0.01)
-        raise FailedError(f"the explorer at {self.url} did not begin to serve")
+        raise FailedError(f"the explorer at {self.url} did not start")
 
     def close(self) -> None:
-        """End it; answers that are under way are given up."""
+        """Stop serving; answers in progress are aborted."""
         atexit.unregister(self.close)
         self._server.should_exit = True
         self.explorer.stop(STOP_SECONDS)
         if self._thread is not None:
-            self._thread.join(PATIENCE_SECONDS + 5)
-            # Questions may have come until it was gone.
+            self._thread.join(SHUTDOWN_SECONDS + 5)
+            # More questions may have arrived until the thread ended.
             self.explorer.stop(STOP_SECONDS)
         self._socket.close()
 
@@ -100,19 +100,19 @@ class ExplorerServer:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket at the port; at a free one where none was asked for and the default is taken."""
+    """A listening socket at the port; at a free one if none is given and the default is taken."""
     if port is not None and not 0 <= port < 2**16:
-        raise InputError(f"{port} is no port; a number from 1 to 65535, or 0 for a free one, is")
+        raise InputError(f"{port} is not a port; use 1 to 65535, or 0 for a free one")
     try:
         return _bound(host, PORT if port is None else port)
     except socket.gaierror as error:
-        raise InputError(f"{host!r} is no address of this machine: {error.strerror}") from error
+        raise InputError(f"{host!r} is not an address of this machine: {error.strerror}") from error
     except OSError as error:
         if port is None and error.errno == errno.EADDRINUSE:
             return _bound(host, 0)
         raise FailedError(
-            f"nothing can listen at {host}, port {PORT if port is None else port}: "
-            f"{error.strerror}; another port (--port), or none, would do"
+            f"cannot listen at {host}, port {PORT if port is None else port}: "
+            f"{error.strerror}; choose another port (--port), or none for a free one"
         ) from error
 
 
@@ -122,7 +122,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        # Listening from here on: whoever else wants this port is told that it is taken.
+        # Listen at once, so that others who try this port find it taken.
         listening.listen()
     except OSError:
         listening.close()

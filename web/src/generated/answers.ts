@@ -1,7 +1,7 @@
-// Generated from the records in src/pathsum/pages/answers by pathsum.explorer.typescript.
+// Generated from the records in src/pathsum by pathsum.explorer.typescript.
 // Do not edit: change the record and run `make types`.
 
-/** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no such number". */
+/** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no value". */
 export interface Matrix {
   shape: number[];
   data: Float32Array | Int32Array | Uint16Array | Uint8Array;
@@ -12,7 +12,7 @@ export interface Example {
   text: string | null;
   ids: number[];
   about: string;
-  kind: 'text' | 'repeat' | 'probe';
+  kind: "text" | "repeat" | "probe";
 }
 
 export interface GuideLink {
@@ -22,7 +22,7 @@ export interface GuideLink {
 }
 
 export interface ModelInfo {
-  format: 'pathsum-page-model';
+  format: "pathsum-page-model";
   version: 1;
   name: string;
   path: string;
@@ -50,15 +50,16 @@ export interface ModelInfo {
 }
 
 export interface Vocabulary {
-  format: 'pathsum-page-vocabulary';
+  format: "pathsum-page-vocabulary";
   version: 1;
   tokens: string[];
   counts: Matrix | null;
+  drawable: Matrix;
   undecodable: number[];
 }
 
 export interface TextRun {
-  format: 'pathsum-page-run';
+  format: "pathsum-page-run";
   version: 1;
   ids: number[];
   pieces: string[];
@@ -75,9 +76,9 @@ export interface TextRun {
 }
 
 export interface AttentionAnswer {
-  format: 'pathsum-page-attention';
+  format: "pathsum-page-attention";
   version: 1;
-  weighting: 'attention' | 'information' | 'effect';
+  weighting: "attention" | "information" | "effect";
   heads: string[];
   tokens: number;
   dense: Matrix | null;
@@ -85,12 +86,12 @@ export interface AttentionAnswer {
   values: Matrix | null;
   kept: number;
   extent: number;
-  does: Matrix;
-  is_read: Matrix;
+  activity: Matrix;
+  source_activity: Matrix;
 }
 
 export interface ScoreParts {
-  format: 'pathsum-page-scores';
+  format: "pathsum-page-scores";
   version: 1;
   head: string;
   query_parts: string[];
@@ -101,92 +102,146 @@ export interface ScoreParts {
   total_max: number;
 }
 
-export interface OrderValue {
-  order: number;
-  value: number;
-  paths: string;
+export interface Breakdown {
+  what: string;
+  names: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
 }
 
-export interface NamedValue {
-  name: string;
-  value: number;
+export interface Grid {
+  what: string;
+  rows: (number | string | "logits")[];
+  columns: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
 }
 
-export interface SourceValue {
-  position: number;
-  value: number;
-}
-
-export interface PathValue {
-  heads: string[];
-  source: string;
-  text: string;
-  formula: string;
-  latex: string;
-  value: number;
-  order: number;
-  from_positions: number[];
-  from_values: number[];
-  via: number[][];
-}
-
-export interface Why {
-  format: 'pathsum-page-why';
-  version: 1;
-  position: number;
-  token: number;
-  versus: string;
+export interface Toward {
+  target_positions: number[];
+  target_tokens: number[];
+  target_texts: string[];
+  versus: string | null;
+  context: string[];
+  paths: number;
   total: number;
-  probability: number;
-  rank: number;
-  by_order: OrderValue[];
-  by_last: NamedValue[];
-  by_source: SourceValue[];
-  by_head: NamedValue[];
-  paths: PathValue[];
+  stderr: number | null;
+  remainder: number;
+  by_order: Breakdown;
+  by_last: Breakdown;
+  by_source: Grid;
+  by_head: Breakdown;
+  by_edge: Grid;
+}
+
+export interface RankedPath {
+  path: string;
+  value: number;
+  stderr: number | null;
+}
+
+export interface TopPaths {
+  paths: RankedPath[];
+  total: number;
+  rest: number;
   proven: boolean;
   bound: number;
-  rest: number;
-  remainder: number;
+  looked_at: number;
+  count: number;
+  sequences: number;
 }
 
-export interface AtlasScore {
-  name: string;
-  title: string;
-  formula: string;
-  about: string;
-  ceiling: number | null;
-  threshold: number | null;
-  reason: string;
-  measured_from: 'data' | 'weights';
-  value: Matrix;
-  stderr: Matrix;
-  null: Matrix;
-  p: Matrix;
+export interface Routes {
+  positions: number[];
+  values: number[];
+  ways: number[][];
 }
 
-export interface HeadKind {
+export interface PathsAnswer {
+  format: "pathsum-paths";
+  version: 1;
+  model: string;
+  probability: number;
+  rank: number;
+  counts: number[];
+  toward: Toward;
+  top: TopPaths;
+  routes: Routes[];
+}
+
+export interface Score {
+  value: number;
+  stderr: number | null;
+  low: number | null;
+  high: number | null;
+  null: number | null;
+  p: number | null;
+  draws: number | null;
+  through: string | null;
+}
+
+export interface HeadEntry {
   head: string;
   kind: string;
-  evidence_for: string[];
-  evidence_against: string[];
+  kinds: string[];
+  scores: Record<string, Score>;
+  evidence: string[];
+  against: string[];
+}
+
+export interface ScoreInfo {
+  name: string;
+  title: string;
+  about: string;
+  evidence: "data" | "weights";
+  formula: string;
+  probe: string;
+  ceiling: number | null;
+  null: string;
+  threshold: number;
+  reason: string;
+  citation: string;
+}
+
+export interface Atlas {
+  model: string;
+  heads: HeadEntry[];
+  infos: ScoreInfo[];
+  absent: Record<string, string>;
+  note: string;
 }
 
 export interface AtlasAnswer {
-  format: 'pathsum-page-atlas';
+  format: "pathsum-page-atlas";
   version: 1;
-  heads: string[];
-  layers: number[];
-  scores: AtlasScore[];
-  kinds: HeadKind[];
+  atlas: Atlas;
   eigenvalues: Matrix;
 }
 
-export interface CopyingScore {
-  name: string;
-  value: number | null;
-  null: number | null;
-  p: number | null;
+export interface HeadCopying {
+  head: string;
+  ratio: number;
+  null: number;
+  null_sd: number;
+  z: number;
+  p: number;
+  eigenvalues: Matrix;
+  positive_diagonal: number | null;
+  top_1: number | null;
+  top_5: number | null;
+  note: string;
+}
+
+export interface OffsetProfile {
+  head: string;
+  score: Matrix;
+  sd: Matrix;
+  attention: Matrix | null;
+  position: number;
+  content: number;
+  note: string;
 }
 
 export interface ScoredEdge {
@@ -197,89 +252,180 @@ export interface ScoredEdge {
   p: number;
 }
 
+export interface Token {
+  id: number;
+  text: string;
+}
+
+export interface Scored {
+  token: Token;
+  value: number;
+}
+
 export interface TokenRow {
-  token: number;
-  others: number[];
-  values: number[];
+  token: Token;
+  others: Scored[];
 }
 
 export interface HeadPage {
-  format: 'pathsum-page-head';
+  format: "pathsum-page-head";
   version: 1;
-  head: string;
-  kind: string;
-  evidence_for: string[];
-  evidence_against: string[];
-  ov_eigenvalues: Matrix;
+  entry: HeadEntry;
+  copying: HeadCopying;
   null_eigenvalues: Matrix;
-  copying: CopyingScore[];
-  offsets: Matrix;
-  offset_profile: Matrix;
-  offset_scores: Matrix;
-  offset_spread: Matrix;
-  position_sd: number | null;
-  content_sd: number | null;
-  composition: ScoredEdge[];
+  offsets: OffsetProfile | null;
+  edges: ScoredEdge[];
   ov_rows: TokenRow[];
   qk_rows: TokenRow[];
   note: string;
 }
 
+export interface Effect {
+  head: string;
+  source: Token;
+  raises: Scored[];
+  lowers: Scored[];
+  own: number;
+  note: string;
+}
+
+export interface Attention {
+  head: string;
+  token: Token;
+  attends_to: Scored[];
+  attended_by: Scored[];
+  note: string;
+}
+
 export interface TokenTables {
-  format: 'pathsum-page-token';
+  format: "pathsum-page-token";
   version: 1;
-  head: string;
-  token: number;
-  raises: TokenRow;
-  lowers: TokenRow;
-  copied_from: TokenRow;
-  attends_to: TokenRow;
-  attended_by: TokenRow;
+  effect: Effect;
+  raised_by: Scored[];
+  attention: Attention;
   note: string;
 }
 
-export interface TrigramRow {
-  source: number;
-  destination: number;
-  out: number;
+export interface Cause {
+  source: Token;
+  destination: Token;
+  out: Token;
+}
+
+export interface Bug {
+  head: string;
+  source: Token;
+  destination: Token;
+  out: Token;
+  attention: number;
+  effect: number;
   score: number;
-  pattern: string;
-  bug: boolean;
-  because: string;
+  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "other";
+  because: [Cause, Cause];
+  decided_by: "text" | "list" | "direct path";
 }
 
-export interface TrigramRows {
-  format: 'pathsum-page-trigrams';
-  version: 1;
+export interface SkipTrigram {
   head: string;
-  measure: string;
-  rows: TrigramRow[];
+  source: Token;
+  destination: Token;
+  out: Token;
+  attention: number;
+  effect: number;
+  score: number;
+  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "other";
+  bug: Bug | null;
+  evidence: { antecedents: number; followed: number; rate: number; bigram_rate: number; lift: number } | null;
+}
+
+export interface BugCost {
+  cost: number;
+  each: number[];
+  positions: number;
+  predicted: number;
+}
+
+export interface SkipTrigrams {
+  format: "pathsum-skip-trigrams";
+  version: 1;
+  triples: SkipTrigram[];
+  bugs: Bug[];
+  cost: BugCost | null;
   note: string;
 }
 
-export interface AblationRow {
-  intervention: string;
-  on: string;
-  cost: number;
+export interface Estimate {
+  value: number;
+  stderr: number | null;
   low: number | null;
   high: number | null;
+  null: number | null;
+  p: number | null;
+  draws: number | null;
 }
 
-export interface DescriptionRow {
+export interface Ablation {
+  model: string;
+  heads: string[];
+  knockout: "zero" | "mean" | "resample" | "first token";
+  after: "recomputed" | "patterns preserved";
+  loss: Estimate;
+  loss_without: Estimate;
+  cost: Estimate;
+  sequences: number;
+  predictions: number;
+}
+
+export interface Replacement {
+  model: string;
+  head: string;
   description: string;
+  knockout: "zero" | "mean" | "resample" | "first token";
+  after: "recomputed" | "patterns preserved";
+  loss: Estimate;
+  loss_ablated: Estimate;
+  loss_replaced: Estimate;
+  cost: Estimate;
+  share: Estimate | null;
+  why_no_share: string;
+  overlap: number | null;
+  kept: string;
+  sequences: number;
+  predictions: number;
+}
+
+export interface AblationOn {
   on: string;
-  recovered: number | null;
-  low: number | null;
-  high: number | null;
+  ablations: Ablation[];
+  replacements: Replacement[];
 }
 
 export interface HeadAblation {
-  format: 'pathsum-page-ablation';
+  format: "pathsum-page-ablation";
   version: 1;
   head: string;
-  rows: AblationRow[];
-  descriptions: DescriptionRow[];
-  note: string;
+  tests: AblationOn[];
+}
+
+export interface CompositionScores {
+  score: Matrix;
+  excess: Matrix;
+  z: Matrix;
+  p: Matrix;
+  null_sd: Matrix;
+  skewness: Matrix;
+}
+
+export interface Composition {
+  model: string;
+  heads: string[];
+  q: CompositionScores;
+  k: CompositionScores;
+  v: CompositionScores;
+  dimension: number;
+  centered: boolean;
+  offset: number | null;
+  notes: string[];
 }
 
 export interface ChanceCount {
@@ -290,92 +436,152 @@ export interface ChanceCount {
 }
 
 export interface CompositionAnswer {
-  format: 'pathsum-page-composition';
+  format: "pathsum-page-composition";
   version: 1;
-  heads: string[];
-  z: Matrix;
-  score: Matrix;
-  excess: Matrix;
-  p: Matrix;
+  composition: Composition;
   chance: ChanceCount[];
-  notes: string[];
 }
 
-export interface PatchRow {
-  name: string;
-  value: number;
-  low: number | null;
-  high: number | null;
+export interface VirtualWeights {
+  model: string;
+  write: string;
+  read: string;
+  score: number;
+  excess: number;
+  z: number;
+  p: number;
+  singular_values: Matrix;
+  dimension: number;
+  centered: boolean;
+}
+
+export interface PatchEffectOn {
+  on: string;
+  cost: Estimate;
 }
 
 export interface EdgePage {
-  format: 'pathsum-page-edge';
+  format: "pathsum-page-edge";
   version: 1;
-  writer: string;
-  reader: string;
-  kind: 'q' | 'k' | 'v';
-  score: number;
-  z: number;
-  p: number;
+  edge: string;
+  weights: VirtualWeights;
   eigenvalues: Matrix;
   null_eigenvalues: Matrix;
   rows: TokenRow[];
   row_meaning: string;
-  singular_values: Matrix;
-  patching: PatchRow[];
+  patching: PatchEffectOn[];
   note: string;
 }
 
-export interface TermGain {
+export interface TermSetGain {
   name: string;
-  alone: number;
-  given_others: number;
+  order: number;
+  terms: number;
+  alone: Estimate;
+  given_others: Estimate;
 }
 
-export interface TermsAnswer {
-  format: 'pathsum-page-terms';
+export interface TermImportance {
+  format: "pathsum-term-importance";
   version: 1;
+  model: string;
   uniform: number;
   loss: number[];
   gain: number[];
-  low: (number | null)[];
-  high: (number | null)[];
-  by_layer: TermGain[];
-  heads: TermGain[];
-  about: string;
+  loss_estimates: Estimate[];
+  gain_estimates: Estimate[];
+  sets: TermSetGain[];
+  scale: "frozen" | "recomputed";
+  mlps: "frozen" | "recomputed";
+  sequences: number;
+  predictions: number;
+  note: string;
 }
 
 export interface Curve {
   name: string;
+  title: string;
   unit: string;
+  head: string;
   values: Matrix;
   stderr: Matrix;
+  least: number;
   about: string;
 }
 
 export interface PhaseChange {
+  curve: string;
+  head: string;
   step: number;
   low: number;
   high: number;
+  begin: number;
+  end: number;
+  before: number;
+  after: number;
+  explained: number;
+  evidence: number;
   about: string;
 }
 
-export interface TrainingCurves {
-  format: 'pathsum-page-training';
+export interface Dynamics {
+  format: "pathsum-dynamics";
   version: 1;
+  run: string;
   steps: number[];
   tokens: number[];
-  curves: Curve[];
   heads: string[];
+  curves: Curve[];
   previous_token: Matrix;
   prefix_matching: Matrix;
   induction: Matrix;
+  writer: string;
+  reader: string;
+  loss_by_index: Matrix;
+  slope_index: number[];
+  slope: Matrix;
+  pca: Matrix;
+  pca_explained: [number, number];
   phase_change: PhaseChange | null;
   why_none: string;
-  loss_by_index: Matrix;
-  pca: Matrix;
-  pca_explained: number[];
-  remarks: string[];
+  changes: PhaseChange[];
+  in_context_share: number | null;
+  note: string;
+}
+
+export interface PatternPicture {
+  head: string;
+  example: number;
+  type: "pattern";
+}
+
+export interface LossPicture {
+  example: number;
+  type: "losses";
+}
+
+export interface HeadPicture {
+  head: string;
+  part: "eigenvalues" | "trigrams" | "offsets";
+  type: "head";
+}
+
+export interface EdgePicture {
+  edge: string;
+  type: "edge";
+}
+
+export interface GraphPicture {
+  type: "graph";
+}
+
+export interface TermsPicture {
+  by: "order" | "layer";
+  type: "terms";
+}
+
+export interface ScatterPicture {
+  type: "scatter";
 }
 
 export interface Claim {
@@ -384,31 +590,34 @@ export interface Claim {
   title: string;
   text: string;
   view: string;
+  picture: PatternPicture | LossPicture | HeadPicture | EdgePicture | GraphPicture | TermsPicture | ScatterPicture | null;
   measured: string;
-  low: number | null;
-  high: number | null;
-  papers: string;
-  holds: 'holds' | 'does not hold' | 'not measurable here';
+  interval: Estimate | null;
+  paper_value: string;
+  holds: "holds" | "does not hold" | "not measurable here";
   note: string;
   model: string;
+  step: number | null;
 }
 
 export interface Tour {
-  format: 'pathsum-page-paper';
+  format: "pathsum-page-paper";
   version: 1;
   claims: Claim[];
 }
 
-export interface MatchedHeads {
+export interface HeadMatch {
   left: string;
   right: string;
   score: number;
+  qk: number;
+  ov: number;
   null: number;
   p: number;
 }
 
-export interface Comparison {
-  format: 'pathsum-page-compare';
+export interface HeadAlignment {
+  format: "pathsum-head-alignment";
   version: 1;
   left: string;
   right: string;
@@ -417,34 +626,34 @@ export interface Comparison {
   similarity: Matrix;
   qk: Matrix;
   ov: Matrix;
-  matched: MatchedHeads[];
-  method: string;
+  matches: HeadMatch[];
+  draws: number;
 }
 
-export interface AboutModel {
+export interface ModelParams {
   model?: string;
   step?: number;
 }
 
-export interface AboutText {
-  model?: string;
-  step?: number;
-  text?: string;
-  ids?: string;
-  example?: number;
-}
-
-export interface AttentionOf {
+export interface TextParams {
   model?: string;
   step?: number;
   text?: string;
   ids?: string;
   example?: number;
-  weighting?: 'attention' | 'information' | 'effect';
+}
+
+export interface AttentionParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  weighting?: "attention" | "information" | "effect";
   head?: string;
 }
 
-export interface ScoresOf {
+export interface ScoresParams {
   model?: string;
   step?: number;
   text?: string;
@@ -453,7 +662,7 @@ export interface ScoresOf {
   head: string;
 }
 
-export interface WhyOf {
+export interface WhyParams {
   model?: string;
   step?: number;
   text?: string;
@@ -461,60 +670,58 @@ export interface WhyOf {
   example?: number;
   position: number;
   token?: number;
-  versus?: string;
+  versus?: string | number;
 }
 
-export interface AboutHead {
+export interface HeadParams {
   model?: string;
   step?: number;
   head: string;
 }
 
-export interface TokenOf {
+export interface TokenParams {
   model?: string;
   step?: number;
   head: string;
   token: number;
 }
 
-export interface EdgeOf {
+export interface EdgeParams {
   model?: string;
   step?: number;
-  writer: string;
-  reader: string;
-  kind: 'q' | 'k' | 'v';
+  edge: string;
 }
 
-export interface CompareWith {
+export interface CompareParams {
   model?: string;
   step?: number;
   other: string;
   other_step?: number;
 }
 
-/** Every question: what it may say, and what answers it. */
+/** Every question: its parameters, and the record that answers it. */
 export interface Questions {
-  model: { params: AboutModel; answer: ModelInfo };
-  vocabulary: { params: AboutModel; answer: Vocabulary };
-  run: { params: AboutText; answer: TextRun };
-  attention: { params: AttentionOf; answer: AttentionAnswer };
-  scores: { params: ScoresOf; answer: ScoreParts };
-  why: { params: WhyOf; answer: Why };
-  atlas: { params: AboutModel; answer: AtlasAnswer };
-  head: { params: AboutHead; answer: HeadPage };
-  token: { params: TokenOf; answer: TokenTables };
-  trigrams: { params: AboutHead; answer: TrigramRows };
-  ablation: { params: AboutHead; answer: HeadAblation };
-  composition: { params: AboutModel; answer: CompositionAnswer };
-  edge: { params: EdgeOf; answer: EdgePage };
-  terms: { params: AboutModel; answer: TermsAnswer };
-  training: { params: AboutModel; answer: TrainingCurves };
-  paper: { params: AboutModel; answer: Tour };
-  compare: { params: CompareWith; answer: Comparison };
+  model: { params: ModelParams; answer: ModelInfo };
+  vocabulary: { params: ModelParams; answer: Vocabulary };
+  run: { params: TextParams; answer: TextRun };
+  attention: { params: AttentionParams; answer: AttentionAnswer };
+  scores: { params: ScoresParams; answer: ScoreParts };
+  why: { params: WhyParams; answer: PathsAnswer };
+  atlas: { params: ModelParams; answer: AtlasAnswer };
+  head: { params: HeadParams; answer: HeadPage };
+  token: { params: TokenParams; answer: TokenTables };
+  trigrams: { params: HeadParams; answer: SkipTrigrams };
+  ablation: { params: HeadParams; answer: HeadAblation };
+  composition: { params: ModelParams; answer: CompositionAnswer };
+  edge: { params: EdgeParams; answer: EdgePage };
+  terms: { params: ModelParams; answer: TermImportance };
+  training: { params: ModelParams; answer: Dynamics };
+  paper: { params: ModelParams; answer: Tour };
+  compare: { params: CompareParams; answer: HeadAlignment };
 }
 
 export type QuestionName = keyof Questions;
 
-export type Answers = { [N in QuestionName]: Questions[N]['answer'] };
+export type Answers = { [N in QuestionName]: Questions[N]["answer"] };
 
-export type Params = { [N in QuestionName]: Questions[N]['params'] };
+export type Params = { [N in QuestionName]: Questions[N]["params"] };

@@ -1,18 +1,86 @@
-/** Names of edges between heads, the same as in Python (`pathsum.names`): "L0H7→L1H4.k". */
-
+/**
+ * Names of heads, paths and edges: the grammar of `pathsum.names`, the same in Python, in JSON and in URLs.
+ *
+ *     head  L1H4      path  embed→L0H7→L1H4      edge  L0H7→L1H4.k | embed→mlp3 | L1H4→logits
+ *
+ * Where "→" is hard to type, ">" and "->" are accepted. What is not a name parses to null.
+ */
 export type Side = "q" | "k" | "v";
 
-export interface HeadEdge {
-  readonly writer: string;
-  readonly reader: string;
-  readonly kind: Side;
+export interface Path {
+  readonly source: string;
+  /** Bottom to top. */
+  readonly heads: readonly string[];
 }
 
-export const edgeName = (edge: { writer: string; reader: string; kind: string }): string =>
-  `${edge.writer}→${edge.reader}.${edge.kind}`;
+export interface Edge {
+  /** A head or a source. */
+  readonly writer: string;
+  /** A head, an MLP such as "mlp3", or "logits". */
+  readonly reader: string;
+  /** Which read of a head; null for an MLP and for the logits. */
+  readonly side: Side | null;
+}
 
-/** The heads of an edge by its name; null if it does not join two heads. */
-export function parseEdge(name: string): HeadEdge | null {
-  const found = /^(L\d+H\d+)→(L\d+H\d+)\.([qkv])$/.exec(name);
-  return found ? { writer: found[1]!, reader: found[2]!, kind: found[3] as Side } : null;
+/** An edge between two heads. */
+export interface HeadEdge extends Edge {
+  readonly side: Side;
+}
+
+const ARROW = "→";
+const HEAD = /^L(\d+)H(\d+)$/;
+const SOURCE = /^(?:embed|pos|bias_U|(mlp|bias)(\d+))$/;
+
+const split = (text: string): string[] => text.split(/→|->|>/).map((part) => part.trim());
+
+export function parseHead(text: string): { layer: number; head: number } | null {
+  const found = HEAD.exec(text.trim());
+  return found ? { layer: Number(found[1]), head: Number(found[2]) } : null;
+}
+
+/** The layer of a head; 0 for what is not a head. */
+export const layerOf = (head: string): number => parseHead(head)?.layer ?? 0;
+
+export const printPath = (path: Path): string => [path.source, ...path.heads].join(ARROW);
+
+export function parsePath(text: string): Path | null {
+  const [source = "", ...heads] = split(text);
+  const found = SOURCE.exec(source);
+  if (!found || heads.some((head) => !HEAD.test(head))) return null;
+  if (source === "bias_U" && heads.length > 0) return null;
+  // Data flows upwards: every head is in a later layer than what it reads.
+  let below = found[2] === undefined ? -1 : Number(found[2]);
+  for (const head of heads) {
+    if (layerOf(head) <= below) return null;
+    below = layerOf(head);
+  }
+  return { source, heads };
+}
+
+/** The paper's notation: patterns ⊗ weights. */
+export function pathFormula({ source, heads }: Path): string {
+  if (source === "bias_U") return "Id ⊗ b_U";
+  const found = SOURCE.exec(source);
+  const symbols: Readonly<Record<string, string>> = { embed: "W_E", pos: "W_pos" };
+  const symbol = symbols[source] ?? `${found?.[1] === "mlp" ? "MLP" : "b"}[${found?.[2] ?? ""}]`;
+  const patterns = [...heads].reverse().map((head) => `A[${head}]`);
+  const circuits = heads.map((head) => `OV[${head}]`);
+  return `${patterns.join("·") || "Id"} ⊗ ${[symbol, ...circuits, "W_U"].join("·")}`;
+}
+
+export const printEdge = ({ writer, reader, side }: Edge): string =>
+  `${writer}${ARROW}${reader}${side === null ? "" : `.${side}`}`;
+
+export function parseEdge(text: string): Edge | null {
+  const [writer = "", read = "", ...more] = split(text);
+  if (more.length > 0 || !(HEAD.test(writer) || SOURCE.test(writer))) return null;
+  if (read === "logits" || /^mlp\d+$/.test(read)) return { writer, reader: read, side: null };
+  const found = /^(L\d+H\d+)\.([qkv])$/.exec(read);
+  return found ? { writer, reader: found[1] as string, side: found[2] as Side } : null;
+}
+
+/** The edge between two heads of this name; null if it is another edge or none. */
+export function parseHeadEdge(text: string): HeadEdge | null {
+  const edge = parseEdge(text);
+  return edge && edge.side !== null && HEAD.test(edge.writer) ? { ...edge, side: edge.side } : null;
 }

@@ -1,9 +1,9 @@
-import type { AboutModel, AboutText, ModelInfo } from "../generated/answers";
+import type { ModelParams, TextParams, ModelInfo } from "../generated/answers";
 import type { UrlState } from "./state.svelte";
 
 /** Which model and training step every question of a view is about; nothing where it is the default. */
-export function modelParams(url: UrlState, info: ModelInfo): AboutModel {
-  const params: AboutModel = {};
+export function modelParams(url: UrlState, info: ModelInfo): ModelParams {
+  const params: ModelParams = {};
   if (info.name !== info.models[0]) params.model = info.name;
   const step = url.number("s");
   if (step !== undefined && info.steps.includes(step)) params.step = step;
@@ -14,7 +14,7 @@ export function modelParams(url: UrlState, info: ModelInfo): AboutModel {
  * The text of the page, said in one of three ways: `e` an example, `x` typed, `i` ids. A stale link (an
  * example that is not there) shows the first example rather than an error.
  */
-export function textParams(url: UrlState, info: ModelInfo): AboutText {
+export function textParams(url: UrlState, info: ModelInfo): TextParams {
   const base = modelParams(url, info);
   const typed = url.get("x");
   if (typed !== undefined) return { ...base, text: typed };
@@ -25,7 +25,7 @@ export function textParams(url: UrlState, info: ModelInfo): AboutText {
 }
 
 /** Are two questions about the same text on the same model, whatever else they ask? */
-export function isSameText(a: AboutText | null, b: AboutText | null): boolean {
+export function isSameText(a: TextParams | null, b: TextParams | null): boolean {
   if (!a || !b) return false;
   return (["model", "step", "text", "ids", "example"] as const).every((key) => a[key] === b[key]);
 }

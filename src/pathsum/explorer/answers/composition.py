@@ -1,21 +1,46 @@
-"""`composition`: which heads read what others write, against chance."""
+"""`composition` and `edge`: which heads read what others write, and one such edge in detail."""
 
 from dataclasses import dataclass
 
-import torch
+from jaxtyping import Complex
 from torch import Tensor
 
-from pathsum.circuits import Composition
+from pathsum.algebra import Factored
+from pathsum.circuits import Composition, VirtualWeights, token_ov, token_qk, virtual_weights
 from pathsum.circuits import composition as compose
-from pathsum.circuits.composition.reads_and_writes import KINDS
-from pathsum.explorer.parameters import AboutModel
+from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
+from pathsum.circuits.copying import null_spectra
+from pathsum.circuits.matching import null_matching_spectra
+from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.errors import InputError
+from pathsum.explorer.answers.tokens import (
+    TokenRow,
+    as_pairs,
+    rows_note,
+    scaled_to,
+    strongest_rows,
+)
+from pathsum.explorer.examples import shuffled
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
+from pathsum.model import Model
+from pathsum.model.losses import sequence_losses
+from pathsum.names import Edge, HeadId, HeadRead, Path, Side
+from pathsum.paths import Estimate
 from pathsum.result import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeParams(ModelParams):
+    """An edge by its name: `L0H7→L1H4.k` is L0H7 read by the keys of L1H4."""
+
+    edge: str
 
 
 @dataclass(frozen=True)
 class ChanceCount:
-    """How many edges of each kind chance would give at or above z."""
+    """How many edges of each kind are expected at or above z by chance."""
 
     z: float
     q: float
@@ -25,41 +50,132 @@ class ChanceCount:
 
 @dataclass(frozen=True, eq=False)
 class CompositionAnswer(Record, kind="page-composition"):
-    """[3, writer, reader] in the order q, k, v; NaN where the reader is not above the writer."""
+    """Composition scores of all heads, and edge counts by chance at each threshold."""
 
-    heads: tuple[str, ...]
-    z: Tensor
-    score: Tensor
-    excess: Tensor
-    p: Tensor
+    composition: Composition
     chance: tuple[ChanceCount, ...]
-    notes: tuple[str, ...]
 
 
-# Thresholds that the slider may be set to: 1, 1.5, … 12.
+@dataclass(frozen=True)
+class PatchEffectOn:
+    """How much the loss rises on some sequences when the edge is patched."""
+
+    on: str
+    cost: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePage(Record, kind="page-edge"):
+    """A composed circuit: its spectrum next to the null's, its tokens, and its effect on a run."""
+
+    edge: Edge
+    weights: VirtualWeights
+    eigenvalues: Tensor
+    null_eigenvalues: Tensor
+    rows: tuple[TokenRow, ...]
+    row_meaning: str
+    patching: tuple[PatchEffectOn, ...]
+    note: str
+
+
+# The thresholds that the slider offers: 1, 1.5, … 12.
 THRESHOLDS = tuple(1 + step / 2 for step in range(23))
+# Null draws whose eigenvalues are shown behind the circuit's own.
+NULL_DRAWS = 20
+
+_ROW_MEANINGS = {
+    "q": (
+        "row: a token that {writer} brings to the destination; columns: the source tokens that "
+        "{reader} then attends to most"
+    ),
+    "k": (
+        "row: a destination token; columns: the tokens that, brought by {writer} to a source "
+        "position, make {reader} attend there most"
+    ),
+    "v": (
+        "row: a token that {writer} and then {reader} attend to; columns: the tokens that this "
+        "virtual head raises most"
+    ),
+}
 
 
-def composition(bench: Workbench, asked: AboutModel) -> CompositionAnswer:
+def composition(bench: Workbench, params: ModelParams) -> CompositionAnswer:
     """Q-, K- and V-composition of all heads, and how many edges chance would give."""
-    found = all_composition(bench, asked)
-    parts = (found.q, found.k, found.v)
-    return CompositionAnswer(
-        heads=found.heads,
-        z=torch.stack([part.z for part in parts]),
-        score=torch.stack([part.score for part in parts]),
-        excess=torch.stack([part.excess for part in parts]),
-        p=torch.stack([part.p for part in parts]),
-        chance=tuple(_chance(found, z) for z in THRESHOLDS),
-        notes=found.notes,
+    found = all_composition(bench, params)
+    return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
+
+
+def all_composition(bench: Workbench, params: ModelParams) -> Composition:
+    """The library's composition scores of a model, cached."""
+    return bench.result(params, "composition", compose)
+
+
+def edge(bench: Workbench, params: EdgeParams) -> EdgePage:
+    """Two heads composed: how strongly, what that does to tokens, what a run loses without it."""
+    model = bench.model(params)
+    writer, reader, kind = _parse_edge(model, params.edge)
+    weights = virtual_weights(model, writer, f"{reader}.{kind}")
+    circuit = _token_circuit(model, writer, reader, kind)
+    values = circuit.eigenvalues()
+    null = _null_eigenvalues(model, writer, kind)
+    return EdgePage(
+        edge=Edge(writer, HeadRead(reader, Side(kind))),
+        weights=weights,
+        eigenvalues=as_pairs(values),
+        null_eigenvalues=as_pairs(scaled_to(null, values)),
+        rows=strongest_rows(model, circuit),
+        row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
+        patching=_patching(bench, params, writer, reader, kind),
+        note=_note(model),
     )
 
 
-def all_composition(bench: Workbench, asked: AboutModel) -> Composition:
-    """The library's composition scores of a model, computed once."""
-    return bench.result(asked, "composition", compose)
+def _parse_edge(model: Model, name: str) -> tuple[HeadId, HeadId, CompositionKind]:
+    edge = Edge.parse(name[:60])
+    if not isinstance(edge.writer, HeadId) or not isinstance(edge.reader, HeadRead):
+        raise InputError(f"{edge} does not join two heads; use an edge such as 'L0H7→L1H4.k'")
+    writer, reader = model.head(edge.writer).id, model.head(edge.reader.head).id
+    return writer, reader, edge.reader.side.value
 
 
 def _chance(found: Composition, z: float) -> ChanceCount:
     q, k, v = (found.edges([kind], min_z=z, k=1).expected for kind in KINDS)
     return ChanceCount(z, q, k, v)
+
+
+def _token_circuit(model: Model, writer: str, reader: str, kind: str) -> Factored:
+    """The composed circuit between tokens."""
+    through = Path("embed", [writer])
+    if kind == "v":
+        return token_ov(model, Path("embed", [writer, reader]))
+    if kind == "q":
+        return token_qk(model, reader, query_through=through)
+    return token_qk(model, reader, key_through=through)
+
+
+def _null_eigenvalues(model: Model, writer: str, kind: str) -> Complex[Tensor, " n"]:
+    if kind != "v":
+        return null_matching_spectra(model, writer, draws=NULL_DRAWS).flatten()
+    product = token_product(model.weights, model.head(writer).id.layer)
+    return null_spectra(product, model.config.d_head, order=2, draws=NULL_DRAWS).flatten()
+
+
+def _patching(
+    bench: Workbench, params: EdgeParams, writer: str, reader: str, kind: CompositionKind
+) -> tuple[PatchEffectOn, ...]:
+    """The rise in loss when this edge alone carries its message from shuffled tokens."""
+    model = bench.model(params)
+    rows: list[PatchEffectOn] = []
+    for found in bench.sequences(params):
+        trace = model.trace(found.tokens)
+        other = model.trace(shuffled(found.tokens, model.config.start_token is not None))
+        patched = trace.patch({(writer, reader, kind): other})
+        before = sequence_losses(trace.logits, found.tokens, found.first)
+        cost = sequence_losses(patched.logits, found.tokens, found.first).above(before)
+        rows.append(PatchEffectOn(found.name, cost))
+    return tuple(rows)
+
+
+def _note(model: Model) -> str:
+    scales = "the circuit between tokens leaves out the scales of normalization"
+    return joined(("" if model.config.norm == "none" else scales, rows_note(model)))

@@ -1,137 +1,177 @@
-"""`head`: the page of one head, from weights."""
+"""`head`, `trigrams` and `ablation`: the page of one head."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits import OffsetProfile, ScoredEdge, positional, token_ov, token_qk
+from pathsum.circuits import (
+    OffsetProfile,
+    ScoredEdge,
+    SkipTrigrams,
+    positional,
+    skip_trigrams,
+    token_ov,
+    token_qk,
+)
 from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
-from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path, require_uncapped_logits, token_product
-from pathsum.explorer.answers.atlas import head_kind
+from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
-from pathsum.explorer.answers.head_parts import CopyingScore, TokenRow
-from pathsum.explorer.numbers import finite
-from pathsum.explorer.parameters import AboutHead
-from pathsum.explorer.token_rows import as_pairs, rows_note, scaled_like, strongest_rows
+from pathsum.explorer.answers.tokens import (
+    TokenRow,
+    as_pairs,
+    rows_note,
+    scaled_to,
+    strongest_rows,
+)
+from pathsum.explorer.examples import Sequences
+from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.model import Model
+from pathsum.heads.atlas import HeadEntry
+from pathsum.model import Model, Trace
+from pathsum.paths import (
+    Ablation,
+    After,
+    CopyingPart,
+    IdealPattern,
+    Knockout,
+    Replacement,
+    ablate,
+)
+from pathsum.paths import replace as replace_head
 from pathsum.result import Record
 
 
 @dataclass(frozen=True, eq=False)
 class HeadPage(Record, kind="page-head"):
-    """What a head is; its spectra with the null's cloud; its offsets, neighbors and tokens.
+    """A head's scores and kind, copying, offsets, composition edges and strongest tokens.
 
-    `offset_profile` is the attention that position alone gives to each of `offsets` back, on
-    average (NaN where a scale that it depends on is not known from weights); `offset_scores` is
-    the score it comes from, relative to its mean, and `offset_spread` how much that differs between
-    destinations. `position_sd` and `content_sd` say how much position and content move scores: the
-    larger of the two decides where the head looks.
+    `null_eigenvalues` are those of random heads, scaled to the head's own; `offsets` is None for a
+    model without positions; `edges` are the strongest in and out.
     """
 
-    head: str
-    kind: str
-    evidence_for: tuple[str, ...]
-    evidence_against: tuple[str, ...]
-    ov_eigenvalues: Tensor
+    entry: HeadEntry
+    copying: HeadCopying
     null_eigenvalues: Tensor
-    copying: tuple[CopyingScore, ...]
-    offsets: Tensor
-    offset_profile: Tensor
-    offset_scores: Tensor
-    offset_spread: Tensor
-    position_sd: float | None
-    content_sd: float | None
-    composition: tuple[ScoredEdge, ...]
+    offsets: OffsetProfile | None
+    edges: tuple[ScoredEdge, ...]
     ov_rows: tuple[TokenRow, ...]
     qk_rows: tuple[TokenRow, ...]
     note: str
 
 
-# Edges in and out that a page shows, and random heads whose eigenvalues make the null's cloud.
-EDGES = 12
-CLOUD = 20
+@dataclass(frozen=True, eq=False)
+class AblationOn:
+    """A head knocked out, and replaced by descriptions, on some sequences."""
+
+    on: str
+    ablations: tuple[Ablation, ...]
+    replacements: tuple[Replacement, ...]
 
 
-def head(bench: Workbench, asked: AboutHead) -> HeadPage:
-    """Everything about one head that its weights say."""
-    model = bench.model(asked)
-    name = model.head(asked.head).label
-    kind = head_kind(bench, asked, name)
-    chance = bench.result(asked, f"copying null {model.head(name).id.layer == 0}", _chance(name))
-    copies = _copies(model, name, chance)
-    values = copies.eigenvalues
-    profile = _profile(model, name)
-    window = 0 if profile is None else len(profile.score)
+@dataclass(frozen=True, eq=False)
+class HeadAblation(Record, kind="page-ablation"):
+    """What a head is worth: ablations and replacements on each set of sequences."""
+
+    head: str
+    tests: tuple[AblationOn, ...]
+
+
+# Edges on a page, null draws whose eigenvalues are shown, skip-trigrams and further bugs listed.
+EDGES, NULL_DRAWS, TRIPLES, MAX_BUGS = 12, 20, 40, 20
+
+_KNOCKOUTS = (
+    (Knockout.ZERO, After.RECOMPUTED),
+    (Knockout.ZERO, After.PATTERNS_PRESERVED),
+    (Knockout.MEAN, After.RECOMPUTED),
+    (Knockout.FIRST, After.RECOMPUTED),
+)
+
+
+def head(bench: Workbench, params: HeadParams) -> HeadPage:
+    """Everything that a head's weights say about it, with its kind."""
+    model = bench.model(params)
+    name = model.head(params.head).label
+    null = bench.result(params, f"copying null {model.head(name).id.layer == 0}", _null_of(name))
+    require_uncapped_logits(model, "copying")
+    copies = head_copying(model, as_path(model, name), null.product, null.ratios)
+    profile = None if model.config.positions == "none" else positional(model, name).heads[0]
+    edges = [edge for edge in all_composition(bench, params).edges() if _touches(edge, name)]
     return HeadPage(
-        head=name,
-        kind=kind.kind,
-        evidence_for=kind.evidence_for,
-        evidence_against=kind.evidence_against,
-        ov_eigenvalues=as_pairs(values),
-        null_eigenvalues=as_pairs(scaled_like(chance.cloud, values)),
-        copying=_copying_scores(copies),
-        offsets=torch.arange(window),
-        offset_profile=_attention(profile),
-        offset_scores=torch.zeros(0) if profile is None else profile.score,
-        offset_spread=torch.zeros(0) if profile is None else profile.sd,
-        position_sd=None if profile is None else profile.position,
-        content_sd=None if profile is None else profile.content,
-        composition=_edges(bench, asked, name),
+        entry=whole_atlas(bench, params)[name],
+        copying=copies,
+        null_eigenvalues=as_pairs(scaled_to(null.eigenvalues, copies.eigenvalues)),
+        offsets=profile,
+        edges=tuple(edges[:EDGES]),
         ov_rows=strongest_rows(model, token_ov(model, name)),
         qk_rows=strongest_rows(model, token_qk(model, name)),
         note=joined((copies.note, "" if profile is None else profile.note, rows_note(model))),
     )
 
 
+def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
+    """A head's strongest skip-trigrams, and the strongest bugs that they force."""
+    model = bench.model(params)
+    most = int(common_tokens(model).sum()) ** 2
+    found = skip_trigrams(model, params.head, min(TRIPLES, most))
+    listed = {(each.source, each.destination, each.out) for each in found}
+    others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
+    return replace(found, bugs=tuple(others[:MAX_BUGS]))
+
+
+def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
+    """Knock a head out in four ways and put descriptions in its place, on each set of sequences."""
+    model = bench.model(params)
+    name = model.head(params.head).label
+    return HeadAblation(
+        name,
+        tuple(_tests(bench, params, model, name, on) for on in bench.sequences(params)),
+    )
+
+
+def _tests(
+    bench: Workbench, params: HeadParams, model: Model, name: str, on: Sequences
+) -> AblationOn:
+    def trace(model: Model) -> Trace:
+        return model.trace(on.tokens)
+
+    # All heads share the unedited run.
+    bench.result(params, f"run of {on.name}", trace)
+    ablations = [
+        ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
+        for knockout, after in _KNOCKOUTS
+    ]
+    replacements = [
+        replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
+        for pattern in IdealPattern
+    ]
+    if model.config.logit_cap is None:
+        replacements.append(
+            replace_head(model, name, on.tokens, ov=CopyingPart(), from_position=on.first)
+        )
+    return AblationOn(on.name, tuple(ablations), tuple(replacements))
+
+
 @dataclass(frozen=True, eq=False)
 class _CopyingNull:
-    """What copying of all heads of a depth shares; layer 0 may read normed embeddings."""
+    """The copying null that all heads of one depth share (layer 0 may read normed embeddings)."""
 
     product: Tensor
     ratios: Tensor
-    cloud: Tensor
+    eigenvalues: Tensor
 
 
-def _chance(name: str) -> Callable[[Model], _CopyingNull]:
+def _null_of(name: str) -> Callable[[Model], _CopyingNull]:
     def compute(model: Model) -> _CopyingNull:
         product = token_product(model.weights, model.head(name).id.layer)
         spectra = null_spectra(product, model.config.d_head)
-        return _CopyingNull(product, positivity(spectra), spectra[:CLOUD].flatten())
+        return _CopyingNull(product, positivity(spectra), spectra[:NULL_DRAWS].flatten())
 
     return compute
 
 
-def _copies(model: Model, name: str, chance: _CopyingNull) -> HeadCopying:
-    require_uncapped_logits(model, "copying")
-    return head_copying(model, as_path(model, name), chance.product, chance.ratios)
-
-
-def _profile(model: Model, name: str) -> OffsetProfile | None:
-    return None if model.config.positions == "none" else positional(model, name).heads[0]
-
-
-def _attention(profile: OffsetProfile | None) -> Tensor:
-    if profile is None:
-        return torch.zeros(0)
-    if profile.attention is None:
-        return torch.full_like(profile.score, torch.nan)
-    return profile.attention
-
-
-def _copying_scores(found: HeadCopying) -> tuple[CopyingScore, ...]:
-    return (
-        CopyingScore("Σλ / Σ|λ|", finite(found.ratio), 0.0, finite(found.p)),
-        CopyingScore("tokens whose own logit rises", found.positive_diagonal, 0.5, None),
-        CopyingScore("tokens whose own logit rises most", found.top_1, None, None),
-        CopyingScore("tokens whose own logit is among the five", found.top_5, None, None),
-    )
-
-
-def _edges(bench: Workbench, asked: AboutHead, name: str) -> tuple[ScoredEdge, ...]:
-    found = all_composition(bench, asked).edges()
-    return tuple(edge for edge in found if name in (edge.writer, edge.reader))[:EDGES]
+def _touches(edge: ScoredEdge, name: str) -> bool:
+    return name in (edge.writer, edge.reader)

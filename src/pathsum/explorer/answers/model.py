@@ -1,11 +1,13 @@
-"""`model`: what is being looked at."""
+"""`model` and `vocabulary`: sizes and abilities of a model, its examples, and its tokens."""
 
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from pathsum._version import __version__
 from pathsum.errors import NotExactError
 from pathsum.explorer.examples import Example
-from pathsum.explorer.parameters import AboutModel
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.paths import expand_logits
@@ -14,7 +16,7 @@ from pathsum.result import Record
 
 @dataclass(frozen=True)
 class GuideLink:
-    """The page of the guide that explains a view."""
+    """The guide page for a view."""
 
     view: str
     title: str
@@ -23,7 +25,7 @@ class GuideLink:
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo(Record, kind="page-model"):
-    """A model's sizes, its heads, what can be asked about it, and what cannot be exact."""
+    """A model's sizes, its heads, what can be params about it, and what cannot be exact."""
 
     name: str
     path: str
@@ -50,6 +52,23 @@ class ModelInfo(Record, kind="page-model"):
     pathsum_version: str
 
 
+@dataclass(frozen=True, eq=False)
+class Vocabulary(Record, kind="page-vocabulary"):
+    """`tokens[i]` is the exact text of token i, "" for the `undecodable` ones.
+
+    `counts` is how often each token occurred in training, None if that is unknown; `drawable` are
+    the tokens that random texts are drawn from.
+    """
+
+    tokens: tuple[str, ...]
+    counts: Tensor | None
+    drawable: Tensor
+    undecodable: tuple[int, ...]
+
+
+# What a decoder writes for bytes that are not a character on their own.
+REPLACEMENT = "\ufffd"
+
 GUIDE = (
     GuideLink("text", "Scores and attention", "docs/scores.md"),
     GuideLink("atlas", "Who does what", "docs/heads.md"),
@@ -62,9 +81,9 @@ GUIDE = (
 )
 
 
-def model_info(bench: Workbench, asked: AboutModel) -> ModelInfo:
-    """What is being looked at."""
-    one, model = bench.one(asked), bench.model(asked)
+def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
+    """Sizes and abilities of a model."""
+    one, model = bench.open_model(params), bench.model(params)
     config = model.config
     why_not = _why_not_exact(model)
     return ModelInfo(
@@ -84,8 +103,8 @@ def model_info(bench: Workbench, asked: AboutModel) -> ModelInfo:
         start_token=config.start_token,
         heads=tuple(head.label for head in model.heads),
         card=one.card,
-        examples=bench.examples(asked),
-        models=tuple(dict.fromkeys((*bench.names, one.name))),
+        examples=bench.examples(params),
+        models=tuple(dict.fromkeys((*bench.model_names, one.name))),
         steps=tuple(one.snapshots),
         exact=not why_not,
         why_not_exact=why_not,
@@ -94,8 +113,28 @@ def model_info(bench: Workbench, asked: AboutModel) -> ModelInfo:
     )
 
 
+def vocabulary(bench: Workbench, params: ModelParams) -> Vocabulary:
+    """The text of every token, and which tokens have none."""
+    model = bench.model(params)
+    texts = [piece(model, token) for token in range(model.config.d_vocab)]
+    return Vocabulary(
+        tokens=tuple(text or "" for text in texts),
+        counts=model.token_counts,
+        drawable=model.token_pool().ids(),
+        undecodable=tuple(token for token, text in enumerate(texts) if text is None),
+    )
+
+
+def piece(model: Model, token: int) -> str | None:
+    """A token's exact text; None if its bytes are not text on their own."""
+    if model.tokenizer is None or token >= model.tokenizer.size:
+        return None
+    text = model.tokenizer.text(token)
+    return None if REPLACEMENT in text else text
+
+
 def _why_not_exact(model: Model) -> str:
-    """In words why this model's logits are no sum over paths; nothing where they are."""
+    """Why this model's logits are not an exact sum over paths; "" if they are."""
     try:
         expand_logits(model.trace([0]))
     except NotExactError as error:

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import NotExactError
-from pathsum.explorer.answers.vocabulary import piece
-from pathsum.explorer.parameters import AboutText
+from pathsum.explorer.answers.model import piece
+from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
 from pathsum.result import Record
@@ -16,12 +16,12 @@ from pathsum.result import Record
 
 @dataclass(frozen=True, eq=False)
 class TextRun(Record, kind="page-run"):
-    """A run: its tokens, the best predictions at each position, and the fate of the next token.
+    """A run: its tokens, the top predictions at each position, and how the next token ranks.
 
-    `given` counts tokens before truncation to the context. `next_rank` is 1 where the token that
-    follows was the best guess, and 0 at the last position, where nothing follows; there `next_prob`
-    and `loss` are NaN. `remainder` is what the sum over paths leaves of the model's own logits,
-    None where no exact sum exists.
+    `given` counts tokens before truncation to the context. `next_rank` is 1 where the next token is
+    the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
+    `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
+    no exact one.
     """
 
     ids: tuple[int, ...]
@@ -38,15 +38,16 @@ class TextRun(Record, kind="page-run"):
     remainder: float | None
 
 
-SHOWN = 10
+# Predictions per position.
+TOP_PREDICTIONS = 10
 
 
-def run(bench: Workbench, asked: AboutText) -> TextRun:
-    """Run a text; what the model predicts everywhere, and how well."""
-    found = bench.run(asked)
+def run(bench: Workbench, params: TextParams) -> TextRun:
+    """Run a text: predictions and losses at every position."""
+    found = bench.run(params)
     trace, model = found.trace, found.trace.model
     logits = trace.logits[0]
-    best = logits.topk(min(SHOWN, logits.shape[-1]))
+    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
     log_probs = logits.log_softmax(-1)
     rank, log_prob = _next_tokens(logits, log_probs, trace.tokens[0])
     return TextRun(
@@ -70,7 +71,7 @@ def _next_tokens(
     log_probs: Float[Tensor, "pos vocab"],
     tokens: Int[Tensor, " pos"],
 ) -> tuple[Int[Tensor, " pos"], Float[Tensor, " pos"]]:
-    """Rank and log-probability of each token that follows; 0 and NaN where none does."""
+    """Rank and log-probability of the next token; 0 and NaN at the last position."""
     after = tokens.roll(-1)[:, None]
     own = logits.gather(-1, after)
     rank = (logits > own).sum(-1) + 1

@@ -1,4 +1,4 @@
-"""`scores`: the parts of a head's attention scores, from which any cell's table can be made."""
+"""`scores`: a head's attention scores in parts, from which the table of any cell is computed."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.explorer.parameters import AboutText
+from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.paths import Part, expand_scores
 from pathsum.paths.score_sides import SideSum
@@ -14,7 +14,7 @@ from pathsum.result import Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOf(AboutText):
+class ScoresParams(TextParams):
     """One head's scores on a text."""
 
     head: str
@@ -22,9 +22,9 @@ class ScoresOf(AboutText):
 
 @dataclass(frozen=True, eq=False)
 class ScoreParts(Record, kind="page-scores"):
-    """Query parts and key parts [part, pos, width]; the plain dot product of two is one term.
+    """Query parts and key parts [part, pos, width]; a term is the dot product of one of each.
 
-    Scale and rotation are folded in: the terms of a cell add up to its score before the softmax.
+    Scale and rotation are folded in, so the terms of a cell add up to its score before softmax.
     """
 
     head: str
@@ -36,18 +36,18 @@ class ScoreParts(Record, kind="page-scores"):
     total_max: float
 
 
-# Numbers that one side may hold. Beyond that the heads of a layer are one part together.
-MOST_NUMBERS = 8_000_000
+# Beyond this many numbers per side, the heads of a layer are combined into one part.
+MAX_NUMBERS = 8_000_000
 
 
-def scores(bench: Workbench, asked: ScoresOf) -> ScoreParts:
-    """A head's queries and keys in parts, on a run."""
-    trace = bench.run(asked).trace
-    found = expand_scores(trace, asked.head)
+def scores(bench: Workbench, params: ScoresParams) -> ScoreParts:
+    """A head's queries and keys on a run, in parts."""
+    trace = bench.run(params).trace
+    found = expand_scores(trace, params.head)
     config = trace.model.config
     length = trace.tokens.shape[1]
     heads = found.head.layer * config.n_heads
-    coarse = heads * length * config.d_head > MOST_NUMBERS
+    coarse = heads * length * config.d_head > MAX_NUMBERS
     query_names, query = _side(found.query, coarse)
     key_names, key = _side(found.key, coarse)
     return ScoreParts(
@@ -62,7 +62,7 @@ def scores(bench: Workbench, asked: ScoresOf) -> ScoreParts:
 
 
 def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "part pos k"]]:
-    """The parts of one side, each under its short name; a layer's heads together if coarse."""
+    """The parts of one side by name; the heads of a layer are combined if coarse."""
     parts: dict[str, Tensor] = {}
     for part, vectors in side.writers():
         name = _name(part, coarse)

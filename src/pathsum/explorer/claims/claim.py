@@ -1,12 +1,12 @@
-"""What a claim is, and how it is measured."""
+"""What a claim is: its words, how it is measured, and the picture that shows it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pathsum.errors import InputError, NotExactError
-from pathsum.explorer.numbers import finite
-from pathsum.explorer.parameters import AboutModel
+from pathsum.explorer.claims.picture import Picture
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.paths import Estimate
@@ -18,10 +18,11 @@ _VERDICTS: dict[bool, Verdict] = {True: "holds", False: "does not hold"}
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper in two sentences, the view that shows it, and what was measured.
+    """A claim of the paper in two sentences, what was measured, and what shows it.
 
-    `view` is the URL state that shows it; `papers` is the paper's own value, "" where there is
-    none; `model` names the model that it was measured on.
+    `view` is the URL state of the view that shows it and `picture` a smaller version of that view,
+    both of the model that the claim was measured on (`model`, at `step`). `paper_value` is the
+    paper's own value, "" if it gives none.
     """
 
     id: str
@@ -29,23 +30,25 @@ class Claim:
     title: str
     text: str
     view: str
+    picture: Picture | None
     measured: str
-    low: float | None
-    high: float | None
-    papers: str
+    interval: Estimate | None
+    paper_value: str
     holds: Verdict
     note: str
     model: str
+    step: int | None
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What came of measuring a claim; `view` is left out where it follows from the claim alone."""
+class Measurement:
+    """What measuring a claim gave, and the view and picture that show it."""
 
     measured: str
     holds: bool
     interval: Estimate | None = None
     view: str = ""
+    picture: Picture | None = None
     note: str = ""
 
 
@@ -54,30 +57,29 @@ class Subject:
     """The model that a claim is measured on."""
 
     bench: Workbench
-    asked: AboutModel
+    params: ModelParams
 
     @property
     def model(self) -> Model:
         """The model itself."""
-        return self.bench.model(self.asked)
+        return self.bench.model(self.params)
 
     @property
     def name(self) -> str:
         """Its name on the page."""
-        return self.bench.one(self.asked).name
+        return self.bench.open_model(self.params).name
 
     def link(self, view: str, **state: str | int) -> str:
         """The URL state of a view of this model."""
-        first = self.bench.served[0].name
+        first = self.bench.models[0].name
         model = {} if self.name == first else {"m": self.name}
-        step = {} if self.asked.step is None else {"s": self.asked.step}
-        said = "&".join(f"{name}={value}" for name, value in (model | step | state).items())
-        return f"#/{view}?{said}" if said else f"#/{view}"
+        step = {} if self.params.step is None else {"s": self.params.step}
+        query = "&".join(f"{name}={value}" for name, value in (model | step | state).items())
+        return f"#/{view}?{query}" if query else f"#/{view}"
 
     def probe_example(self) -> int:
-        """Where the random tokens shown twice are among the examples; the first if they are not."""
-        examples = self.bench.examples(self.asked)
-        kinds = [example.kind for example in examples]
+        """The index of the first example of repeated random tokens; 0 if there is none."""
+        kinds = [example.kind for example in self.bench.examples(self.params)]
         return kinds.index("probe") if "probe" in kinds else 0
 
 
@@ -88,37 +90,34 @@ class Statement:
     id: str
     title: str
     text: str
-    measure: Callable[[Subject], Measured]
-    papers: str = ""
+    measure: Callable[[Subject], Measurement]
+    paper_value: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Claims about models of one depth: which depths, in a test and in words."""
+    """Claims about models of certain depths; `depths` says which, in words."""
 
     title: str
     statements: tuple[Statement, ...]
     fits: Callable[[int], bool]
-    about: str
+    depths: str
 
 
-def state(section: Section, bench: Workbench, asked: AboutModel) -> tuple[Claim, ...]:
-    """Measure a section's claims, each on a model of the depth that it is about.
-
-    That is the model that is looked at where its depth fits, else the bundled one that fits.
-    """
-    here = Subject(bench, asked)
-    bundled = (Subject(bench, AboutModel(model=name)) for name in bundled_names())
+def measure_section(section: Section, bench: Workbench, params: ModelParams) -> tuple[Claim, ...]:
+    """Measure a section's claims on this model, or on a bundled one of the right depth."""
+    here = Subject(bench, params)
+    bundled = (Subject(bench, ModelParams(model=name)) for name in bundled_names())
     for subject in (here, *bundled):
         if section.fits(subject.model.config.n_layers):
-            return tuple(_stated(one, section, subject) for one in section.statements)
+            return tuple(_measured(one, section, subject) for one in section.statements)
     layers = here.model.config.n_layers
-    note = f"This is about models with {section.about}, and this one has {layers}."
+    note = f"This claim is about models with {section.depths}, and this one has {layers}."
     return tuple(_claim(one, section, here, None, note) for one in section.statements)
 
 
-def _stated(statement: Statement, section: Section, subject: Subject) -> Claim:
-    """A claim measured; what cannot be measured on this model says why."""
+def _measured(statement: Statement, section: Section, subject: Subject) -> Claim:
+    """A claim with its measurement, or with the reason why this model does not allow one."""
     try:
         found = statement.measure(subject)
     except (InputError, NotExactError) as error:
@@ -127,21 +126,20 @@ def _stated(statement: Statement, section: Section, subject: Subject) -> Claim:
 
 
 def _claim(
-    statement: Statement, section: Section, subject: Subject, found: Measured | None, note: str
+    statement: Statement, section: Section, subject: Subject, found: Measurement | None, note: str
 ) -> Claim:
-    interval = None if found is None else found.interval
-    verdict = "not measurable here" if found is None else _VERDICTS[found.holds]
     return Claim(
         id=statement.id,
         section=section.title,
         title=statement.title,
         text=statement.text,
         view=(found.view if found else "") or subject.link("text"),
+        picture=None if found is None else found.picture,
         measured="" if found is None else found.measured,
-        low=None if interval is None else finite(interval.low),
-        high=None if interval is None else finite(interval.high),
-        papers=statement.papers,
-        holds=verdict,
+        interval=None if found is None else found.interval,
+        paper_value=statement.paper_value,
+        holds="not measurable here" if found is None else _VERDICTS[found.holds],
         note=note,
         model=subject.name,
+        step=subject.params.step,
     )

@@ -1,4 +1,4 @@
-"""Claims about models without layers."""
+"""Claims about zero-layer models."""
 
 import json
 
@@ -7,59 +7,62 @@ import torch
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.errors import InputError
-from pathsum.explorer.claims.claim import Measured, Statement, Subject
+from pathsum.explorer.claims.claim import Measurement, Statement, Subject
+from pathsum.explorer.claims.picture import LossPicture
 from pathsum.model import Model
 from pathsum.paths import Estimate
 from pathsum.sources.named import BUNDLED
 
-# A loss this close to the bigram table's, in nats, approximates it.
+# A loss within this many nats of the bigram table's counts as approximating it.
 CLOSE = 0.1
 
 
-def _current_token_only(subject: Subject) -> Measured:
-    ids = torch.tensor([subject.bench.examples(subject.asked)[0].ids])
+def _current_token_only(subject: Subject) -> Measurement:
+    ids = torch.tensor([subject.bench.examples(subject.params)[0].ids])
     other = ids.clone()
     other[:, :-1] = ids[:, :-1].flip(1)
     difference = float((subject.model(ids)[:, -1] - subject.model(other)[:, -1]).abs().max())
-    return Measured(
-        f"turning round all that came before moves the last prediction by {difference:.1g}",
+    return Measurement(
+        f"reversing the earlier tokens changes the last prediction by {difference:.1g}",
         difference == 0,
         view=subject.link("text", e=0),
+        picture=LossPicture(0),
     )
 
 
-def _bigram(subject: Subject) -> Measured:
+def _bigram(subject: Subject) -> Measurement:
     card = BUNDLED / subject.name / "card.json"
     if not card.is_file():
         raise InputError(
-            f"{subject.name!r} was not trained here, so there is no bigram table of its text to "
-            "compare with; pathsum bigram MODEL --corpus … does it"
+            f"{subject.name!r} is not a bundled model, so there is no bigram table of its training "
+            "text to compare with; use pathsum bigram MODEL --corpus …"
         )
-    told = json.loads(card.read_text(encoding="utf-8"))["measured"]["over_bigram"]
-    value, within = told["value"], told["within"]
-    drift = subject.bench.result(subject.asked, "drift of frequencies", frequency_drift)
-    here = (
+    recorded = json.loads(card.read_text(encoding="utf-8"))["measured"]["over_bigram"]
+    value, within = recorded["value"], recorded["within"]
+    drift = subject.bench.result(subject.params, "drift of frequencies", frequency_drift)
+    measured_here = (
         ""
         if drift is None
-        else "; computed here: token frequencies, run through W_E W_U, come out as they went in "
-        f"within {drift:.3f} nats (KL), as those of a bigram table do"
+        else "; measured here: W_E W_U maps the token frequencies to themselves within "
+        f"{drift:.3f} nats (KL), as a bigram table does"
     )
-    return Measured(
-        f"loss {value:+.3f} ± {within:.3f} nats from the smoothed bigram table's{here}",
+    return Measurement(
+        f"loss {value:+.3f} ± {within:.3f} nats from the smoothed bigram table's{measured_here}",
         abs(value) < CLOSE and (drift is None or drift < CLOSE),
         Estimate.around(value, within / 1.96),
         view=subject.link("text", e=0),
-        note="the loss is from the model's card: on held-out text, when the model was made; the "
-        "text itself does not come with the model",
+        picture=LossPicture(0),
+        note="the loss is from the model's card, measured on held-out text that does not come "
+        "with the model",
     )
 
 
 def frequency_drift(model: Model) -> float | None:
-    """How far token frequencies move in one step of the direct path, KL in nats.
+    """How far one step of the direct path moves token frequencies: a KL divergence in nats.
 
-    A bigram table of a text leaves the text's frequencies where they are: Σ_a p(a) P(b | a) = p(b).
-    So must what approximates it. Needs the counts of the text, which a model carries, and no text;
-    None where it carries none. A uniform table would give the negentropy of p, some 2 nats.
+    A bigram table maps the frequencies of its text to themselves, Σ_a p(a) P(b | a) = p(b), and so
+    must what approximates it. Uses the token counts that a model carries; None if it has none. A
+    uniform table gives the negentropy of p, some 2 nats.
     """
     if model.token_counts is None:
         return None
@@ -75,9 +78,9 @@ def frequency_drift(model: Model) -> float | None:
 ZERO = (
     Statement(
         "zero-current",
-        "A model without layers sees the current token only",
-        "Its logits are W_E W_U at every position. Nothing moves between positions, so the rest of "
-        "the text cannot matter.",
+        "A zero-layer model sees only the current token",
+        "Its logits are W_E W_U at every position. Nothing moves information between positions, so "
+        "the rest of the text cannot matter.",
         _current_token_only,
         "by construction",
     ),

@@ -45,7 +45,7 @@ DELETING = data_score(
     reason="a tenth of what is in the stream; random heads give 0 on average",
     citation=PAPER,
     # No ceiling: a head can overshoot and write the negative of what it read.
-    ceiling=float("inf"),
+    ceiling=None,
 )
 
 

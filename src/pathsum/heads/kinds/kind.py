@@ -41,7 +41,7 @@ class ScoreInfo(Record, kind="head-score-info"):
     evidence: Literal["data", "weights"]
     formula: str
     probe: str
-    ceiling: float
+    ceiling: float | None
     null: str
     threshold: float
     reason: str
@@ -85,7 +85,7 @@ def data_score(
     threshold: float,
     reason: str,
     citation: str,
-    ceiling: float = 1.0,
+    ceiling: float | None = 1.0,
 ) -> DataScore:
     """A score on repeated random tokens, compared with random heads."""
     info = ScoreInfo(

@@ -1,6 +1,5 @@
 """`dynamics`: how heads and circuits form over the snapshots of a training run."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -163,19 +162,19 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
 
 def share_within(
     steps: tuple[int, ...], values: Float[Tensor, " step"], change: PhaseChange | None
-) -> float:
+) -> float | None:
     """The share of a curve's total change that falls between a phase change's begin and end.
 
     Between snapshots the curve is interpolated linearly in log(step); step 0 is left out.
     """
     if change is None:
-        return math.nan
+        return None
     kept = [row for row, step in enumerate(steps) if step > 0]
     x = np.log([steps[row] for row in kept])
     y = values[kept].double().numpy()
     total = float(y[-1] - y[0])
     inside = np.interp(np.log([change.begin, change.end]), x, y)
-    return float(inside[1] - inside[0]) / total if total else math.nan
+    return float(inside[1] - inside[0]) / total if total else None
 
 
 def _tokens_seen(folder: Path, steps: tuple[int, ...]) -> tuple[int, ...]:

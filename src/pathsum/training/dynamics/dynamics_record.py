@@ -30,7 +30,7 @@ class Dynamics(Record, kind="dynamics"):
     `phase_change`       where prefix matching turns from one level to another, or None and
                          `why_none`; `changes` are those of all curves that have one
     `in_context_share`   the share of the total change of the in-context-learning score between the
-                         phase change's `begin` and `end`; NaN where there is none
+                         phase change's `begin` and `end`; None where there is none
     """
 
     run: str
@@ -51,7 +51,7 @@ class Dynamics(Record, kind="dynamics"):
     phase_change: PhaseChange | None
     why_none: str
     changes: tuple[PhaseChange, ...]
-    in_context_share: float
+    in_context_share: float | None
     note: str
     _token_losses: Float[Tensor, "step sequence next"]
 
@@ -93,7 +93,7 @@ class Dynamics(Record, kind="dynamics"):
             for change in self.changes
             if change is not self.phase_change
         ]
-        if self.in_context_share == self.in_context_share:
+        if self.in_context_share is not None:
             remarks.append(
                 f"{self.in_context_share:.0%} of the change of the in-context-learning score falls "
                 "within the phase change."

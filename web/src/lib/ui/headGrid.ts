@@ -1,4 +1,5 @@
 /** The places of heads in a grid of layers, and how arrow keys move between them. */
+import { layerOf } from "../names";
 
 export interface GridRow {
   readonly layer: number;
@@ -9,7 +10,7 @@ export interface GridRow {
 export function gridRows(heads: readonly string[]): GridRow[] {
   const layers = new Map<number, number[]>();
   heads.forEach((head, index) => {
-    const layer = Number(/^L(\d+)H/.exec(head)?.[1] ?? 0);
+    const layer = layerOf(head);
     layers.set(layer, [...(layers.get(layer) ?? []), index]);
   });
   return [...layers].map(([layer, indices]) => ({ layer, indices })).sort((a, b) => b.layer - a.layer);

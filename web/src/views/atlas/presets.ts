@@ -1,6 +1,5 @@
 /** Which scores a scatter shows on its axes, and ready choices of them. */
-import type { AtlasAnswer } from "../../generated/answers";
-import { scoreNamed } from "./table";
+import { type AtlasTable, scoreNamed } from "./table";
 
 export interface Axes {
   readonly x: string;
@@ -51,19 +50,19 @@ const PRESETS: readonly Preset[] = [
 ];
 
 /** The ready choices whose scores this atlas has. */
-export function presetsFor(atlas: AtlasAnswer): readonly Preset[] {
+export function presetsFor(atlas: AtlasTable): readonly Preset[] {
   const has = (name: string) => name === "" || scoreNamed(atlas, name) !== undefined;
   return PRESETS.filter(({ axes }) => [axes.x, axes.y, axes.size, axes.color].every(has));
 }
 
-function usualAxes(atlas: AtlasAnswer): Axes {
+function usualAxes(atlas: AtlasTable): Axes {
   const [first, second] = atlas.scores;
   const any = { x: first?.name ?? "", y: second?.name ?? first?.name ?? "", size: "", color: "" };
   return presetsFor(atlas)[0]?.axes ?? any;
 }
 
 /** The axes in the URL, each falling back to the first preset's where the score is not known. */
-export function axesFrom(get: (key: string) => string | undefined, atlas: AtlasAnswer): Axes {
+export function axesFrom(get: (key: string) => string | undefined, atlas: AtlasTable): Axes {
   const usual = usualAxes(atlas);
   const known = (key: string, otherwise: string) => {
     const name = get(key);
@@ -84,7 +83,7 @@ export function axesState(axes: Axes): Record<string, string> {
 }
 
 /** A score's name for readers. */
-export function titleOf(atlas: AtlasAnswer, name: string): string {
+export function titleOf(atlas: AtlasTable, name: string): string {
   return scoreNamed(atlas, name)?.title ?? name;
 }
 

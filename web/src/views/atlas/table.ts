@@ -1,5 +1,28 @@
-/** The atlas as rows: one head a row, its scores by name. Sorting and filtering work on these. */
-import type { AtlasAnswer, AtlasScore } from "../../generated/answers";
+/** The atlas as a table: one head per row, one score per column. Sorting and filtering work on its rows. */
+import type { AtlasAnswer, Matrix, ScoreInfo } from "../../generated/answers";
+import { layerOf } from "../../lib/names";
+
+/** One head's value of one score, with what chance gives; NaN where there is none. */
+export interface Reading {
+  readonly value: number;
+  readonly stderr: number;
+  readonly chance: number;
+  readonly p: number;
+}
+
+/** A score with its value for every head. */
+export interface AtlasScore extends ScoreInfo {
+  /** What it means, what it was measured on, and what it is compared with. */
+  readonly explanation: string;
+  readonly readings: readonly Reading[];
+}
+
+export interface AtlasTable {
+  readonly heads: readonly string[];
+  readonly kinds: readonly string[];
+  readonly scores: readonly AtlasScore[];
+  readonly eigenvalues: Matrix;
+}
 
 export interface HeadRow {
   readonly index: number;
@@ -9,36 +32,49 @@ export interface HeadRow {
   readonly values: ReadonlyMap<string, number>;
 }
 
-/** One head's number on one score, with what chance gives. */
-export interface Reading {
-  readonly value: number;
-  readonly stderr: number;
-  readonly chance: number;
-  readonly p: number;
+export function atlasTable({ atlas, eigenvalues }: AtlasAnswer): AtlasTable {
+  return {
+    heads: atlas.heads.map((entry) => entry.head),
+    kinds: atlas.heads.map((entry) => entry.kind),
+    scores: atlas.infos.filter((info) => !(info.name in atlas.absent)).map((info) => score(atlas, info)),
+    eigenvalues,
+  };
 }
 
-export function rowsOf(atlas: AtlasAnswer): HeadRow[] {
-  const kinds = new Map(atlas.kinds.map((entry) => [entry.head, entry.kind]));
-  return atlas.heads.map((head, index) => ({
+function score(atlas: AtlasAnswer["atlas"], info: ScoreInfo): AtlasScore {
+  const found = atlas.heads.map((entry) => entry.scores[info.name]);
+  const through = [...new Set(found.map((each) => each?.through ?? ""))].filter((head) => head !== "");
+  const explanation = [
+    info.about,
+    through.length ? `Read through ${through.join(", ")}.` : "",
+    info.evidence === "data" ? `Measured on ${info.probe}.` : "From weights alone.",
+    `Chance: ${info.null}.`,
+    `${info.citation}.`,
+  ];
+  return {
+    ...info,
+    explanation: explanation.filter((sentence) => sentence !== "").join(" "),
+    readings: found.map((each) => ({
+      value: each?.value ?? Number.NaN,
+      stderr: each?.stderr ?? Number.NaN,
+      chance: each?.null ?? Number.NaN,
+      p: each?.p ?? Number.NaN,
+    })),
+  };
+}
+
+export function rowsOf(table: AtlasTable): HeadRow[] {
+  return table.heads.map((head, index) => ({
     index,
     head,
-    layer: atlas.layers[index] ?? 0,
-    kind: kinds.get(head) ?? "unknown",
-    values: new Map(atlas.scores.map((score) => [score.name, score.value.data[index] ?? Number.NaN])),
+    layer: layerOf(head),
+    kind: table.kinds[index] ?? "unknown",
+    values: new Map(table.scores.map((each) => [each.name, each.readings[index]?.value ?? Number.NaN])),
   }));
 }
 
-export function scoreNamed(atlas: AtlasAnswer, name: string): AtlasScore | undefined {
-  return atlas.scores.find((score) => score.name === name);
-}
-
-export function reading(score: AtlasScore, index: number): Reading {
-  return {
-    value: score.value.data[index] ?? Number.NaN,
-    stderr: score.stderr.data[index] ?? Number.NaN,
-    chance: score.null.data[index] ?? Number.NaN,
-    p: score.p.data[index] ?? Number.NaN,
-  };
+export function scoreNamed(table: AtlasTable, name: string): AtlasScore | undefined {
+  return table.scores.find((each) => each.name === name);
 }
 
 /** How rows are ordered: by a score, by "head" or by "kind". */

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import type { CompositionAnswer } from "../../generated/answers";
-import { edgeName } from "../../lib/names";
 import {
   above,
   allEdges,
   chanceAbove,
+  edgeName,
   edgeNamed,
   MOST_DRAWN,
   openingThreshold,
@@ -18,18 +18,22 @@ import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbor, pointO
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
 
 function matrix(fill: (at: number) => number) {
-  return { shape: [3, 4, 4], data: Float32Array.from({ length: 48 }, (_, at) => fill(at)) };
+  return { shape: [4, 4], data: Float32Array.from({ length: 16 }, (_, at) => fill(at)) };
 }
 
 /** Row writes, column reads: only layer 0 to layer 1 is possible. z = 1 … 12 in order. */
 function composition(): CompositionAnswer {
   let next = 0;
-  const z = matrix((at) => {
-    const [writer, reader] = [Math.floor(at / 4) % 4, at % 4];
-    return writer < 2 && reader >= 2 ? ++next : Number.NaN;
-  });
+  const scores = () => {
+    const z = matrix((at) => {
+      const [writer, reader] = [Math.floor(at / 4), at % 4];
+      return writer < 2 && reader >= 2 ? ++next : Number.NaN;
+    });
+    return { z, score: z, excess: z, p: z };
+  };
   const chance = [1, 2, 3].map((each) => ({ z: each, q: 8 / 2 ** each, k: 4 / 2 ** each, v: 0 }));
-  return { heads: HEADS, z, score: z, excess: z, p: z, chance } as unknown as CompositionAnswer;
+  const [q, k, v] = [scores(), scores(), scores()];
+  return { composition: { heads: HEADS, q, k, v }, chance } as unknown as CompositionAnswer;
 }
 
 const edges = allEdges(composition());

@@ -1,6 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
 import type { CompositionAnswer } from "../../generated/answers";
-import { edgeName } from "../../lib/names";
+import { printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
 export const KINDS: readonly Kind[] = ["q", "k", "v"];
@@ -26,27 +26,28 @@ export const OPENING_EDGES = 40;
 export const LEAST_OPENING_Z = 3;
 
 /** Every edge that can exist, strongest first. Impossible ones are NaN and left out. */
-export function allEdges(answer: CompositionAnswer): GraphEdge[] {
-  const count = answer.heads.length;
+export function allEdges({ composition }: CompositionAnswer): GraphEdge[] {
+  const { heads } = composition;
   const edges: GraphEdge[] = [];
-  KINDS.forEach((kind, plane) => {
-    for (let writer = 0; writer < count; writer++) {
-      for (let reader = 0; reader < count; reader++) {
-        const at = (plane * count + writer) * count + reader;
-        const z = answer.z.data[at] ?? Number.NaN;
-        if (Number.isNaN(z)) continue;
+  for (const kind of KINDS) {
+    const scores = composition[kind];
+    heads.forEach((writer, row) =>
+      heads.forEach((reader, column) => {
+        const at = row * heads.length + column;
+        const z = scores.z.data[at] ?? Number.NaN;
+        if (Number.isNaN(z)) return;
         edges.push({
-          writer: answer.heads[writer]!,
-          reader: answer.heads[reader]!,
+          writer,
+          reader,
           kind,
           z,
-          score: answer.score.data[at] ?? Number.NaN,
-          excess: answer.excess.data[at] ?? Number.NaN,
-          p: answer.p.data[at] ?? Number.NaN,
+          score: scores.score.data[at] ?? Number.NaN,
+          excess: scores.excess.data[at] ?? Number.NaN,
+          p: scores.p.data[at] ?? Number.NaN,
         });
-      }
-    }
-  });
+      }),
+    );
+  }
   return edges.sort((a, b) => b.z - a.z);
 }
 
@@ -117,6 +118,9 @@ export function sliderScale(strongest: number): { toZ(at: number): number; toAt(
     toAt: (z) => Math.min(1, Math.max(0, Math.log(Math.max(z, low) / low) / span)),
   };
 }
+
+export const edgeName = (edge: { writer: string; reader: string; kind: Kind }): string =>
+  printEdge({ writer: edge.writer, reader: edge.reader, side: edge.kind });
 
 export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined): GraphEdge | undefined {
   return name === undefined ? undefined : edges.find((edge) => edgeName(edge) === name);

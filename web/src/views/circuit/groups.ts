@@ -2,9 +2,9 @@
  * Groups: heads of one layer that are drawn as one node. In the URL "L0H1+L0H2,L1H0+L1H3".
  * Between two nodes the strongest edge of each kind is drawn, with how many it stands for.
  */
+import { layerOf } from "../../lib/names";
 import type { GraphEdge, Kind } from "./edges";
 import type { Member } from "./layout";
-import { layerOf } from "./layout";
 
 export type Groups = readonly (readonly string[])[];
 

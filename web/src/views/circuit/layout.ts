@@ -43,12 +43,6 @@ const TALLEST_NODE = 34;
 const LEAST_ROW = 46;
 const MOST_ROW = 320;
 
-/** The layer in a head's label: "L3H5" is 3. */
-export function layerOf(head: string): number {
-  const found = /^L(\d+)H\d+$/.exec(head);
-  return found ? Number(found[1]) : 0;
-}
-
 export function layOut(members: readonly Member[], width: number, height: number): Layout {
   const layers = [...new Set(members.map((each) => each.layer))].sort((a, b) => a - b);
   const rows = Math.max(1, layers.length - 1);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Comparison } from "../../generated/answers";
+import type { HeadAlignment } from "../../generated/answers";
 import { bestPair, cell, inModelOrder, matchedFirst, parsePair, printPair } from "./order";
 
 const similarity = { shape: [2, 3], data: Float32Array.from([0, 0.1, 0.9, 0.8, 0.2, 0]) };
@@ -7,11 +7,11 @@ const comparison = {
   left_heads: ["L0H0", "L0H1"],
   right_heads: ["L0H0", "L0H1", "L0H2"],
   similarity,
-  matched: [
+  matches: [
     { left: "L0H0", right: "L0H2", score: 0.9, null: 0.1, p: 0.01 },
     { left: "L0H1", right: "L0H0", score: 0.8, null: 0.1, p: 0.01 },
   ],
-} as unknown as Comparison;
+} as unknown as HeadAlignment;
 
 describe("order", () => {
   it("puts matched heads on the diagonal and the others after them", () => {
@@ -27,7 +27,7 @@ describe("order", () => {
 
   it("opens with the two that are most alike", () => {
     expect(bestPair(comparison)).toMatchObject({ left: "L0H0", right: "L0H2" });
-    expect(bestPair({ ...comparison, matched: [] })).toBeNull();
+    expect(bestPair({ ...comparison, matches: [] })).toBeNull();
   });
 
   it("knows a pair from the URL only if both heads are there", () => {

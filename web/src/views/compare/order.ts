@@ -1,5 +1,5 @@
 /** How a similarity matrix is shown: matched heads along the diagonal, the rest after them. */
-import type { Comparison, MatchedHeads, Matrix } from "../../generated/answers";
+import type { HeadAlignment, HeadMatch, Matrix } from "../../generated/answers";
 
 export interface Ordered {
   readonly rows: readonly number[];
@@ -7,8 +7,8 @@ export interface Ordered {
 }
 
 /** Matched heads first, the most alike on top; then, in their models' order, those left over. */
-export function matchedFirst(comparison: Comparison): Ordered {
-  const pairs = [...comparison.matched].sort((a, b) => b.score - a.score);
+export function matchedFirst(comparison: HeadAlignment): Ordered {
+  const pairs = [...comparison.matches].sort((a, b) => b.score - a.score);
   const left = pairs.map((pair) => comparison.left_heads.indexOf(pair.left));
   const right = pairs.map((pair) => comparison.right_heads.indexOf(pair.right));
   const { rows, columns } = inModelOrder(comparison);
@@ -18,7 +18,7 @@ export function matchedFirst(comparison: Comparison): Ordered {
   };
 }
 
-export function inModelOrder(comparison: Comparison): Ordered {
+export function inModelOrder(comparison: HeadAlignment): Ordered {
   return {
     rows: comparison.left_heads.map((_, index) => index),
     columns: comparison.right_heads.map((_, index) => index),
@@ -35,8 +35,8 @@ export interface Pair {
 }
 
 /** The two heads that are most alike: shown until others are chosen. */
-export function bestPair(comparison: Comparison): Pair | null {
-  return comparison.matched.reduce<MatchedHeads | null>(
+export function bestPair(comparison: HeadAlignment): Pair | null {
+  return comparison.matches.reduce<HeadMatch | null>(
     (best, pair) => (best === null || pair.score > best.score ? pair : best),
     null,
   );
@@ -47,7 +47,7 @@ export function printPair(pair: Pair): string {
   return `${pair.left}~${pair.right}`;
 }
 
-export function parsePair(text: string | undefined, comparison: Comparison): Pair | null {
+export function parsePair(text: string | undefined, comparison: HeadAlignment): Pair | null {
   const [left, right] = text?.split("~") ?? [];
   if (left === undefined || right === undefined) return null;
   return comparison.left_heads.includes(left) && comparison.right_heads.includes(right)

@@ -3,8 +3,8 @@ import type { Claim } from "../../generated/answers";
 import { parseLink, placeOf, sectionsOf, tally } from "./tour";
 
 function claim(id: string, section: string, holds: Claim["holds"]): Claim {
-  const empty = { title: id, text: "", view: "", measured: "", papers: "", note: "", model: "" };
-  return { id, section, holds, low: null, high: null, ...empty };
+  const empty = { title: id, text: "", view: "", measured: "", paper_value: "", note: "", model: "" };
+  return { id, section, holds, picture: null, interval: null, step: null, ...empty };
 }
 
 const claims = [

@@ -1,30 +1,29 @@
 import { describe, expect, it } from "vitest";
-import type { PathValue, Why } from "../../generated/answers";
-import { csvRows, rowsOf } from "./tree";
+import type { PathsAnswer } from "../../generated/answers";
+import { csvRows, rowsOf, sourceTotals } from "./tree";
 
-const path = (heads: string[], value: number): PathValue => ({
-  heads,
-  source: "embed",
-  text: heads.join(" "),
-  formula: "",
-  latex: "",
-  value,
-  order: heads.length,
-  from_positions: [],
-  from_values: [],
-  via: [],
-});
+const path = (name: string, value: number) => ({ path: name, value, stderr: null });
+const numbers = (...values: number[]) => ({ shape: [values.length], data: Float32Array.from(values) });
 
 const why = {
-  total: 6.5,
-  remainder: 0.003,
-  by_order: [
-    { order: 0, value: 1, paths: "1" },
-    { order: 1, value: 5, paths: "3" },
-    { order: 2, value: 0.25, paths: "2" },
-  ],
-  paths: [path(["L1H1"], 4), path([], 1), path(["L0H0"], 0.5), path(["L0H0", "L1H1"], 0.75), path(["L0H1", "L1H1"], -0.5)],
-} as unknown as Why;
+  counts: [1, 3, 2],
+  toward: {
+    total: 6.5,
+    remainder: 0.003,
+    by_order: { names: [0, 1, 2], values: numbers(1, 5, 0.25) },
+    by_source: { rows: ["embed", "pos"], columns: [0, 1], values: numbers(1, 2, 0.5, 3) },
+  },
+  top: {
+    paths: [
+      path("embed→L1H1", 4),
+      path("embed", 1),
+      path("embed→L0H0", 0.5),
+      path("embed→L0H0→L1H1", 0.75),
+      path("embed→L0H1→L1H1", -0.5),
+    ],
+  },
+  routes: [],
+} as unknown as PathsAnswer;
 
 describe("the tree of a prediction", () => {
   it("has the orders, what is left out last, and the total", () => {
@@ -40,10 +39,10 @@ describe("the tree of a prediction", () => {
       return rows.slice(labels.indexOf(from) + 1, labels.indexOf(to)).filter((row) => row.depth === depth);
     };
     const one = of(1, "one head", "two heads");
-    expect(one.map((row) => row.label)).toEqual(["L1H1 ← embed", "L0H0 ← embed", "paths not listed"]);
+    expect(one.map((row) => row.label)).toEqual(["embed→L1H1", "embed→L0H0", "paths not listed"]);
     expect(one.reduce((total, row) => total + row.value, 0)).toBeCloseTo(5);
     const two = of(2, "two heads", "left out");
-    expect(two.map((row) => row.label)).toEqual(["L1H1 ← L0H0 ← embed", "L1H1 ← L0H1 ← embed"]);
+    expect(two.map((row) => row.label)).toEqual(["embed→L0H0→L1H1", "embed→L0H1→L1H1"]);
     expect(two.map((row) => row.start)).toEqual([6, 6.75]);
   });
 
@@ -51,8 +50,12 @@ describe("the tree of a prediction", () => {
     const leftOut = rowsOf(why, new Set()).find((row) => row.kind === "left out");
     expect(leftOut?.value).toBeCloseTo(0.25);
     const saved = csvRows(why);
-    expect(saved.flat()).not.toContain(why.remainder);
+    expect(saved.flat()).not.toContain(why.toward.remainder);
     expect(saved.at(-2)).toEqual(["", "(left out)", 0.25]);
     expect(saved.at(-1)).toEqual(["", "(logit)", 6.5]);
+  });
+
+  it("adds up the sources of a position", () => {
+    expect([...sourceTotals(why)]).toEqual([1.5, 5]);
   });
 });

@@ -1,9 +1,58 @@
-import type { PathValue, Why } from "../../generated/answers";
-import { orderName } from "./orders";
+import type { PathsAnswer, Routes } from "../../generated/answers";
+import { count } from "../../lib/format";
+import { type Path, parsePath } from "../../lib/names";
+
+/** A path that is listed on its own, with what it adds to the logit. */
+export interface ListedPath extends Path {
+  /** As `pathsum.names` prints it: "embed→L0H7→L1H4". */
+  readonly name: string;
+  readonly value: number;
+  /** Where its value came from; null for paths too weak to be drawn. */
+  readonly routes: Routes | null;
+}
+
+export interface OrderTotal {
+  readonly order: number;
+  readonly value: number;
+  readonly count: number;
+}
+
+export function listedPaths(why: PathsAnswer): ListedPath[] {
+  return why.top.paths.map(({ path, value }, at) => ({
+    ...(parsePath(path) ?? { source: path, heads: [] }),
+    name: path,
+    value,
+    routes: why.routes[at] ?? null,
+  }));
+}
+
+export function orderTotals(why: PathsAnswer): OrderTotal[] {
+  const { names, values } = why.toward.by_order;
+  return names.map((order, at) => ({
+    order: Number(order),
+    value: values.data[at] ?? 0,
+    count: why.counts[at] ?? 0,
+  }));
+}
+
+/** What came from the token at each position, all sources together. */
+export function sourceTotals(why: PathsAnswer): Float32Array {
+  const { rows, columns, values } = why.toward.by_source;
+  const totals = new Float32Array(columns.length);
+  rows.forEach((_, row) => columns.forEach((_, at) => (totals[at]! += values.data[row * columns.length + at] ?? 0)));
+  return totals;
+}
+
+/** What paths through this many heads are called. */
+export function orderName(order: number): string {
+  if (order === 0) return "direct";
+  if (order === 1) return "one head";
+  return `${["", "", "two", "three", "four", "five", "six"][order] ?? order} heads`;
+}
 
 /**
- * A prediction as a tree: orders, in each the heads its paths end in, in each the single paths. Every level adds
- * up to the one above it; what single paths leave out has a row of its own.
+ * A prediction as a tree: orders, then the heads that their paths end in, then single paths. Every level adds up to
+ * the one above it; paths that are not listed share a row.
  */
 export interface Row {
   /** Names the row in the URL: "1", "1.L1H4". Single paths have none. */
@@ -16,24 +65,22 @@ export interface Row {
   depth: number;
   opens: boolean;
   open: boolean;
-  path: PathValue | null;
-  /** How many paths it stands for, in words; nothing for a single one. */
+  path: ListedPath | null;
+  /** How many paths it stands for, in words; empty for a single one. */
   count: string;
 }
 
-/** The head a path ends in, or the source of a path through none. */
-export const lastOf = (path: PathValue): string => path.heads[path.heads.length - 1] ?? path.source;
-
-/** "L1H4 ← L0H3 ← embed": from the prediction back to the source. */
-export const pathLabel = (path: PathValue): string => [...path.heads].reverse().concat(path.source).join(" ← ");
+/** The head that a path ends in, or the source of a direct path. */
+const lastOf = (path: Path): string => path.heads[path.heads.length - 1] ?? path.source;
 
 /** All rows that are visible with these keys open, in order; "left out" is the last before the total. */
-export function rowsOf(why: Why, open: ReadonlySet<string>): Row[] {
+export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>): Row[] {
   const rows: Row[] = [];
   let start = 0;
-  for (const order of why.by_order) {
+  const paths = listedPaths(why);
+  for (const order of orderTotals(why)) {
     const key = String(order.order);
-    const listed = why.paths.filter((path) => path.order === order.order);
+    const listed = paths.filter((path) => path.heads.length === order.order);
     rows.push({
       key,
       kind: "order",
@@ -44,13 +91,13 @@ export function rowsOf(why: Why, open: ReadonlySet<string>): Row[] {
       opens: listed.length > 0,
       open: open.has(key),
       path: null,
-      count: order.paths === "1" ? "" : `${order.paths} paths`,
+      count: order.count === 1 ? "" : `${count(order.count)} paths`,
     });
     if (open.has(key)) rows.push(...headRows(listed, order.value, start, key, open));
     start += order.value;
   }
   rows.push(plain("left out", "left out", leftOut(why), start));
-  rows.push(plain("total", "logit", why.total, 0));
+  rows.push(plain("total", "logit", why.toward.total, 0));
   return rows;
 }
 
@@ -58,15 +105,16 @@ export function rowsOf(why: Why, open: ReadonlySet<string>): Row[] {
  * What the orders leave out of the total, in logits. (`remainder` compares the total with the model's own logit, as
  * a relative error without a sign; it belongs in the status line.)
  */
-const leftOut = (why: Why): number => why.total - why.by_order.reduce((total, order) => total + order.value, 0);
+const leftOut = (why: PathsAnswer): number =>
+  why.toward.total - orderTotals(why).reduce((total, order) => total + order.value, 0);
 
 /** The rows of the CSV file: order, path, logit. */
-export function csvRows(why: Why): (string | number)[][] {
+export function csvRows(why: PathsAnswer): (string | number)[][] {
   return [
-    ...why.by_order.map((order) => [order.order, "(all of this order)", order.value]),
-    ...why.paths.map((path) => [path.order, path.text, path.value]),
+    ...orderTotals(why).map((order) => [order.order, "(all of this order)", order.value]),
+    ...listedPaths(why).map((path) => [path.heads.length, path.name, path.value]),
     ["", "(left out)", leftOut(why)],
-    ["", "(logit)", why.total],
+    ["", "(logit)", why.toward.total],
   ];
 }
 
@@ -74,8 +122,8 @@ function plain(kind: Row["kind"], label: string, value: number, start: number): 
   return { key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" };
 }
 
-function headRows(listed: PathValue[], whole: number, from: number, parent: string, open: ReadonlySet<string>): Row[] {
-  const groups = new Map<string, PathValue[]>();
+function headRows(listed: ListedPath[], whole: number, from: number, parent: string, open: ReadonlySet<string>): Row[] {
+  const groups = new Map<string, ListedPath[]>();
   for (const path of listed) groups.set(lastOf(path), [...(groups.get(lastOf(path)) ?? []), path]);
   const sums = [...groups].map(([name, paths]) => ({ name, paths, value: sum(paths) }));
   sums.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
@@ -83,11 +131,11 @@ function headRows(listed: PathValue[], whole: number, from: number, parent: stri
   let start = from;
   for (const group of sums) {
     const key = `${parent}.${group.name}`;
-    const single = group.paths.length === 1 ? (group.paths[0] as PathValue) : null;
+    const single = group.paths.length === 1 ? (group.paths[0] as ListedPath) : null;
     rows.push({
       key,
       kind: single ? "path" : "head",
-      label: single ? pathLabel(single) : `${group.name} ← …`,
+      label: single ? single.name : `…→${group.name}`,
       value: group.value,
       start,
       depth: 1,
@@ -104,13 +152,13 @@ function headRows(listed: PathValue[], whole: number, from: number, parent: stri
   return rows;
 }
 
-function pathRows(paths: PathValue[], from: number): Row[] {
+function pathRows(paths: ListedPath[], from: number): Row[] {
   let start = from;
   return paths.map((path) => {
     const row: Row = {
       key: "",
       kind: "path",
-      label: pathLabel(path),
+      label: path.name,
       value: path.value,
       start,
       depth: 2,
@@ -129,4 +177,4 @@ const unlisted = (value: number, start: number): Row => ({
   depth: 1,
 });
 
-const sum = (paths: readonly PathValue[]): number => paths.reduce((total, path) => total + path.value, 0);
+const sum = (paths: readonly ListedPath[]): number => paths.reduce((total, path) => total + path.value, 0);

@@ -7,7 +7,7 @@ import { thumbnail } from "./thumbnail";
 const base = { heads: ["L0H0", "L0H1"], tokens: 3, kept: 1, extent: 1 };
 const A = [1, 0, 0, 0.75, 0.25, 0, 0.5, 0.5, 0];
 const B = [1, 0, 0, 0.25, 0.75, 0, 0, 0, 1];
-const sums = { does: { shape: [2, 3], data: Float32Array.of(0, 0.25, 0.5, 0, 0.75, 1) }, is_read: { shape: [2, 3], data: Float32Array.of(2.25, 0.75, 0, 1.25, 0.75, 1) } };
+const sums = { activity: { shape: [2, 3], data: Float32Array.of(0, 0.25, 0.5, 0, 0.75, 1) }, source_activity: { shape: [2, 3], data: Float32Array.of(2.25, 0.75, 0, 1.25, 0.75, 1) } };
 const dense = { ...base, ...sums, weighting: "attention", dense: { shape: [2, 3, 3], data: Float32Array.from([...A, ...B]) }, columns: null, values: null } as unknown as AttentionAnswer;
 const sparse = {
   ...base,

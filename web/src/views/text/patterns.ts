@@ -161,7 +161,7 @@ export class Patterns {
   /** How much each head does at (or is done to) a token: what lights its thumbnail, from 0 to 1. */
   care(token: number, side: Side): Float32Array {
     const { n } = this;
-    const source = (side === "dest" ? this.answer.does : this.answer.is_read).data;
+    const source = (side === "dest" ? this.answer.activity : this.answer.source_activity).data;
     const out = new Float32Array(this.heads.length);
     let most = 0;
     for (let h = 0; h < out.length; h++) {
@@ -176,7 +176,7 @@ export class Patterns {
 
   /** The same in its own unit, by head, the most first. */
   caring(token: number, side: Side): { head: string; value: number }[] {
-    const source = (side === "dest" ? this.answer.does : this.answer.is_read).data;
+    const source = (side === "dest" ? this.answer.activity : this.answer.source_activity).data;
     return this.heads
       .map((head, h) => ({ head, value: source[h * this.n + token] as number }))
       .sort((a, b) => b.value - a.value);
@@ -185,7 +185,7 @@ export class Patterns {
   /** How much each token is read (or, as a source of arrows, does) through one head or all. */
   totals(head: number, side: Side): Float32Array {
     const { n } = this;
-    const source = (side === "dest" ? this.answer.is_read : this.answer.does).data;
+    const source = (side === "dest" ? this.answer.source_activity : this.answer.activity).data;
     const out = new Float32Array(n);
     if (head >= 0) {
       out.set(source.subarray(head * n, (head + 1) * n));

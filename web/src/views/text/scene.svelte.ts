@@ -1,4 +1,4 @@
-import type { AboutText, ModelInfo, TextRun } from "../../generated/answers";
+import type { TextParams, ModelInfo, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
 import type { Scale } from "../../lib/color";
 import type { Explorer } from "../../lib/explorer.svelte";
@@ -32,7 +32,7 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
 /** What is on the page: a run and its patterns, of one and the same text. */
 export interface Shown {
   run: TextRun;
-  about: AboutText;
+  about: TextParams;
   /** Null until they are there for the first time, or where they are refused. */
   patterns: Patterns | null;
 }

@@ -1,13 +1,13 @@
-"""`paper`: the paper's claims in its order, each measured here."""
+"""`paper`: the paper's claims in its order, each measured on a model it is about."""
 
 from dataclasses import dataclass
 
-from pathsum.explorer.claims.claim import Claim, Section, state
+from pathsum.explorer.claims.claim import Claim, Section, measure_section
 from pathsum.explorer.claims.one_layer import ONE
 from pathsum.explorer.claims.residual_stream import STREAM
 from pathsum.explorer.claims.two_layers import TWO
 from pathsum.explorer.claims.zero_layers import ZERO
-from pathsum.explorer.parameters import AboutModel
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.result import Record
 
@@ -27,6 +27,8 @@ SECTIONS = (
 )
 
 
-def paper(bench: Workbench, asked: AboutModel) -> Tour:
+def paper(bench: Workbench, params: ModelParams) -> Tour:
     """Measure every claim."""
-    return Tour(tuple(claim for section in SECTIONS for claim in state(section, bench, asked)))
+    return Tour(
+        tuple(claim for section in SECTIONS for claim in measure_section(section, bench, params))
+    )

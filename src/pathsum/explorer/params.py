@@ -1,0 +1,115 @@
+"""Parameters of questions: flat records of strings, integers and booleans, parsed and named.
+
+A parameter that is left out has its default, so two ways to ask the same thing are one question
+with one key (`answer_key`), in Python and in the browser.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+
+from pathsum.errors import InputError, near_misses
+from pathsum.result.options import list_choices
+
+PlainParams: TypeAlias = dict[str, str | int | bool]
+"""Parameters as they are sent: names and plain values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParams:
+    """Which of the open models, and at which training step (its last, if that is left out)."""
+
+    model: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextParams(ModelParams):
+    """A text to run, given in exactly one of three ways.
+
+    `text` as typed, `ids` as "1,5,7", `example` as an index into the model's examples.
+    """
+
+    text: str | None = None
+    ids: str | None = None
+    example: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadParams(ModelParams):
+    """One head, by its label."""
+
+    head: str
+
+
+Params = TypeVar("Params", bound=ModelParams)
+
+# A text is truncated to the context anyway; this bounds the tokenizer's work before that.
+MAX_CHARACTERS = 200_000
+# The largest integer that JSON numbers hold exactly in a browser.
+MAX_INTEGER = 2**53 - 1
+
+_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer"}
+
+
+def parse_params(cls: type[Params], values: Mapping[str, object]) -> Params:
+    """The parameters of a question from plain values; an error names the one that is wrong."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name in values:
+        if name not in fields:
+            raise InputError(
+                f"there is no parameter {str(name)[:60]!r} here{near_misses(str(name), fields)}; "
+                f"the parameters are {', '.join(fields)}"
+            )
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in values:
+            raise InputError(f"the parameter {name!r} is missing, and it has no default")
+    return cls(**{name: _checked(name, hints[name], value) for name, value in values.items()})
+
+
+def non_default_params(params: ModelParams) -> PlainParams:
+    """The parameters that differ from their defaults."""
+    return {
+        field.name: getattr(params, field.name)
+        for field in dataclasses.fields(params)
+        if getattr(params, field.name) != field.default
+    }
+
+
+def answer_key(name: str, params: Mapping[str, str | int | bool]) -> str:
+    """The key of an answer: the question's name and its non-default parameters, sorted, as JSON.
+
+    The browser makes the same string with `JSON.stringify`.
+
+    >>> answer_key("run", {"text": "é", "step": 4})
+    'run:{"step":4,"text":"é"}'
+    """
+    text = json.dumps(dict(params), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{name}:{text}"
+
+
+def _checked(name: str, hint: Any, value: object) -> Any:
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise InputError(
+                f"{name} is {str(value)[:60]!r}; choose {list_choices(get_args(hint))}"
+            )
+        return value
+    allowed = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+    # Absent is said by leaving a parameter out, so null is not a value.
+    allowed = tuple(kind for kind in allowed if kind is not type(None))
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        wanted = " or ".join(_TYPE_NAMES[kind] for kind in allowed)
+        raise InputError(f"{name} must be {wanted}, not {str(value)[:60]!r}")
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+        raise InputError(
+            f"{name} has {len(value):,} characters; at most {MAX_CHARACTERS:,} are allowed"
+        )
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise InputError(f"{name} is {str(value)[:60]}, which is out of range")
+    return value

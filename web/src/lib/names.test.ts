@@ -1,0 +1,42 @@
+import { describe, expect, it } from "vitest";
+import file from "../../../tests/names_examples.json";
+import { parseEdge, parseHead, parseHeadEdge, parsePath, pathFormula, printEdge, printPath } from "./names";
+
+interface Examples {
+  heads: { text: string; layer: number; head: number }[];
+  paths: { text: string; accepted: string[]; source: string; heads: string[]; formula: string }[];
+  edges: { text: string; accepted: string[]; writer: string; reader: string; side: string | null }[];
+  wrong: { heads: string[]; paths: string[]; edges: string[] };
+}
+
+// Python is tested against the same file (tests/explorer/test_names_shared.py).
+const examples: Examples = file;
+
+describe("names", () => {
+  it.each(examples.heads)("reads the head $text", ({ text, layer, head }) => {
+    expect(parseHead(text)).toEqual({ layer, head });
+  });
+
+  it.each(examples.paths)("reads and prints the path $text", ({ text, accepted, source, heads, formula }) => {
+    for (const written of [text, ...accepted]) expect(parsePath(written)).toEqual({ source, heads });
+    expect(printPath({ source, heads })).toBe(text);
+    expect(pathFormula({ source, heads })).toBe(formula);
+  });
+
+  it.each(examples.edges)("reads and prints the edge $text", ({ text, accepted, writer, reader, side }) => {
+    for (const written of [text, ...accepted]) expect(parseEdge(written)).toEqual({ writer, reader, side });
+    expect(printEdge(parseEdge(text)!)).toBe(text);
+  });
+
+  it("rejects what is not a name", () => {
+    for (const text of examples.wrong.heads) expect(parseHead(text), text).toBeNull();
+    for (const text of examples.wrong.paths) expect(parsePath(text), text).toBeNull();
+    for (const text of examples.wrong.edges) expect(parseEdge(text), text).toBeNull();
+  });
+
+  it("tells edges between two heads from others", () => {
+    expect(parseHeadEdge("L0H7→L1H4.k")).toEqual({ writer: "L0H7", reader: "L1H4", side: "k" });
+    expect(parseHeadEdge("embed→L1H4.k")).toBeNull();
+    expect(parseHeadEdge("L1H4→logits")).toBeNull();
+  });
+});
