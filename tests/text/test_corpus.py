@@ -15,11 +15,11 @@ from tests.training.tiny import write_text
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.result import schema
 from pathsum.text import Corpus, CorpusInfo, Tokenizer, building, train_bpe
-from pathsum.text.bpe import start_of
+from pathsum.text.building import survey
 from pathsum.text.corpus import CorpusList, find_documents
 from pathsum.text.documents import Document
 from pathsum.text.shards import TokenShards
-from pathsum.text.survey import survey
+from pathsum.text.tokenizer import start_token_of
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class TestBPE:
             train_bpe(["text"], 100)
 
     def test_too_small_a_text(self) -> None:
-        with pytest.raises(InputError, match=r"gives only \d+ tokens, and 5000 were asked for"):
+        with pytest.raises(InputError, match=r"gives only \d+ tokens, but vocabulary is 5000"):
             train_bpe(["a short text"], 5000)
 
     def test_a_tokenizer_without_a_start(self) -> None:
         with pytest.raises(InputError, match="no token that marks a start"):
-            start_of(Tokenizer.of_words(["a", "b"]))
+            start_token_of(Tokenizer.of_words(["a", "b"]))
 
 
 def _letters() -> Tokenizer:
@@ -146,9 +146,7 @@ class TestACorpus:
     def test_goes_on_where_an_interrupted_build_stopped(
         self, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(building, "SHARD_TOKENS", 500)
-        monkeypatch.setattr(building, "_TOGETHER", 8)
-        whole = Corpus.open(file, vocabulary=280)
+        whole = Corpus.open(file, vocabulary=280, shard_tokens=500)
         monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "other"))
 
         def stop(done: int, total: int, what: str) -> None:
@@ -156,13 +154,13 @@ class TestACorpus:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            Corpus.open(file, vocabulary=280, progress=stop)
+            Corpus.open(file, vocabulary=280, shard_tokens=500, progress=stop)
         encoded: list[int] = []
         real = building._encoded
         monkeypatch.setattr(
             building, "_encoded", lambda t, batch: encoded.append(len(batch)) or real(t, batch)
         )
-        resumed = Corpus.open(file, vocabulary=280)
+        resumed = Corpus.open(file, vocabulary=280, shard_tokens=500)
         assert 0 < sum(encoded) < 60
         assert resumed.folder != whole.folder
         assert len(resumed.train.files) > 1

@@ -12,8 +12,7 @@ import pytest
 
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.text import packages
-from pathsum.text.documents import Document, PythonLibrary
-from pathsum.text.files import Files, chapters
+from pathsum.text.documents import Document, Files, PythonLibrary, chapters
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import Package
@@ -211,5 +210,5 @@ class TestTheHub:
         fake = types.ModuleType("datasets")
         fake.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
         monkeypatch.setitem(sys.modules, "datasets", fake)
-        with pytest.raises(FailedError, match=r"'someone/stories' could not be had \(no route\)"):
+        with pytest.raises(FailedError, match=r"'someone/stories' could not be read \(no route\)"):
             list(HubDataset.parse("someone/stories"))

@@ -46,7 +46,7 @@ def test_a_text_of_several_tokens_shows_its_pieces() -> None:
     assert tokenizer.id("al") == 6
     with pytest.raises(TokenError, match=r"'Ral' is 2 tokens .*'R' \+ 'al'"):
         tokenizer.id("Ral")
-    with pytest.raises(TokenError, match="an empty text is no token"):
+    with pytest.raises(TokenError, match="an empty text is not a token"):
         tokenizer.id("")
 
 

@@ -242,7 +242,7 @@ class TestWhatStopsARun:
         larger = tiny_recipe(
             text, data__tokenizer=str(whole / "tokenizer.json"), data__vocabulary=300
         )
-        with pytest.raises(InputError, match="has 280 tokens and the vocabulary asked for is 300"):
+        with pytest.raises(InputError, match="has 280 tokens, but vocabulary is 300"):
             train(larger, out=tmp_path / "larger")
         train(dataclasses.replace(recipe, steps=1), out=tmp_path / "same")
 

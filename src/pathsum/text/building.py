@@ -1,33 +1,105 @@
-"""Documents to tokens on disk: a tokenizer learned from what is trained on, then shards.
+"""Building a corpus: survey documents, train a tokenizer on one side, write tokens to disk.
 
-A build happens aside and is renamed when it is whole. What an interrupted one has finished (the
-tokenizer, whole shards) the next one finds and goes on from.
+A survey reads the documents once, drops duplicates and chooses what is held out. The build happens
+in another folder that is renamed when complete; the next build continues from what an interrupted
+one finished (the tokenizer, whole shards).
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pathsum.errors import FailedError
-from pathsum.result import Progress
-from pathsum.text.bpe import start_of, train_bpe
+from pathsum.errors import FailedError, InputError
+from pathsum.result import Progress, silent
 from pathsum.text.documents import Document, Documents
 from pathsum.text.shards import TokenShards, smallest_dtype
-from pathsum.text.survey import Survey
-from pathsum.text.tokenizer import Tokenizer
+from pathsum.text.tokenizer import Tokenizer, start_token_of, train_bpe
 
 FORMAT, VERSION = "pathsum-corpus", 1
 HEAD, TOKENIZER, JOURNAL = "corpus.json", "tokenizer.json", "journal.json"
 TRAIN, HELD_OUT = "train", "held-out"
 SHARD_TOKENS = 4 << 20
-_TOGETHER = 64
-# Merges settle long before this much text; reading more of a huge corpus only costs time.
+_DOCUMENTS_AT_ONCE = 64
+# Merges settle long before this much text; reading more of a huge corpus only takes time.
 _BPE_CHARACTERS = 200_000_000
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one reading of a collection found.
+
+    A document is held out by its own hash, not by its position: adding documents does not move
+    others from one side to the other, and copies of a text end up on the same side.
+    """
+
+    documents: int
+    duplicates: int
+    characters: int
+    fingerprint: str
+    held_out: frozenset[bytes]
+
+    def read(self, collection: Documents) -> Iterator[tuple[Document, bool]]:
+        """The documents without copies and empty ones, each with whether it is held out."""
+        seen: set[bytes] = set()
+        for document in collection:
+            digest = document.digest
+            if digest not in seen and document.text.strip():
+                seen.add(digest)
+                yield document, digest in self.held_out
+
+
+def survey(collection: Documents, share: float, progress: Progress = silent) -> Survey:
+    """Read a collection once; `share` of its documents, at least one, are held out."""
+    if not 0 < share < 1:
+        raise InputError(f"held_out is {share}, but must be between 0 and 1")
+    digests: dict[bytes, None] = {}
+    duplicates = characters = 0
+    for document in collection:
+        if not document.text.strip():
+            continue
+        digest = document.digest
+        if digest in digests:
+            duplicates += 1
+            continue
+        digests[digest] = None
+        characters += len(document.text)
+        if len(digests) % 100 == 0:
+            progress(len(digests), 0, f"reading {collection.name}")
+    _check_enough(collection, len(digests), duplicates)
+    threshold = int(share * (1 << 64))
+    held_out = {digest for digest in digests if _number(digest) < threshold}
+    if not held_out:
+        held_out = {min(digests, key=_number)}
+    elif len(held_out) == len(digests):
+        held_out.discard(max(digests, key=_number))
+    fingerprint = hashlib.sha256(b"".join(digests)).hexdigest()
+    return Survey(len(digests), duplicates, characters, fingerprint, frozenset(held_out))
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
+
+
+def _check_enough(collection: Documents, documents: int, duplicates: int) -> None:
+    if documents == 0:
+        raise InputError(
+            f"the corpus {collection.name!r} is empty: {collection.about} hold no text; give "
+            "documents with text"
+        )
+    if documents == 1:
+        copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""
+        raise InputError(
+            f"the corpus {collection.name!r} is a single document{copies}, and one must be held "
+            "out to measure the loss on; give at least two files, or a .jsonl with one document "
+            "per line"
+        )
 
 
 def build(
@@ -38,25 +110,29 @@ def build(
     tokenizer: Tokenizer | None,
     head: dict[str, Any],
     progress: Progress,
+    shard_tokens: int = SHARD_TOKENS,
 ) -> None:
-    """Build a corpus folder, or finish one that an earlier process began."""
+    """Build a corpus folder, or finish one that an earlier process began.
+
+    A file is written every `shard_tokens` training tokens: an interrupted build loses no more.
+    """
     aside = folder.with_name(folder.name + ".building")
     try:
         aside.mkdir(parents=True, exist_ok=True)
         used = _tokenizer(aside, collection, found, vocabulary, tokenizer, progress)
-        _tokenize(aside, collection, found, used, progress)
+        _tokenize(aside, collection, found, used, shard_tokens, progress)
         head = head | _tallies(aside, used, found)
         _write(aside / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
         aside.rename(folder)
     except OSError as error:
         raise FailedError(
             f"building the corpus in {aside} failed ({error}); what is finished stays there, and "
-            "the next build goes on from it; PATHSUM_CACHE names another place"
+            "the next build continues from it; set PATHSUM_CACHE to use another folder"
         ) from error
 
 
 def shards(folder: Path, side: str) -> TokenShards:
-    """One side of a built corpus."""
+    """The tokens of one side of a built corpus."""
     return TokenShards(sorted(folder.glob(f"{side}-*.npy")))
 
 
@@ -71,7 +147,7 @@ def _tokenizer(
     file = aside / TOKENIZER
     if file.exists():
         return Tokenizer.from_file(file)
-    progress(0, 0, f"learning {vocabulary} tokens")
+    progress(0, 0, f"training a tokenizer of {vocabulary} tokens")
     used = given or train_bpe(_training_text(collection, found), vocabulary)
     _write(file, used.to_json())
     return used
@@ -88,27 +164,32 @@ def _training_text(collection: Documents, found: Survey) -> Iterator[str]:
 
 
 def _tokenize(
-    aside: Path, collection: Documents, found: Survey, tokenizer: Tokenizer, progress: Progress
+    aside: Path,
+    collection: Documents,
+    found: Survey,
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    progress: Progress,
 ) -> None:
     journal = aside / JOURNAL
     state = json.loads(journal.read_text()) if journal.exists() else {"documents": 0, "shards": 0}
     done, number = int(state["documents"]), int(state["shards"])
-    waiting = {TRAIN: _Buffer(), HELD_OUT: _Buffer()}
+    buffers = {TRAIN: _Buffer(), HELD_OUT: _Buffer()}
     documents = islice(found.read(collection), done, None)
-    while batch := list(islice(documents, _TOGETHER)):
+    while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
         for ids, held_out in _encoded(tokenizer, batch):
-            waiting[HELD_OUT if held_out else TRAIN].add(ids)
-        done += len(batch)
-        progress(done, found.documents, "tokenizing")
-        if waiting[TRAIN].size >= SHARD_TOKENS:
-            number = _flush(aside, waiting, number, done, tokenizer.size)
-    _flush(aside, waiting, number, done, tokenizer.size)
+            buffers[HELD_OUT if held_out else TRAIN].add(ids)
+            done += 1
+            if buffers[TRAIN].size >= shard_tokens:
+                number = _flush(aside, buffers, number, done, tokenizer.size)
+            progress(done, found.documents, "tokenizing")
+    _flush(aside, buffers, number, done, tokenizer.size)
 
 
 def _encoded(
     tokenizer: Tokenizer, batch: list[tuple[Document, bool]]
 ) -> Iterator[tuple[list[int], bool]]:
-    start = start_of(tokenizer)
+    start = start_token_of(tokenizer)
     texts = [document.text for document, _ in batch]
     encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
     for encoding, (_, held_out) in zip(encodings, batch, strict=True):
@@ -116,7 +197,7 @@ def _encoded(
 
 
 class _Buffer:
-    """Ids that wait to be written."""
+    """Ids that have not been written yet."""
 
     def __init__(self) -> None:
         self.parts: list[list[int]] = []
@@ -128,10 +209,10 @@ class _Buffer:
 
 
 def _flush(
-    aside: Path, waiting: dict[str, _Buffer], number: int, documents: int, vocabulary: int
+    aside: Path, buffers: dict[str, _Buffer], number: int, documents: int, vocabulary: int
 ) -> int:
     dtype = smallest_dtype(vocabulary)
-    for side, buffer in waiting.items():
+    for side, buffer in buffers.items():
         if buffer.parts:
             ids = np.concatenate([np.asarray(part, dtype=dtype) for part in buffer.parts])
             file = aside / f"{side}-{number:05d}.npy"
@@ -139,8 +220,8 @@ def _flush(
             with part.open("wb") as opened:
                 np.save(opened, ids)
             part.replace(file)
-        waiting[side] = _Buffer()
-    # The journal comes last: a shard that it does not count is written again.
+        buffers[side] = _Buffer()
+    # The journal is written last: a shard that it does not count is written again.
     _write(aside / JOURNAL, json.dumps({"documents": documents, "shards": number + 1}))
     return number + 1
 

@@ -1,4 +1,4 @@
-"""Where built things are kept between runs, and locks that keep two processes off one folder."""
+"""The cache folder, and locks that keep two processes from writing the same folder."""
 
 import os
 import sys
@@ -20,10 +20,9 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
-    """Hold a lock file while the body runs; with `wait=False` an error says `taken` if it is held.
+    """Hold a lock file; with `wait=False` raise an error with the text `taken` if it is held.
 
-    The operating system owns the lock, so a process that is killed holds it no longer, whatever
-    it left in the file.
+    The operating system owns the lock, so a killed process no longer holds it.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +31,7 @@ def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
         raise FailedError(f"cannot write the lock {file} ({error})") from error
     with opened:
         try:
-            _take(opened.fileno(), wait)
+            _lock(opened.fileno(), wait)
         except OSError as error:
             raise FailedError(taken) from error
         yield
@@ -41,11 +40,11 @@ def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(descriptor: int, wait: bool) -> None:
+    def _lock(descriptor: int, wait: bool) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
     import fcntl
 
-    def _take(descriptor: int, wait: bool) -> None:
+    def _lock(descriptor: int, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

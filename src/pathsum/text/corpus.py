@@ -1,4 +1,4 @@
-"""Corpus: a text as tokens, part of it held out, with a tokenizer learned from the rest."""
+"""Corpus: documents as tokens on disk, part of them held out, with a tokenizer of the rest."""
 
 import hashlib
 import json
@@ -12,22 +12,30 @@ from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.text.bpe import start_of
-from pathsum.text.building import FORMAT, HEAD, HELD_OUT, TOKENIZER, TRAIN, VERSION, build, shards
+from pathsum.text.building import (
+    FORMAT,
+    HEAD,
+    HELD_OUT,
+    SHARD_TOKENS,
+    TOKENIZER,
+    TRAIN,
+    VERSION,
+    build,
+    shards,
+    survey,
+)
 from pathsum.text.cache import cache_folder, locked
-from pathsum.text.documents import Documents
-from pathsum.text.files import Files
+from pathsum.text.documents import Documents, Files
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.shards import TokenShards
-from pathsum.text.survey import survey
 from pathsum.text.token_pool import TokenPool
-from pathsum.text.tokenizer import Tokenizer
+from pathsum.text.tokenizer import Tokenizer, start_token_of
 
 
 @dataclass(frozen=True)
 class CorpusInfo(Record, kind="corpus-info"):
-    """What a corpus is made of. `fingerprint` is of its documents, in order."""
+    """The contents of a corpus. `fingerprint` is a hash of its documents, in order."""
 
     name: str
     about: str
@@ -42,7 +50,7 @@ class CorpusInfo(Record, kind="corpus-info"):
     folder: str
 
     def to_table(self) -> Table:
-        """What it is made of, a line each."""
+        """One row per property."""
         every = self.tokens + self.held_out_tokens
         rows: tuple[tuple[str, str], ...] = (
             ("what it is", self.about),
@@ -51,22 +59,22 @@ class CorpusInfo(Record, kind="corpus-info"):
             ("to train on", f"{self.tokens:,} tokens"),
             (
                 "vocabulary",
-                f"{self.vocabulary:,}, {self.characters / every:.2f} characters a token",
+                f"{self.vocabulary:,}, {self.characters / every:.2f} characters per token",
             ),
             ("fingerprint", self.fingerprint[:16]),
             ("folder", self.folder),
         )
         columns = (text_column("corpus"), prose_column(self.name))
-        return Table(columns, rows, note="the tokenizer has not seen what is held out")
+        return Table(columns, rows, note="the tokenizer is trained without the held-out documents")
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as tokens: `Corpus.open("python", vocabulary=1024)` builds it or finds it built.
+    """Documents as tokens: `Corpus.open("python", vocabulary=1024)` builds or reuses a corpus.
 
-    Documents that occur twice are taken once. Whole documents are held out, chosen by their hash;
-    the tokenizer is learned from the others. Tokens lie in memory-mapped files in the cache
-    folder, under a name made from the content, so a changed text is a different corpus.
+    Duplicates are dropped. Whole documents are held out, chosen by their hash; the tokenizer is
+    trained on the others. Tokens are memory-mapped files in the cache folder, under a name made
+    from the content, so a changed text is a different corpus.
     """
 
     folder: Path
@@ -82,23 +90,26 @@ class Corpus:
         tokenizer: Tokenizer | None = None,
         held_out: float = 0.05,
         field: str = "text",
+        shard_tokens: int = SHARD_TOKENS,
         progress: Progress = silent,
     ) -> "Corpus":
-        """A corpus by name, by file or folder, or by a dataset's name on the hub.
+        """A corpus by name, by file or folder, or by the name of a dataset on the hub.
 
-        With a `tokenizer` that one is used, and `vocabulary` must be its size. `field` names where
-        `.jsonl`, Parquet and datasets keep their text.
+        A `tokenizer` is used instead of training one, and `vocabulary` must be its size. `field` is
+        the name under which `.jsonl`, Parquet and datasets hold their text. `held_out` is the share
+        of documents that is held out. A file is written every `shard_tokens` training tokens; a
+        build that is interrupted continues from the last one.
         """
         collection = find_documents(name, field, progress)
         if tokenizer is not None and tokenizer.size != vocabulary:
             raise InputError(
-                f"the tokenizer has {tokenizer.size} tokens and the vocabulary asked for is "
-                f"{vocabulary}; they must be the same: set the vocabulary to {tokenizer.size}"
+                f"the tokenizer has {tokenizer.size} tokens, but vocabulary is {vocabulary}; set "
+                f"vocabulary to {tokenizer.size}"
             )
         found = survey(collection, held_out, progress)
         given = "" if tokenizer is None else tokenizer.to_json()
-        asked = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])
-        key = hashlib.sha256(asked.encode()).hexdigest()[:16]
+        identity = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])
+        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
         folder = cache_folder() / "corpora" / f"{collection.name}-{key}"
         if not (folder / HEAD).exists():
             lock = folder.with_name(folder.name + ".lock")
@@ -106,35 +117,38 @@ class Corpus:
                 if not (folder / HEAD).exists():
                     head = {"format": FORMAT, "version": VERSION, "name": collection.name}
                     head |= {"about": collection.about, "fingerprint": found.fingerprint}
-                    build(folder, collection, found, vocabulary, tokenizer, head, progress)
+                    parts = (collection, found, vocabulary, tokenizer, head)
+                    build(folder, *parts, progress, shard_tokens)
         return cls.at(folder)
 
     @classmethod
     def at(cls, folder: Path) -> "Corpus":
-        """A corpus that was built in a folder."""
+        """The corpus that was built in a folder."""
         file = folder / HEAD
         try:
             head = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FileError(f"{folder} is not a corpus that pathsum built ({error})") from error
         if head.pop("format", None) != FORMAT or head.pop("version", None) != VERSION:
-            raise FileError(f"{file} is not of a corpus that this pathsum reads; build it again")
+            raise FileError(
+                f"{file} is not a corpus that this version of pathsum reads; rebuild it"
+            )
         info = CorpusInfo(folder=str(folder), **head)
         return cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
 
     @cached_property
     def train(self) -> TokenShards:
-        """What is trained on: documents one after another, each after a start token."""
+        """Training tokens: documents one after another, each after a start token."""
         return shards(self.folder, TRAIN)
 
     @cached_property
     def held_out(self) -> TokenShards:
-        """What is not."""
+        """Held-out tokens."""
         return shards(self.folder, HELD_OUT)
 
     @cached_property
     def token_counts(self) -> Int[Tensor, " vocab"]:
-        """How often each token occurs in what is trained on."""
+        """How often each token occurs in the training tokens."""
         return self.train.counts(self.info.vocabulary)
 
     @cached_property
@@ -146,25 +160,25 @@ class Corpus:
     @cached_property
     def start_token(self) -> int:
         """The id of the token before every document and every sequence."""
-        return start_of(self.tokenizer)
+        return start_token_of(self.tokenizer)
 
     def held_out_batch(self, sequences: int, length: int) -> Int[Tensor, "batch pos"]:
-        """Held-out sequences, spread evenly, each a start token and `length − 1` tokens of text."""
-        there = self.held_out.count_windows(length - 1)
-        if there == 0:
+        """Held-out sequences, evenly spaced, each a start token and `length − 1` tokens of text."""
+        available = self.held_out.count_windows(length - 1)
+        if available == 0:
             raise InputError(
                 f"the corpus {self.info.name!r} holds out {self.info.held_out_tokens} tokens, too "
                 f"few for a sequence of {length}; give more text, or use shorter sequences"
             )
-        count = min(sequences, there)
-        numbers = [number * there // count for number in range(count)]
+        count = min(sequences, available)
+        numbers = [number * available // count for number in range(count)]
         windows = self.held_out.windows(numbers, length - 1)
         start = torch.full((count, 1), self.start_token)
         return torch.cat((start, windows), dim=1)
 
 
 def find_documents(name: str | Path, field: str, progress: Progress) -> Documents:
-    """The documents that a name stands for."""
+    """The documents that a name refers to."""
     text = str(name)
     if isinstance(name, str) and text in NAMED:
         return NAMED[text]
@@ -180,13 +194,13 @@ def find_documents(name: str | Path, field: str, progress: Progress) -> Document
 
 
 def named_corpora() -> "CorpusList":
-    """The corpora that have a name."""
+    """The corpora that can be opened by name."""
     return CorpusList(tuple(NamedCorpus(made.name, made.about) for made in NAMED.values()))
 
 
 @dataclass(frozen=True)
 class NamedCorpus(Record, kind="named-corpus"):
-    """A corpus that `Corpus.open` knows by name."""
+    """A corpus that `Corpus.open` opens by name."""
 
     name: str
     about: str
@@ -194,12 +208,12 @@ class NamedCorpus(Record, kind="named-corpus"):
 
 @dataclass(frozen=True)
 class CorpusList(Record, kind="corpus-list"):
-    """All of them."""
+    """All named corpora."""
 
     corpora: tuple[NamedCorpus, ...]
 
     def to_table(self) -> Table:
-        """A line each."""
+        """One row per corpus."""
         rows = tuple((corpus.name, corpus.about) for corpus in self.corpora)
         note = "or name a file, a folder, or a dataset on the hub (owner/name)"
         return Table((text_column("name"), prose_column("what it is")), rows, note=note)

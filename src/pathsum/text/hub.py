@@ -1,4 +1,4 @@
-"""Documents of a dataset on the Hugging Face hub, streamed once and kept as JSON lines."""
+"""Documents of a dataset on the Hugging Face hub, streamed once and cached as JSON lines."""
 
 import hashlib
 import json
@@ -11,8 +11,7 @@ from typing import Any
 from pathsum.errors import FailedError, InputError
 from pathsum.result import Progress, silent
 from pathsum.text.cache import cache_folder
-from pathsum.text.documents import Document
-from pathsum.text.files import text_of
+from pathsum.text.documents import Document, text_of
 
 _ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?::(?P<subset>[\w.-]+))?(?:@(?P<revision>[\w.-]+))?")
 
@@ -21,8 +20,8 @@ _ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?::(?P<subset>[\w.-]+))?(?:@(?P<revis
 class HubDataset:
     """The texts of a dataset, named `owner/name`, `owner/name:subset` or `…@revision`.
 
-    A dataset on the hub may change under its name: a revision pins it. At most `limit` documents
-    are streamed, and what was streamed is kept in the cache, so a second build needs no network.
+    A dataset on the hub can change; a revision pins it. At most `limit` documents are streamed, and
+    they are cached, so a second build needs no network.
     """
 
     id: str
@@ -40,31 +39,31 @@ class HubDataset:
 
     @classmethod
     def parse(cls, text: str, **options: Any) -> "HubDataset":
-        """The dataset that a text names."""
+        """The dataset with this name."""
         found = _ID.fullmatch(text)
         if found is None:
-            raise InputError(f"{text!r} is no dataset's name; owner/name would be right")
+            raise InputError(f"{text!r} is not the name of a dataset; use owner/name")
         return cls(found["id"], found["subset"], found["revision"], **options)
 
     @property
     def name(self) -> str:
-        """The dataset's name as part of a folder's name."""
+        """The dataset's name, as part of a folder name."""
         return self.id.replace("/", "-")
 
     @property
     def about(self) -> str:
-        """What is taken of it."""
+        """What is read of it."""
         pinned = f" at {self.revision}" if self.revision else ""
         return f"up to {self.limit:,} documents of {self.id}{pinned}, split {self.split}"
 
     def __iter__(self) -> Iterator[Document]:
-        with self._kept().open(encoding="utf-8") as opened:
+        with self._cached_file().open(encoding="utf-8") as opened:
             for number, line in enumerate(opened):
                 yield Document(f"{self.id}:{number}", json.loads(line))
 
-    def _kept(self) -> Path:
-        asked = [self.id, self.subset, self.revision, self.split, self.field, self.limit]
-        key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    def _cached_file(self) -> Path:
+        identity = [self.id, self.subset, self.revision, self.split, self.field, self.limit]
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         file = cache_folder() / "datasets" / f"{self.name}-{key}.jsonl"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +80,8 @@ class HubDataset:
             from datasets import load_dataset  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise InputError(
-                f"{self.id!r} is not a file or a folder here, and to read it from the hub needs "
-                "the library datasets, which is not installed; install pathsum[data]"
+                f"{self.id!r} is not a file or folder, and reading it from the hub needs the "
+                "library datasets, which is not installed; install pathsum[data]"
             ) from error
         try:
             rows: Any = load_dataset(
@@ -95,5 +94,8 @@ class HubDataset:
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
-            said = str(error).strip().split("\n")[0]
-            raise FailedError(f"the dataset {self.id!r} could not be had ({said})") from error
+            reason = str(error).strip().split("\n")[0]
+            raise FailedError(
+                f"the dataset {self.id!r} could not be read ({reason}); check its name and the "
+                "network"
+            ) from error

@@ -19,8 +19,7 @@ from typing import Literal
 
 from pathsum.errors import FailedError
 from pathsum.text.cache import cache_folder
-from pathsum.text.documents import LEAST_CHARACTERS, Document
-from pathsum.text.files import chapters, decode
+from pathsum.text.documents import LEAST_CHARACTERS, Document, chapters, decode
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tokens on disk: arrays of ids that are memory-mapped and read a window at a time."""
+"""TokenShards: token ids in memory-mapped files, read as windows."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 def smallest_dtype(vocabulary: int) -> type[np.unsignedinteger]:
-    """The smallest type of number that holds every id."""
+    """The smallest dtype that holds every id."""
     return np.uint16 if vocabulary <= 1 << 16 else np.uint32
 
 
 class TokenShards:
-    """Token ids in `.npy` files, seen as windows of equal length.
+    """Token ids in `.npy` files, as windows of equal length.
 
-    A window never crosses from one file into the next. Nothing is read until a window is.
+    A window never crosses from one file into the next. Nothing is read before a window is.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -26,16 +26,16 @@ class TokenShards:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """The files, mapped."""
+        """The memory-mapped files."""
         return tuple(np.load(file, mmap_mode="r") for file in self.files)
 
     @property
     def n_tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens."""
         return sum(len(array) for array in self.arrays)
 
     def count_windows(self, length: int, offset: int = 0) -> int:
-        """How many windows there are if each file is cut from `offset` on."""
+        """The number of windows if each file is cut from `offset` on."""
         return sum(max(0, len(array) - offset) // length for array in self.arrays)
 
     def windows(

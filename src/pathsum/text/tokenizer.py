@@ -1,20 +1,25 @@
-"""A tokenizer: text to ids and back, and single tokens as a person can read them."""
+"""Tokenizer: text to ids and back, readable tokens, and byte-level BPE training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pathsum.errors import FileError, TokenError, near_misses
+from pathsum.errors import FileError, InputError, TokenError, near_misses
 
+START = "<|start|>"
+"""The token before every document and every sequence; its id is 0 in tokenizers trained here."""
+
+_BYTES = 256
+_KNOWN_STARTS = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
 _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 def visible(text: str) -> str:
-    """A token's text with its white space made visible, and nothing that moves a terminal.
+    """A token's text with visible white space, and without terminal control characters.
 
     >>> visible(" def\\n")
     '·def⏎'
@@ -24,9 +29,9 @@ def visible(text: str) -> str:
 
 
 class Tokenizer:
-    """A `tokenizers` tokenizer with the few questions that circuits ask of one.
+    """A `tokenizers` tokenizer with the few operations that circuits need.
 
-    `Tokenizer.of_words(["the", "cat"])` makes one with a token a word, for models built by hand.
+    `Tokenizer.of_words(["the", "cat"])` makes one with one token per word, for hand-built models.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -34,10 +39,10 @@ class Tokenizer:
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Tokenizer":
-        """One token a word, split at white space; word i has id i."""
+        """One token per word, split at white space; word i has id i."""
         vocabulary = {word: index for index, word in enumerate(words)}
         if len(vocabulary) != len(words):
-            raise TokenError("a word is listed twice; each token needs a text of its own")
+            raise TokenError("a word is listed twice; every token needs its own text")
         backend = Backend(models.WordLevel(vocabulary))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return cls(backend)
@@ -59,7 +64,7 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises bare Exception, nothing finer
             raise FileError(
                 f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
-                f"({error}); a tokenizer.json as written by that library would be right"
+                f"({error}); give a tokenizer.json written by that library"
             ) from error
 
     def to_json(self) -> str:
@@ -68,7 +73,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many ids it knows, special tokens included."""
+        """The number of ids, special tokens included."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
@@ -80,7 +85,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without special tokens."""
         if isinstance(self.backend.model, models.WordLevel):
-            self._refuse_unknown_words(text)
+            self._check_known_words(text)
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -96,11 +101,11 @@ class Tokenizer:
         return piece if decoder is None else decoder.decode([piece])
 
     def show(self, token: int) -> str:
-        """One token's text with white space made visible."""
+        """One token's text with visible white space."""
         return visible(self.text(token))
 
     def id(self, text: str) -> int:
-        """The id of a text that is one token; an error shows the pieces of one that is several."""
+        """The id of a text that is one token; the error for several tokens shows the pieces."""
         special = self.backend.token_to_id(text)
         if special is not None:
             return special
@@ -108,14 +113,14 @@ class Tokenizer:
         if len(ids) == 1:
             return ids[0]
         if not ids:
-            raise TokenError("an empty text is no token; one token's text would be right")
+            raise TokenError("an empty text is not a token; give the text of one token")
         pieces = " + ".join(repr(self.text(token)) for token in ids)
         raise TokenError(
             f"{text!r} is {len(ids)} tokens in this tokenizer ({pieces}); "
-            "one of these pieces, or a number as a token's id, would be right"
+            "give one of these pieces, or a token's id"
         )
 
-    def _refuse_unknown_words(self, text: str) -> None:
+    def _check_known_words(self, text: str) -> None:
         for word in text.split():
             if word not in self._vocabulary:
                 raise TokenError(
@@ -131,3 +136,49 @@ class Tokenizer:
         words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
         listed = ", ".join(repr(word) for word in words[:count])
         return listed + (f" and {len(words) - count} more" if len(words) > count else "")
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """A tokenizer of exactly `vocabulary` tokens: the start token, 256 bytes, and merges.
+
+    >>> tokenizer = train_bpe(["the cat and the hat, the cat"] * 9, 262)
+    >>> tokenizer.size, tokenizer.text(0)
+    (262, '<|start|>')
+
+    Training is deterministic: the same texts in the same order give the same merges.
+    """
+    least = _BYTES + 1
+    if vocabulary < least:
+        raise InputError(
+            f"a vocabulary of {vocabulary} is too small for byte-level BPE, which needs {least}: "
+            f"256 bytes and the start token; use {least} or more"
+        )
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[START],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    tokenizer = Tokenizer(backend)
+    if tokenizer.size < vocabulary:
+        raise InputError(
+            f"the text gives only {tokenizer.size} tokens, but vocabulary is {vocabulary}; give "
+            f"more text, or use a vocabulary of at most {tokenizer.size}"
+        )
+    return tokenizer
+
+
+def start_token_of(tokenizer: Tokenizer) -> int:
+    """The id of a tokenizer's start token, under any of the usual names."""
+    for text in _KNOWN_STARTS:
+        found = tokenizer.backend.token_to_id(text)
+        if found is not None:
+            return found
+    raise InputError(
+        "the tokenizer has no token that marks a start (one of "
+        f"{', '.join(_KNOWN_STARTS)}), and every training sequence begins with one; add one"
+    )
