@@ -34,6 +34,25 @@ def test_every_page_is_in_the_table_of_contents() -> None:
             assert f"({page.name})" in contents, page.name
 
 
+def test_every_file_named_in_the_architecture_page_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|ts|svelte|toml)))`", page))
+    missing = [
+        name
+        for name in sorted(named)
+        if not any((base / name).exists() for base in (ROOT / "src" / "pathsum", ROOT))
+    ]
+    assert len(named) > 50
+    assert missing == []
+
+
+def test_the_architecture_page_names_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "pathsum"
+    rooms = [folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()]
+    assert [room for room in rooms if f"| `{room}/` |" not in page] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

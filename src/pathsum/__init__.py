@@ -19,8 +19,8 @@ The public names, in reading order:
     torch.Size([1, 2, 5, 5])
 
 A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`.
-Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices is
-stated once, in `pathsum.shapes`.
+Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices
+is stated once, in `pathsum.shapes`.
 """
 
 import importlib
