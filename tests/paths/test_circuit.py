@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from pathsum.errors import InputError, PathError, TokenError
+from pathsum.errors import InputError, NotExactError, PathError, TokenError
 from pathsum.model import construct
-from pathsum.names import Node
-from pathsum.paths.circuit import Circuit, find_circuit
+from pathsum.model.edits import Message
+from pathsum.model.run import run_logits
+from pathsum.names import Edge, Node, NodeEdge
+from pathsum.paths.circuit import Circuit, cut_effects, find_circuit
+from pathsum.paths.target import find_target
 from pathsum.sources import load
 
 
@@ -110,3 +113,47 @@ def test_bad_input() -> None:
         find_circuit(trace, sequence=1)
     with pytest.raises(PathError, match="not a node"):
         trace.circuit().node("L0H3")
+
+
+def test_cutting_a_k_edge_is_patching_it() -> None:
+    """Where the head looks from one destination only, an edge of nodes is the whole edge."""
+    trace = construct.induction().trace("a b c d a")
+    found = trace.circuit(token="b")
+    effect = next(edge.effect for edge in found.edges if str(edge) == "L0H0@2→L1H0@5.k")
+    target = find_target(trace, -1, "b", "mean")
+    written = trace.written("L0H0").clone()
+    written[:, 2] = 0
+    edge = Edge.parse("L0H0→L1H0.k")
+    patched = run_logits(trace.weights, trace.tokens, [Message(edge, written)])
+    lost = float((target.of(trace.logits) - target.of(patched))[0])
+    assert effect == pytest.approx(lost, rel=1e-5)
+    assert lost > 0.9 * found.total
+
+
+def test_a_cut_touches_one_destination() -> None:
+    """Cut for a destination that is not looked at, an edge costs nothing."""
+    trace = construct.induction().trace("a b c a d a")
+    target = find_target(trace, -1, "b", "mean")
+    there, elsewhere = cut_effects(
+        trace, target, [NodeEdge.parse(f"L0H0@2→L1H0@{at}.k") for at in (6, 4)]
+    )
+    assert there is not None
+    assert there > 0.01
+    assert elsewhere == pytest.approx(0, abs=1e-4)
+
+
+def test_edges_can_be_taken_from_another_run() -> None:
+    model = construct.induction()
+    trace, other = model.trace("a b c d a"), model.trace("c b a d a")
+    found = trace.circuit(token="b", other=other)
+    effect = next(edge.effect for edge in found.edges if str(edge) == "L0H0@2→L1H0@5.k")
+    assert effect is not None
+    assert effect > 0.9 * found.total
+    with pytest.raises(InputError, match="run of the same length"):
+        trace.circuit(token="b", other=model.trace("a b"))
+
+
+def test_an_edited_run_has_no_circuit() -> None:
+    trace = construct.induction().trace("a b c d a")
+    with pytest.raises(NotExactError, match="was edited"):
+        trace.patch({("L0H0", "L1H0", "k"): trace}).circuit()

@@ -27,6 +27,7 @@ from pathsum.cli.scores import scores
 from pathsum.cli.terms import terms
 from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
+from pathsum.cli.why import why
 from pathsum.errors import PathsumError
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ for command in (
     bandwidth,
     paths,
     scores,
+    why,
     terms,
     replace,
     patch,

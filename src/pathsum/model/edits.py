@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
@@ -84,10 +84,26 @@ class SourceOutput:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One reader sees this in place of what the writer wrote; all others see what it wrote."""
+    """One reader sees this in place of what the writer wrote; all others see what it wrote.
+
+    `destinations` restricts it to some positions of the reader: elsewhere, and in sequences without
+    any, the reader does what it would do without the message.
+    """
 
     edge: Edge
     written: Stream
+    destinations: Bool[Tensor, "sequence dest"] | None = None
+
+    @property
+    def reach(self) -> Bool[Tensor, "sequence #pos"]:
+        """Where the stream that the reader sees is changed, given `destinations`.
+
+        A head reads its sources, wherever its destinations are; other readers read where they are.
+        """
+        assert self.destinations is not None
+        if isinstance(self.edge.reader, HeadRead):
+            return self.destinations.any(-1, keepdim=True)
+        return self.destinations
 
     @property
     def linear(self) -> bool:
@@ -147,6 +163,18 @@ class Plan:
         readers = {reader.head for reader in self.messages if isinstance(reader, HeadRead)}
         touched = readers | self.attend.keys() | self.keep.keys() | self.output.keys()
         return sorted(head for head in touched if head.layer == layer)
+
+    def destinations(self, head: HeadId) -> Bool[Tensor, "sequence dest"] | None:
+        """Where messages change what a head does; None if that is everywhere."""
+        messages = [
+            message for side in Side for message in self.messages.get(HeadRead(head, side), ())
+        ]
+        found: Bool[Tensor, "sequence dest"] | None = None
+        for message in messages:
+            if message.destinations is None:
+                return None
+            found = message.destinations if found is None else found | message.destinations
+        return found
 
     def needs_patterns(self, layer: int) -> bool:
         """Whether the patterns of a layer must be known to run it."""

@@ -240,7 +240,15 @@ class _Pass:
         edited = self.plan.heads_of(index)
         for head in edited:
             at = head.head
-            pattern[:, at], z[:, at] = self._head(head, layer, stream, pattern[:, at])
+            found = self._head(head, layer, stream, pattern[:, at])
+            where = self.plan.destinations(head)
+            if where is not None:
+                there = where[..., None]
+                found = (
+                    torch.where(there, found[0], pattern[:, at]),
+                    torch.where(there, found[1], z[:, at]),
+                )
+            pattern[:, at], z[:, at] = found
         self._keep(self.patterns, pattern)
         if self.record is not Recording.LOGITS:
             self.edited_z.append(z if edited else None)
@@ -310,7 +318,10 @@ class _Pass:
     def _as_read(self, reader: Reader, stream: Stream) -> Stream:
         """The stream as one reader sees it: with messages in place of what was written."""
         for message in self.plan.messages.get(reader, ()):
-            stream = stream + (message.written - self.written[message.edge.writer])
+            change = message.written - self.written[message.edge.writer]
+            if message.destinations is not None:
+                change = change * message.reach[..., None]
+            stream = stream + change
         return stream
 
     def _take(self, start: Run, first: int) -> Stream:

@@ -9,6 +9,7 @@ from pathsum.model import transformer
 from pathsum.model.edits import Attend, Edit, FreezePatterns, Message
 from pathsum.model.run import Run, run
 from pathsum.names import HeadId, HeadName, HeadRead
+from pathsum.result import Progress, silent
 from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
 if TYPE_CHECKING:
@@ -79,11 +80,16 @@ class Trace(Run):
         threshold: float = 0.02,
         rival: int | None = None,
         sequence: int = 0,
+        effects: bool = True,
+        other: "Trace | None" = None,
+        progress: Progress = silent,
     ) -> "Circuit":
         """Why a token was predicted: the circuit through values, queries and keys."""
         from pathsum.paths.circuit import find_circuit
 
-        return find_circuit(self, position, token, versus, threshold, rival, sequence)
+        return find_circuit(
+            self, position, token, versus, threshold, rival, sequence, effects, other, progress
+        )
 
     def patch(self, edits: Mapping[Any, "Trace"]) -> "Trace":
         """This run with edges or nodes taken from another run, everything after recomputed."""

@@ -13,6 +13,7 @@ from pathsum.paths.circuit.circuit import (
     CircuitNode,
     LeftOut,
 )
+from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.find_circuit import find_circuit
 from pathsum.paths.circuit.score_weights import ScoreWeights, score_weights
 
@@ -23,6 +24,7 @@ __all__ = [
     "CircuitNode",
     "LeftOut",
     "ScoreWeights",
+    "cut_effects",
     "find_circuit",
     "score_weights",
 ]

@@ -1,12 +1,15 @@
 """Circuit: the graph of one prediction, from the logits down to the tokens."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.tree import Tree
 
+from pathsum.errors import FailedError
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.result import Column, Record, Table, text_column
 
@@ -150,6 +153,41 @@ class Circuit(Record, kind="circuit"):
             f"{self.total:+.2f} logits, probability {self.probability:.1%}"
         )
 
+    @property
+    def sentence(self) -> str:
+        """The strongest head's part in words, from the numbers."""
+        heads = [
+            edge for edge in self.inputs(Node("logits", self.position)) if edge.edge.writer.head
+        ]
+        if not heads or heads[0].share * self.total <= 0:
+            return "No head that is kept raises this prediction."
+        top = self.node(heads[0].edge.writer)
+        share = f"{top.node.head} adds {heads[0].share:+.2f} of {self.total:+.2f} logits"
+        if top.attended is None or top.note:
+            return f"{share}."
+        at = top.attended.source
+        where = f"looking at {self.tokens[at]!r} ({top.attended.weight:.0%}, position {at})"
+        reasons = [*self._because(top.node, Side.K, at), *self._because(top.node, Side.Q, None)]
+        because = f" because {' and '.join(reasons)}" if reasons else ""
+        return f"{share}, {where}{because}."
+
+    def _because(self, reader: Node, side: Side, at: int | None) -> Iterator[str]:
+        """What the strongest lower head wrote into the key looked at, or into the query."""
+        for edge in self.inputs(reader, side):
+            head, place = edge.edge.writer.head, edge.edge.writer.position
+            if head is None or edge.share * self.total <= 0 or at not in (None, place):
+                continue
+            sources = [one for one in self.inputs(edge.edge.writer, Side.V) if one.share > 0]
+            cut = "" if edge.effect is None else f" (cut: {edge.effect:+.2f})"
+            read = "key" if side is Side.K else "query"
+            if sources:
+                source = sources[0].edge.writer.position
+                when = "just before it" if source == place - 1 else f"at position {source}"
+                yield f"{head} wrote {self.tokens[source]!r}, {when}, into its {read}{cut}"
+            else:
+                yield f"{head} wrote into its {read}{cut}"
+            return
+
     def tree(self) -> Tree:
         """The circuit as an indented tree, each node opened where it is met first."""
         top = Node("logits", self.position)
@@ -158,7 +196,7 @@ class Circuit(Record, kind="circuit"):
         return tree
 
     def __rich__(self) -> RenderableType:
-        return Group(self.tree(), self._note())
+        return Group(self.tree(), self.sentence, self._note())
 
     def to_graph(self) -> dict[str, Any]:
         """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
@@ -203,6 +241,14 @@ class Circuit(Record, kind="circuit"):
                 f'penwidth={width:.2f}, label="{edge.kind.value.upper()} {edge.share:+.2f}"];'
             )
         return "\n".join([*lines, "}"]) + "\n"
+
+    def write_graph(self, file: FilePath) -> None:
+        """Write `to_dot()` to a .dot file, or `to_graph()` to any other."""
+        text = self.to_dot() if file.suffix == ".dot" else json.dumps(self.to_graph(), indent=1)
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise FailedError(f"cannot write {file} ({error.strerror})") from error
 
     def _graph_node(self, found: CircuitNode, layers: int) -> dict[str, Any]:
         component = found.node.component

@@ -1,13 +1,16 @@
 """`trace.circuit(...)`: the circuit of one prediction."""
 
 import math
+from dataclasses import replace
 
-from pathsum.errors import InputError
+from pathsum.errors import InputError, NotExactError
 from pathsum.model import Trace
 from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, edge_layer
+from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.grow import Growth
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
+from pathsum.result import Progress, silent
 
 
 def find_circuit(
@@ -18,13 +21,18 @@ def find_circuit(
     threshold: float = 0.02,
     rival: int | None = None,
     sequence: int = 0,
+    effects: bool = True,
+    other: Trace | None = None,
+    progress: Progress = silent,
 ) -> Circuit:
     """Why a token was predicted, through values, queries and keys, down to the tokens.
 
     The prediction is the logit of `token` (by default what the model predicts) at `position`,
     versus the vocabulary's mean, another token, or nothing. Edges whose share is below `threshold`
     times the prediction are summed up as left out. A score is compared with those of the
-    alternatives, or with the score of the position `rival`.
+    alternatives, or with the score of the position `rival`. With `effects`, each edge that is kept
+    is also cut, one at a time, and everything after it recomputed: a cut edge carries nothing, or
+    what it carries in the run `other`.
 
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
@@ -42,6 +50,10 @@ def find_circuit(
     _check(trace, target, sequence, rival)
     growth = Growth(trace, target, sequence, threshold, rival)
     growth.grow()
+    edges = growth.edges
+    if effects:
+        lost = cut_effects(trace, target, [e.edge for e in edges], sequence, other, progress)
+        edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
     total = growth.total
     if not math.isfinite(total):
         raise InputError(f"the prediction is {total}, so it has no shares: the weights overflow")
@@ -58,9 +70,7 @@ def find_circuit(
         probability=float(trace.logits[sequence, at].softmax(-1)[growth.target.tokens[0]]),
         threshold=threshold,
         nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node))),
-        edges=tuple(
-            sorted(growth.edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))
-        ),
+        edges=tuple(sorted(edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))),
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         remainder=abs(growth.added_up - total) / size,
@@ -68,6 +78,11 @@ def find_circuit(
 
 
 def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> None:
+    if trace.edits:
+        raise NotExactError(
+            "this run was edited, so its scores and writes need not follow from its streams; ask "
+            "for the circuit of the unedited run"
+        )
     batch = len(trace.tokens)
     if not 0 <= sequence < batch:
         raise InputError(
