@@ -14,7 +14,7 @@ from pathsum.circuits.trigrams.bug_cost import removed
 from pathsum.circuits.trigrams.bugs import Bug, Cause
 from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
 from pathsum.errors import HeadError, InputError, NotExactError, TokenError
-from pathsum.model import Config, Model, construct, random_model
+from pathsum.model import Config, HeadId, Model, construct, random_model
 from pathsum.model.folding import folded_unembedding
 from pathsum.result import schema
 
@@ -165,7 +165,7 @@ def test_what_is_removed_sums_to_what_the_head_put_there(norm: str):
             for out in range(7):
                 tokens = [token_of(model, t) for t in (source, destination, out)]
                 because = (Cause(*tokens), Cause(*tokens))
-                bug = Bug("L0H1", *tokens, 0.0, 0.0, 0.0, Pattern.OTHER, because, "list")
+                bug = Bug(HeadId(0, 1), *tokens, 0.0, 0.0, 0.0, Pattern.OTHER, because, "list")
                 total[..., out] += removed(trace, bug)
     assert torch.allclose(total, own)
 

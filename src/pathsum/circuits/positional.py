@@ -18,7 +18,7 @@ from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_uncapped_scores
 from pathsum.errors import InputError
-from pathsum.model import HeadName, Model
+from pathsum.model import HeadId, HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 WINDOW = 64
@@ -37,7 +37,7 @@ class OffsetProfile(Record, kind="offset-profile"):
     `score` over offsets: the larger of the two decides what the head attends to.
     """
 
-    head: str
+    head: HeadId
     score: Float[Tensor, " window"]
     sd: Float[Tensor, " window"]
     attention: Float[Tensor, " window"] | None

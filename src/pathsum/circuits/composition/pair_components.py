@@ -29,7 +29,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     write_factor,
 )
 from pathsum.errors import HeadError, InputError
-from pathsum.model import Head, HeadName, Model
+from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn, format_p
@@ -51,8 +51,8 @@ class PairComponents(Record, kind="composition-pair"):
     """
 
     model: str
-    writer: str
-    reader: str
+    writer: HeadId
+    reader: HeadId
     composition: CompositionKind
     score: float
     excess: float

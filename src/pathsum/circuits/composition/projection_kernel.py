@@ -16,7 +16,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     read_factor,
     write_factor,
 )
-from pathsum.model import Model
+from pathsum.model import HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import ProbabilityColumn
 
@@ -40,7 +40,7 @@ class ProjectionKernel(Record, kind="projection-kernel"):
     """Projection kernels between what heads write and what queries, keys and values read."""
 
     model: str
-    heads: tuple[str, ...]
+    heads: tuple[HeadId, ...]
     q: KernelScores
     k: KernelScores
     v: KernelScores

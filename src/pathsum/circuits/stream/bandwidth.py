@@ -31,7 +31,7 @@ from pathsum.circuits.stream.dimensions import (
     stream_use,
     unembedding_form,
 )
-from pathsum.model import Head, Model
+from pathsum.model import Head, HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 
@@ -45,7 +45,7 @@ class HeadSubspaces:
     `closest` is the smallest of those angles in degrees.
     """
 
-    head: str
+    head: HeadId
     reads_q: float
     reads_k: float
     reads_v: float

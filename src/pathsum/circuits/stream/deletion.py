@@ -16,7 +16,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows
-from pathsum.model import Model
+from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
 
 # Positions over which attention by position terms is averaged.
@@ -40,7 +40,7 @@ class HeadDeletion:
                     where p is that small and own_position is not known from weights
     """
 
-    head: str
+    head: HeadId
     negative: float
     z: float
     p: float

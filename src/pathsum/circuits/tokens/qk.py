@@ -27,7 +27,7 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.tokens.token_basis import embed_through, require_uncapped_scores
 from pathsum.errors import InputError
-from pathsum.model import Head, HeadName, Model, Path
+from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.folding import key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.result import Column, Record, Table, token_column
@@ -37,7 +37,7 @@ from pathsum.result import Column, Record, Table, token_column
 class Attention(Record, kind="qk-attention"):
     """What one token attends to and what attends to it, by content alone."""
 
-    head: str
+    head: HeadId
     token: Token
     attends_to: tuple[Scored, ...]
     attended_by: tuple[Scored, ...]

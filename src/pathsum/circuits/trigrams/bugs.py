@@ -28,7 +28,7 @@ from pathsum.circuits.trigrams.triple import (
     pattern_of,
     source_weights,
 )
-from pathsum.model import Model
+from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
@@ -58,7 +58,7 @@ class Bug(Record, kind="bug"):
     model's direct path. `score` and `pattern` are those of a `SkipTrigram`.
     """
 
-    head: str
+    head: HeadId
     source: Token
     destination: Token
     out: Token
@@ -100,7 +100,7 @@ class Bugs(Record, kind="bugs"):
 class Rectangle:
     """The triples of one head and one source: destinations × outs."""
 
-    head: str
+    head: HeadId
     source: int
     destinations: Int[Tensor, " rows"]
     outs: Int[Tensor, " columns"]
@@ -196,7 +196,7 @@ def find_bugs(
 
 def _rectangles(
     model: Model,
-    head: str,
+    head: HeadId,
     sources: Sequence[int],
     common: Bool[Tensor, " vocab"],
     offset: int | None,

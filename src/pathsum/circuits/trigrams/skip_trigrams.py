@@ -49,7 +49,7 @@ from pathsum.circuits.trigrams.triple import (
     pattern_of,
     source_weights,
 )
-from pathsum.model import Head, HeadName, Model
+from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import Text, split
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
@@ -62,7 +62,7 @@ class SkipTrigram(Record, kind="skip-trigram"):
     `evidence` is what held-out text shows about it, if a corpus was given.
     """
 
-    head: str
+    head: HeadId
     source: Token
     destination: Token
     out: Token
@@ -217,7 +217,7 @@ def _with_evidence(
 class _Candidates:
     """A head's best (source, out) pairs and what their scores are made of."""
 
-    head: str
+    head: HeadId
     score: Float[Tensor, " k"]
     source: Int[Tensor, " k"]
     destination: Int[Tensor, " k"]

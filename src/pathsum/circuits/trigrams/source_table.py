@@ -26,7 +26,7 @@ from pathsum.circuits.tokens.token_basis import (
     require_uncapped_logits,
     require_uncapped_scores,
 )
-from pathsum.model import Head, HeadName, Model
+from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 
 EXAMPLES = 3
@@ -40,7 +40,7 @@ class SourceRow(Record, kind="source-row"):
     `strength` is the best of one times the best of the other. Examples pair them in order.
     """
 
-    head: str
+    head: HeadId
     destinations: tuple[Scored, ...]
     outs: tuple[Scored, ...]
     strength: float

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.circuits.tokens.token import token_frequencies
-from pathsum.model import Model
+from pathsum.model import HeadId, Model
 from pathsum.result import Progress, silent
 from pathsum.text import Tokenizer
 
@@ -44,7 +44,7 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
 class Triple(NamedTuple):
     """A skip-trigram by ids, with the factors of its score."""
 
-    head: str
+    head: HeadId
     source: int
     destination: int
     out: int
