@@ -7,7 +7,7 @@ import pytest
 
 from pathsum.cli.main import main
 
-ARGUMENTS = ["why", "induction", "a b c d a", "--token", "b"]
+ARGUMENTS = ["why", "hand-built-induction", "a b c d a", "--token", "b"]
 
 
 def test_the_circuit_is_printed_as_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
