@@ -12,7 +12,7 @@ def corpus(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME|PATH]",
+            metavar="NAME|PATH",
             help="A named corpus, a file, a folder, or a dataset on the hub (owner/name); "
             "without it the named ones are listed.",
         ),

@@ -17,7 +17,7 @@ ModelName: TypeAlias = Annotated[
 ]
 OtherModels: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OTHER]...", help="More models to compare with.", show_default=False),
+    typer.Argument(metavar="OTHER", help="More models to compare with.", show_default=False),
 ]
 InputText: TypeAlias = Annotated[
     str, typer.Argument(metavar="TEXT", help="The text that the model reads.")
