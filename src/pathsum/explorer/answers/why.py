@@ -9,7 +9,7 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
 from pathsum.paths.explain.answer import PathsAnswer, answer
-from pathsum.paths.explain.target import Versus
+from pathsum.paths.target import Versus
 
 
 @dataclass(frozen=True, kw_only=True)
