@@ -444,8 +444,7 @@ export interface CompositionAnswer {
 
 export interface VirtualWeights {
   model: string;
-  write: string;
-  read: string;
+  edge: string;
   score: number;
   excess: number;
   z: number;
