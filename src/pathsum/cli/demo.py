@@ -79,10 +79,10 @@ def _show_induction(found: "Induction") -> None:
         return
     head = found.heads[0]
     _print("2. How? Cut the edge from each lower head, one at a time", bold=True)
-    for edge in head.edges[:3]:
+    for cut in head.edges[:3]:
         _print(
-            f"   {edge.writer}→{edge.reader}.{edge.side}   leaves {edge.stripe_left:.2f}   "
-            f"(composition score {edge.score:.2f}, z {edge.z:+.0f})"
+            f"   {cut.edge}   leaves {cut.stripe_left:.2f}   "
+            f"(composition score {cut.score:.2f}, z {cut.z:+.0f})"
         )
     _print(f"   So it works by {head.mechanism_text}.\n")
 

@@ -132,8 +132,7 @@ class Atlas(Record, kind="atlas"):
         columns = (text_column("head"), text_column("kind"))
         columns += tuple(Column(titles[name], "+.2f") for name in shown)
         rows = tuple(
-            (str(entry.head), entry.kind, *(entry.value(name) for name in shown))
-            for entry in self.heads
+            (entry.head, entry.kind, *(entry.value(name) for name in shown)) for entry in self.heads
         )
         return Table(columns, rows, f"heads of {self.model}", self.note)
 
@@ -236,7 +235,7 @@ def _verdicts(model: Model, scores: dict[HeadId, dict[str, Score]]) -> dict[Head
     if model.config.positions != "none":
         profiles = {profile.head: profile for profile in positional(model).heads}
     return {
-        head: judge(HeadEvidence(head, named, profiles.get(str(head)), composed))
+        head: judge(HeadEvidence(head, named, profiles.get(head), composed))
         for head, named in scores.items()
     }
 

@@ -20,6 +20,7 @@ from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -77,8 +78,7 @@ class InductionHead(Record, kind="induction-head"):
             ProbabilityColumn(),
         )
         rows = tuple(
-            (f"{e.writer}→{e.reader}.{e.side}", e.stripe_left, e.share_lost, e.score, e.z, e.p)
-            for e in self.edges[:6]
+            (str(e.edge), e.stripe_left, e.share_lost, e.score, e.z, e.p) for e in self.edges[:6]
         )
         title = f"{self.head}: {self.mechanism_text}"
         return Table(columns, rows, title=title, note="\n".join(self.evidence))
@@ -103,8 +103,8 @@ class Induction(Record, kind="induction"):
     model: str
     heads: tuple[InductionHead, ...]
     why_none: str
-    rejected: dict[str, str]
-    stripes: dict[str, float]
+    rejected: dict[HeadId, str]
+    stripes: dict[HeadId, float]
     first_copy: Estimate
     second_copy: Estimate
     best_stripe: float
@@ -115,16 +115,15 @@ class Induction(Record, kind="induction"):
         for found in self.heads:
             if found.head == head:
                 return found
-        label = str(head)
-        if label not in self.stripes:
+        if head not in self.stripes:
             labels = list(self.stripes)
             there = f"its heads are {labels[0]} to {labels[-1]}" if labels else "it has no layers"
-            raise HeadError(f"{self.model} has no head {label}; {there}")
-        why = self.rejected.get(label) or (
-            f"has a stripe of {self.stripes[label]:.2f}, and an induction head needs at least "
+            raise HeadError(f"head {head} does not exist in {self.model}: {there}")
+        why = self.rejected.get(head) or (
+            f"has a stripe of {self.stripes[head]:.2f}, and an induction head needs at least "
             f"{INDUCTION_STRIPE.info.threshold} with p ≤ {ALPHA}"
         )
-        raise HeadError(f"{label} is not an induction head of {self.model}: it {why}")
+        raise HeadError(f"{head} is not an induction head of {self.model}: it {why}")
 
     def to_table(self) -> Table:
         """One row per head."""
@@ -141,7 +140,7 @@ class Induction(Record, kind="induction"):
         )
         rows = tuple(
             (
-                *(str(h.head), h.mechanism[0] + f" with {h.partner}" if h.partner else "none"),
+                *(h.head, h.mechanism[0] + f" with {h.partner}" if h.partner else "none"),
                 *(h.stripe.value, h.prefix_matching.value, h.k_share, h.ov_positivity),
                 *(h.qk_positivity, h.cost.value, h.recovered and h.recovered.value),
             )
@@ -178,7 +177,7 @@ def induction(
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
-    >>> by_k.heads[0].mechanism, str(by_k.heads[0].partner)
+    >>> by_k.heads[0].mechanism, by_k.heads[0].partner
     ('K-composition', 'L0H0')
     >>> by_q.heads[0].mechanism
     'Q-composition'
@@ -209,8 +208,8 @@ def induction(
         model=model.name,
         heads=tuple(heads),
         why_none="" if heads else _why_none(model, best, threshold, rejected),
-        rejected={str(head): why for head, why in rejected.items()},
-        stripes={str(head): it.stripe.value for head, it in scores.items()},
+        rejected=rejected,
+        stripes={head: it.stripe.value for head, it in scores.items()},
         first_copy=first,
         second_copy=second,
         best_stripe=best,
@@ -291,7 +290,7 @@ def _mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None
     """The edge whose cut removes most of the stripe, if it removes enough."""
     if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
         return "none", None
-    side: Mechanism = "K-composition" if edges[0].side == "k" else "Q-composition"
+    side: Mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
     return side, edges[0].writer
 
 

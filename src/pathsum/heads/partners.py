@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 
 from pathsum.circuits.composition.composition import Composition
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
+from pathsum.names import Edge, HeadRead, Side
 from pathsum.result import Record
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
-
-EdgeSide: TypeAlias = Literal["q", "k"]
 
 # In deep models only the edges that weights or patterns suggest are cut.
 MOST_BY_COMPOSITION = 6
@@ -29,14 +27,24 @@ class PartnerEdge(Record, kind="partner-edge"):
     edge's composition.
     """
 
-    writer: HeadId
-    reader: HeadId
-    side: EdgeSide
+    edge: Edge
     stripe_left: float
     share_lost: float
     score: float
     z: float
     p: float
+
+    @property
+    def writer(self) -> HeadId:
+        """The lower head."""
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
+
+    @property
+    def side(self) -> Side:
+        """Whether the edge leads into the query or the key."""
+        assert isinstance(self.edge.reader, HeadRead)
+        return self.edge.reader.side
 
 
 def candidate_partners(
@@ -46,11 +54,11 @@ def candidate_partners(
     lower = [head for head in previous_token if head.layer < reader.layer]
     if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
         return lower
-    column = composed.heads.index(str(reader))
+    column = composed.heads.index(reader)
     chosen: list[HeadId] = []
     for side in ("k", "q"):
         z = composed.scores(side).z[:, column].nan_to_num(nan=-torch.inf)
-        ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(str(head))]))
+        ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(head)]))
         chosen += ranked[:MOST_BY_COMPOSITION]
     chosen += sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     return sorted(set(chosen))
@@ -66,19 +74,18 @@ def cut_edges(
     """Patch each edge from a run on shuffled tokens and recompute; the largest loss comes first."""
     other = trace.model.trace(_shuffled(trace.tokens, probe))
     before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
-    column = composed.heads.index(str(reader))
+    column = composed.heads.index(reader)
     edges: list[PartnerEdge] = []
     for writer in writers:
-        row = composed.heads.index(str(writer))
-        for side in ("k", "q"):
-            patched = trace.patch({(str(writer), str(reader), side): other})
+        row = composed.heads.index(writer)
+        for side in (Side.K, Side.Q):
+            edge = Edge(writer, HeadRead(reader, side))
+            patched = trace.patch({edge: other})
             left = float(stripe(patched.pattern(reader)[:, None], probe).mean())
-            scores = composed.scores(side)
+            scores = composed.scores(side.value)
             edges.append(
                 PartnerEdge(
-                    writer=writer,
-                    reader=reader,
-                    side=side,
+                    edge=edge,
                     stripe_left=left,
                     share_lost=1 - left / before if before > 0 else 0.0,
                     score=float(scores.score[row, column]),

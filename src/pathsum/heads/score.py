@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.circuits.copying import TIE
+from pathsum.names import HeadId
 from pathsum.result.estimate import Estimate
 
 
@@ -16,11 +17,11 @@ class Score(Estimate):
 
     `null` is the mean over random heads and `p` the share of them that score at least as much,
     counted as (1 + number at or above) / (1 + draws). A score from weights alone has no error. A
-    head that does nothing has the value NaN and no p. `through` is the label of the lower head
-    that a score was read through, for scores that are.
+    head that does nothing has the value NaN and no p. `through` is the lower head that a score was
+    read through, for scores that are.
     """
 
-    through: str | None = None
+    through: HeadId | None = None
 
     def passes(self, threshold: float, alpha: float) -> bool:
         """Whether the score reaches the threshold and chance does not explain it."""
@@ -33,7 +34,7 @@ class Score(Estimate):
 def against_null(
     values: Float[Tensor, "sequence head"],
     null: Float[Tensor, " drawn"],
-    through: str | None = None,
+    through: HeadId | None = None,
 ) -> list[Score]:
     """The mean over sequences of each head, compared with random heads.
 

@@ -52,7 +52,7 @@ INDUCTION_STRIPE = data_score(
 
 def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
     copies = positive_score(COPYING_BY_WEIGHTS.info, "OV eigenvalue ratio")(known)
-    column = known.composition.heads.index(str(known.head))
+    column = known.composition.heads.index(known.head)
     edges: list[tuple[float, str]] = []
     for kind in ("k", "q"):
         p = known.composition.scores(kind).p[:, column]

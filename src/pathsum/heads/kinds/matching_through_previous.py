@@ -77,7 +77,7 @@ def through_previous(
             nulls[first] = null_ratios(products[first], config.d_head, order=2, seed=seed)
         readers = [HeadId(layer, head) for head in range(config.n_heads)]
         values = positivity(matching_spectra(model, readers, writer, products[first]))
-        scores = against_null(values[None], nulls[first], through=str(writer))
+        scores = against_null(values[None], nulls[first], through=writer)
         found |= dict(zip(readers, scores, strict=True))
     if not found:
         return ThroughPrevious({}, "no head is above a previous-token head")
