@@ -59,12 +59,12 @@ ProbeSequences: TypeAlias = Annotated[
     int,
     typer.Option("--sequences", min=2, help="How many probe sequences (repeated random tokens)."),
 ]
-Block: TypeAlias = Annotated[
+Length: TypeAlias = Annotated[
     int | None,
-    typer.Option("--block", help="Random tokens per block, before they repeat (default 25)."),
+    typer.Option("--length", help="Random tokens before they repeat (default 25)."),
 ]
-Copies: TypeAlias = Annotated[
-    int, typer.Option("--copies", help="How many times each block of random tokens occurs.")
+Repeats: TypeAlias = Annotated[
+    int, typer.Option("--repeats", min=1, help="How many times the random tokens occur.")
 ]
 Draws: TypeAlias = Annotated[
     int,

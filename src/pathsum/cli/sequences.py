@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def measured_sequences(
-    model: "Model", text: Path | None, count: int, block: int | None, copies: int, seed: int
+    model: "Model", text: Path | None, count: int, length: int | None, repeats: int, seed: int
 ) -> "Tensor":
     """Windows of the text file if one is given, else random tokens, repeated."""
     if text is not None:
         return text_sequences(model, text, count)
-    return repeated_sequences(model, block, copies, count, seed)
+    return repeated_sequences(model, length, repeats, count, seed)
 
 
 def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
@@ -43,12 +43,13 @@ def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
 
 
 def repeated_sequences(
-    model: "Model", block: int | None, copies: int, count: int, seed: int
+    model: "Model", length: int | None, repeats: int, count: int, seed: int
 ) -> "Tensor":
     """Blocks of random tokens that are frequent in training, repeated after the start token."""
+    from pathsum.heads.probe import LENGTH
     from pathsum.text.probes import random_repeats
 
     config, ids = model.config, model.token_pool().ids()
     room = config.n_ctx - (config.start_token is not None)
-    length = block if block is not None else max(1, min(25, room // max(copies, 1), len(ids)))
-    return random_repeats(ids, length, copies, count, seed, config.start_token).tokens
+    length = max(1, min(LENGTH, room // repeats, len(ids))) if length is None else length
+    return random_repeats(ids, length, repeats, count, seed, config.start_token).tokens

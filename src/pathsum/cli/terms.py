@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Block, Copies, ModelName, Seed, Sequences, TextFile
+from pathsum.cli.options import AsJson, Length, ModelName, Repeats, Seed, Sequences, TextFile
 from pathsum.cli.sequences import measured_sequences
 from pathsum.cli.view import progress, show
 
@@ -43,8 +43,8 @@ def terms(
         ),
     ] = False,
     sequences: Sequences = 10,
-    block: Block = None,
-    copies: Copies = 4,
+    length: Length = None,
+    repeats: Repeats = 4,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +53,7 @@ def terms(
     from pathsum.sources import load
 
     loaded = load(model)
-    tokens = measured_sequences(loaded, text, sequences, block, copies, seed)
+    tokens = measured_sequences(loaded, text, sequences, length, repeats, seed)
     with progress(as_json) as advance:
         found = term_importance(
             loaded,
