@@ -99,7 +99,7 @@ def test_a_pattern_that_is_not_the_models_shows_in_the_remainder(
 
 @given(models_with_tokens(**SMALL))
 @settings(max_examples=24)
-def test_recorded_streams_and_logits_are_not_looked_at(drawn: tuple[Model, Tensor]) -> None:
+def test_the_total_does_not_use_recorded_streams_or_logits(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
     blind = replace(

@@ -1,7 +1,7 @@
-"""The paper's procedure for term importance, step by step, as it is told there.
+"""The paper's procedure for term importance, step by step: the oracle of the one-pass computation.
 
-Written apart from the library, out of the transformer's own parts: it is what the one-pass way is
-compared with, in tests for what it finds and in a benchmark for how long it takes.
+Written independently of `pathsum.paths`, from the transformer's own parts. Tests compare losses
+with it, a benchmark compares time.
 """
 
 import torch

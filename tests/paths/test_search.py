@@ -23,13 +23,13 @@ def test_a_search_for_nothing_is_refused(why: Toward, asked: dict[str, int]) -> 
 def test_the_proof_does_not_need_all_paths(why: Toward) -> None:
     top = why.top(1, budget=10**6)
     assert top.proven
-    assert top.looked_at < top.count == 5**4
+    assert top.evaluated < top.count == 5**4
     assert 0 < top.bound <= abs(top[0].value)
 
 
 def test_all_paths_can_be_listed(why: Toward) -> None:
     top = why.top(10**6, budget=10**6)
-    assert len(top) == top.looked_at == top.count == 625
+    assert len(top) == top.evaluated == top.count == 625
     assert top.proven
     assert top.bound == 0.0
     assert top.rest == pytest.approx(0.0, abs=1e-5)
@@ -42,11 +42,11 @@ def test_an_unproven_answer_says_so_in_its_table(why: Toward) -> None:
     assert "proven: no other path" in why.top(1, budget=10**6).to_table().note
 
 
-def test_progress_is_told(why: Toward) -> None:
-    told: list[int] = []
-    why.top(5, budget=400, progress=lambda done, total, what: told.append(done))
-    assert told
-    assert max(told) <= 400
+def test_progress_is_reported(why: Toward) -> None:
+    reported: list[int] = []
+    why.top(5, budget=400, progress=lambda done, total, what: reported.append(done))
+    assert reported
+    assert max(reported) <= 400
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])

@@ -131,8 +131,8 @@ def test_records_have_schemas_and_tables(induction: Toward, batch: Toward) -> No
     for record in (Toward, Breakdown, Grid, TopPaths):
         assert schema(record)["type"] == "object"
     for why in (induction, batch):
-        told = json.loads(why.dumps())
-        assert set(told) == set(schema(Toward)["properties"])
+        written = json.loads(why.dumps())
+        assert set(written) == set(schema(Toward)["properties"])
         assert "remainder" in why.to_table().note
         for part in (why.by_order, why.by_last, why.by_source, why.by_head, why.by_edge):
             assert part.to_table().rows

@@ -65,8 +65,9 @@ class DirectAttribution(Record, kind="direct-attribution"):
 class LogitEffects(Record, kind="logit-effects"):
     """One head's logit-effect matrix, [batch, dest, src], and its two halves.
 
-    `single` is what it moved of sources themselves, `composed` what lower heads had brought to the
-    source position; `total` is their sum. Rows sum to the head's direct attribution.
+    `single` is the effect of moving sources themselves, `composed` that of moving what lower heads
+    had written at the source position; `total` is their sum. Rows sum to the head's direct
+    attribution.
     """
 
     head: HeadId
@@ -76,22 +77,21 @@ class LogitEffects(Record, kind="logit-effects"):
 
     def to_table(self) -> Table:
         """How much of the head's effect goes through single and through composed paths."""
-        length = self.total.shape[-1]
-        rows = [
-            (what, float(part.sum(-1).nanmean()), float(part.abs().nansum(-1).mean()), length)
+        rows = tuple(
+            (what, float(part.sum(-1).nanmean()), float(part.abs().sum(-1).nanmean()))
             for what, part in (
                 ("single paths", self.single),
                 ("composed paths", self.composed),
                 ("all", self.total),
             )
-        ]
+        )
         return Table(
             (
                 text_column("paths"),
                 Column("mean logit", "+.3f"),
                 Column("mean |logit|, summed over sources"),
             ),
-            tuple(row[:3] for row in rows),
+            rows,
             title=f"{self.head}: effect on the next token's logit, vocabulary mean removed",
         )
 

@@ -56,7 +56,7 @@ class TopPaths(Record, kind="top-paths"):
 
     `proven` says that no other path is stronger than the last one listed. `bound` is the largest
     |value| that a path which was not evaluated could have (0 if all were). `rest` is the exact sum
-    of all paths not listed. `looked_at` counts the paths that were evaluated.
+    of all paths not listed. `evaluated` counts the paths that were evaluated.
     """
 
     paths: tuple[RankedPath, ...]
@@ -64,7 +64,7 @@ class TopPaths(Record, kind="top-paths"):
     rest: float
     proven: bool
     bound: float
-    looked_at: int
+    evaluated: int
     count: int
     sequences: int
 
@@ -94,7 +94,7 @@ class TopPaths(Record, kind="top-paths"):
             (text_column("path"), Column("logit", "+.3f"), *spread),
             tuple(rows),
             title=f"strongest paths, {len(self.paths)} of {self.count:,}",
-            note=f"{proof} ({self.looked_at:,} evaluated); all others together {self.rest:+.3f}",
+            note=f"{proof} ({self.evaluated:,} evaluated); all others together {self.rest:+.3f}",
         )
 
 
@@ -115,7 +115,7 @@ def strongest_paths(
         rest=total - sum(one.value for one in ranked),
         proven=search.bound <= search.threshold,
         bound=max(search.bound, search.dropped, 0.0),
-        looked_at=search.looked_at,
+        evaluated=search.evaluated,
         count=paths.count,
         sequences=len(target.tokens),
     )
@@ -134,7 +134,7 @@ class _Search:
         self.heap: list[tuple[float, int, Path]] = []
         self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
         self.dropped = 0.0
-        self.looked_at = self.kept = 0
+        self.evaluated = self.kept = 0
         for source in paths.sources:
             self._evaluate(float(self._values(Path(source)).mean()), Path(source))
 
@@ -155,8 +155,8 @@ class _Search:
     def run(self, budget: int, progress: Progress) -> None:
         """Expand nodes, best first, until nothing can be hidden or the budget is spent."""
         self._expand(len(self.layers), [()], self.top[None])
-        while self.looked_at < budget and self.bound > self.threshold:
-            progress(min(self.looked_at, budget), budget, "searching paths")
+        while self.evaluated < budget and self.bound > self.threshold:
+            progress(min(self.evaluated, budget), budget, "searching paths")
             index = max(
                 (place for place, layer in enumerate(self.waiting) if layer),
                 key=lambda place: -self.waiting[place][0][0],
@@ -220,7 +220,7 @@ class _Search:
         values: Float[Tensor, "many source head"],
     ) -> None:
         sources = self.reach.sources[index]
-        self.looked_at += values.numel()
+        self.evaluated += values.numel()
         flat = values.flatten()
         best = flat.abs().topk(min(self.k, flat.numel()))
         per_node = len(sources) * values.shape[-1]
@@ -233,7 +233,7 @@ class _Search:
             self._keep(size, path)
 
     def _evaluate(self, value: float, path: Path) -> None:
-        self.looked_at += 1
+        self.evaluated += 1
         self._keep(abs(value), path)
 
     def _keep(self, size: float, path: Path) -> None:

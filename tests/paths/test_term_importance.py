@@ -120,7 +120,7 @@ def test_tables_and_json() -> None:
     assert set(schema(TermImportance)["required"]) == set(written)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     steps: list[int] = []
     model = ps.random_model(CONFIG)
     term_importance(model, [random_tokens(1, 6)] * 3, progress=lambda done, *_: steps.append(done))
