@@ -148,7 +148,7 @@ export interface TopPaths {
   rest: number;
   proven: boolean;
   bound: number;
-  looked_at: number;
+  evaluated: number;
   count: number;
   sequences: number;
 }
