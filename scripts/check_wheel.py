@@ -14,7 +14,7 @@ import tempfile
 import time
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from email.parser import Parser
 from pathlib import Path
@@ -50,8 +50,8 @@ def main() -> int:
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
-    """Say what is done and how long it took."""
+def step(name: str) -> Generator[None]:
+    """Print the name of a step and how long it took."""
     start = time.monotonic()
     yield
     print(f"{time.monotonic() - start:6.1f} s  {name}", flush=True)
@@ -100,7 +100,7 @@ def faults(wheel: Path) -> Iterator[str]:
     if (ROOT / "LICENSE").read_bytes() not in licenses:
         yield "the license is not in the wheel"
     if about["License-Expression"] != "Apache-2.0":
-        yield f"the metadata say license {about['License-Expression']!r}, not 'Apache-2.0'"
+        yield f"the metadata has license {about['License-Expression']!r}, not 'Apache-2.0'"
     if "pathsum = pathsum.cli.main:run" not in commands:
         yield "the wheel does not offer the pathsum command"
 
@@ -140,7 +140,7 @@ def use(python: Path, elsewhere: Path) -> Iterator[str]:
         print(f"{time.monotonic() - start:6.1f} s    pathsum {' '.join(arguments)}", flush=True)
         if done.returncode != 0 or not done.stdout.strip():
             yield (
-                f"pathsum {' '.join(arguments)} left with {done.returncode} and printed"
+                f"pathsum {' '.join(arguments)} exited with {done.returncode} and printed"
                 f" {len(done.stdout)} characters:\n{done.stderr.strip()}"
             )
 
