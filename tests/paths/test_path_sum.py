@@ -95,3 +95,14 @@ def test_paths_that_the_run_does_not_take_are_refused(path: Path, message: str) 
 def test_paths_must_go_upwards(heads: list[str], message: str) -> None:
     with pytest.raises(PathError, match=message):
         Path("embed", heads)
+
+
+def test_heads_that_share_values_are_applied_one_by_one_as_in_the_model() -> None:
+    """With two query heads per value head and two value heads, head // 2 and head % 2 differ."""
+    paths = paths_of(replace(CONFIG, n_heads=4, n_kv_heads=2, d_head=3))
+    total = sum(paths.contribution(path) for path in paths)
+    torch.testing.assert_close(total, paths.trace.logits, rtol=1e-10, atol=1e-12)
+    why = paths.toward(-1, 3)
+    for head, through in why.by_head.items():
+        listed = [paths.contribution(path) for path in paths if head in path.heads]
+        assert through == pytest.approx(float(why.target.of(sum(listed)).mean()), abs=1e-10)
