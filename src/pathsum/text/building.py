@@ -116,17 +116,17 @@ def build(
 
     A file is written every `shard_tokens` training tokens: an interrupted build loses no more.
     """
-    aside = folder.with_name(folder.name + ".building")
+    partial = folder.with_name(folder.name + ".building")
     try:
-        aside.mkdir(parents=True, exist_ok=True)
-        used = _tokenizer(aside, collection, found, vocabulary, tokenizer, progress)
-        _tokenize(aside, collection, found, used, shard_tokens, progress)
-        head = head | _tallies(aside, used, found)
-        _write(aside / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
-        aside.rename(folder)
+        partial.mkdir(parents=True, exist_ok=True)
+        used = _tokenizer(partial, collection, found, vocabulary, tokenizer, progress)
+        _tokenize(partial, collection, found, used, shard_tokens, progress)
+        head = head | _totals(partial, used, found)
+        _write(partial / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
+        partial.rename(folder)
     except OSError as error:
         raise FailedError(
-            f"building the corpus in {aside} failed ({error}); what is finished stays there, and "
+            f"building the corpus in {partial} failed ({error}); what is finished stays there, and "
             "the next build continues from it; set PATHSUM_CACHE to use another folder"
         ) from error
 
@@ -137,14 +137,14 @@ def shards(folder: Path, side: str) -> TokenShards:
 
 
 def _tokenizer(
-    aside: Path,
+    partial: Path,
     collection: Documents,
     found: Survey,
     vocabulary: int,
     given: Tokenizer | None,
     progress: Progress,
 ) -> Tokenizer:
-    file = aside / TOKENIZER
+    file = partial / TOKENIZER
     if file.exists():
         return Tokenizer.from_file(file)
     progress(0, 0, f"training a tokenizer of {vocabulary} tokens")
@@ -164,14 +164,14 @@ def _training_text(collection: Documents, found: Survey) -> Iterator[str]:
 
 
 def _tokenize(
-    aside: Path,
+    partial: Path,
     collection: Documents,
     found: Survey,
     tokenizer: Tokenizer,
     shard_tokens: int,
     progress: Progress,
 ) -> None:
-    journal = aside / JOURNAL
+    journal = partial / JOURNAL
     state = json.loads(journal.read_text()) if journal.exists() else {"documents": 0, "shards": 0}
     done, number = int(state["documents"]), int(state["shards"])
     buffers = {TRAIN: _Buffer(), HELD_OUT: _Buffer()}
@@ -181,9 +181,9 @@ def _tokenize(
             buffers[HELD_OUT if held_out else TRAIN].add(ids)
             done += 1
             if buffers[TRAIN].size >= shard_tokens:
-                number = _flush(aside, buffers, number, done, tokenizer.size)
+                number = _flush(partial, buffers, number, done, tokenizer.size)
             progress(done, found.documents, "tokenizing")
-    _flush(aside, buffers, number, done, tokenizer.size)
+    _flush(partial, buffers, number, done, tokenizer.size)
 
 
 def _encoded(
@@ -209,25 +209,25 @@ class _Buffer:
 
 
 def _flush(
-    aside: Path, buffers: dict[str, _Buffer], number: int, documents: int, vocabulary: int
+    partial: Path, buffers: dict[str, _Buffer], number: int, documents: int, vocabulary: int
 ) -> int:
     dtype = smallest_dtype(vocabulary)
     for side, buffer in buffers.items():
         if buffer.parts:
             ids = np.concatenate([np.asarray(part, dtype=dtype) for part in buffer.parts])
-            file = aside / f"{side}-{number:05d}.npy"
+            file = partial / f"{side}-{number:05d}.npy"
             part = file.with_suffix(".part")
             with part.open("wb") as opened:
                 np.save(opened, ids)
             part.replace(file)
         buffers[side] = _Buffer()
     # The journal is written last: a shard that it does not count is written again.
-    _write(aside / JOURNAL, json.dumps({"documents": documents, "shards": number + 1}))
+    _write(partial / JOURNAL, json.dumps({"documents": documents, "shards": number + 1}))
     return number + 1
 
 
-def _tallies(aside: Path, tokenizer: Tokenizer, found: Survey) -> dict[str, Any]:
-    train, held_out = shards(aside, TRAIN), shards(aside, HELD_OUT)
+def _totals(partial: Path, tokenizer: Tokenizer, found: Survey) -> dict[str, Any]:
+    train, held_out = shards(partial, TRAIN), shards(partial, HELD_OUT)
     return {
         "documents": found.documents,
         "held_out_documents": len(found.held_out),

@@ -67,12 +67,12 @@ class HubDataset:
         file = cache_folder() / "datasets" / f"{self.name}-{key}.jsonl"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            aside = file.with_suffix(".part")
-            with aside.open("w", encoding="utf-8") as opened:
+            partial = file.with_suffix(".part")
+            with partial.open("w", encoding="utf-8") as opened:
                 for number, text in enumerate(self._stream()):
                     opened.write(json.dumps(text) + "\n")
                     self.progress(number + 1, self.limit, f"fetching {self.id}")
-            aside.replace(file)
+            partial.replace(file)
         return file
 
     def _stream(self) -> Iterator[str]:
