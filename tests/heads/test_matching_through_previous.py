@@ -114,12 +114,13 @@ def test_heads_that_do_not_read_each_other() -> None:
 
 
 def test_pages_show_it_where_it_exists() -> None:
-    told = Explorer(["hand-built-induction"]).answer("atlas").to_dict()
-    scores = {score["name"]: score for score in told["scores"]}
-    assert "Read through L0H0." in scores[NAME]["about"]
-    told = Explorer([ps.random_model(CONFIG)]).answer("atlas").to_dict()
-    names = {score["name"] for score in told["scores"]}
-    assert NAME not in names and "matching_weights" in names
+    answer = Explorer(["hand-built-induction"]).answer("atlas").to_dict()["atlas"]
+    scores = {head["head"]: head["scores"] for head in answer["heads"]}
+    assert scores["L1H0"][NAME]["through"] == "L0H0" and NAME not in answer["absent"]
+    answer = Explorer([ps.random_model(CONFIG)]).answer("atlas").to_dict()["atlas"]
+    assert NAME in answer["absent"]
+    for head in answer["heads"]:
+        assert NAME not in head["scores"] and "matching_weights" in head["scores"]
 
 
 def test_the_command_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
