@@ -16,7 +16,7 @@ from pathsum.result.options import parse_choice, parse_option
 from pathsum.result.progress import Progress, silent
 from pathsum.result.record import Record, records
 from pathsum.result.schema import schema, schemas
-from pathsum.result.table import Column, Table, prose_column, text_column, token_column
+from pathsum.result.table import Column, Table, prose_column, stacked, text_column, token_column
 
 __all__ = [
     "Column",
@@ -32,6 +32,7 @@ __all__ = [
     "schema",
     "schemas",
     "silent",
+    "stacked",
     "text_column",
     "token_column",
 ]

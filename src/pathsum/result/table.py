@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -140,6 +140,14 @@ class Table:
         if notes:
             yield Text()
             yield from (Text(note, style="italic") for note in notes)
+
+
+def stacked(*parts: RenderableType) -> Group:
+    """Tables or records one below the other, with an empty line between them."""
+    # Text, not str: rich reads markup in a str, and a token may look like markup.
+    shown = [Text(part) if isinstance(part, str) else part for part in parts]
+    lines = [line for part in shown for line in (Text(), part)]
+    return Group(*lines[1:])
 
 
 @dataclass(frozen=True)

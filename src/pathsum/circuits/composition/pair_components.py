@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra.decompositions import thin_svd
@@ -30,7 +30,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.errors import HeadError, InputError
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.result import Column, Record, Table, text_column
+from pathsum.result import Column, Record, Table, stacked, text_column
 from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn, format_p
 
@@ -126,7 +126,7 @@ class PairComparison(Record, kind="composition-kinds"):
         return Table(columns, rows, "one pair of heads")
 
     def __rich__(self) -> RenderableType:
-        return Group(self.to_table(), *(one.to_table() for one in self.kinds))
+        return stacked(self.to_table(), *(one.to_table() for one in self.kinds))
 
 
 def compare_pair(

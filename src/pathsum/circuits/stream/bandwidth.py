@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.subspaces import principal_angles, row_basis
@@ -32,7 +32,7 @@ from pathsum.circuits.stream.dimensions import (
     unembedding_form,
 )
 from pathsum.model import Head, HeadId, Model
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, silent, stacked, text_column
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Bandwidth(Record, kind="bandwidth"):
         tables = [self.spectra_table(), self.stream_table()]
         tables += [self.to_table()] if self.heads else []
         tables += [self.neurons_table()] if self.neurons is not None else []
-        return Group(*(part for table in tables for part in (table, "")))
+        return stacked(*tables)
 
 
 @torch.no_grad()

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
@@ -14,7 +13,7 @@ from pathsum.circuits.tokens.token import RARE, Token
 from pathsum.circuits.tokens.token_basis import as_path, circuit_label
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
-from pathsum.result import Progress, Record, Table, silent
+from pathsum.result import Progress, Record, Table, silent, stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class HeadCard(Record, kind="head-card"):
 
     def __rich__(self) -> RenderableType:
         parts = [self.copying, self.clusters, self.profile]
-        return _stacked([part for part in parts if part is not None])
+        return stacked(*(part for part in parts if part is not None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class TokenCard(Record, kind="token-card"):
 
     def __rich__(self) -> RenderableType:
         parts = [self.attention, self.effect]
-        return _stacked([part for part in parts if part is not None])
+        return stacked(*(part for part in parts if part is not None))
 
 
 def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
@@ -94,10 +93,3 @@ def token_card(
     if path.order == 1:
         attends = attention(model, path.heads[0], token, k, offset=offset, rare=rare)
     return TokenCard(circuit_label(path), does.source, attends, does)
-
-
-def _stacked(records: list[Record]) -> RenderableType:
-    parts: list[RenderableType] = []
-    for record in records:
-        parts += [record, Text()]
-    return Group(*parts[:-1])

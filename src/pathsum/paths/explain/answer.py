@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 
 from pathsum.model import Trace
 from pathsum.paths.explain.routes import Routes, routes
@@ -10,7 +10,16 @@ from pathsum.paths.explain.search import TopPaths
 from pathsum.paths.explain.toward import Toward
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.target import PositionName, TokenName, Versus
-from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
+from pathsum.result import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
 
 SHOWN = 10
 
@@ -71,7 +80,7 @@ class PathsAnswer(Record, kind="paths"):
         token = self.toward.target_texts[0]
         head = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
         parts = (self.to_table(), self.top, self.last_table(), self.source_table())
-        return Group(head, *(line for part in parts for line in ("", part)))
+        return stacked(head, *parts)
 
 
 def answer(

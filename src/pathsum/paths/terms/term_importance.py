@@ -23,7 +23,16 @@ from pathsum.model.run import run
 from pathsum.paths.path_sum import refuse_caps
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
-from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
+from pathsum.result import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    parse_option,
+    silent,
+    stacked,
+    text_column,
+)
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell
 from pathsum.shapes import Tokens
@@ -84,7 +93,7 @@ class TermImportance(Record, kind="term-importance"):
 
     def __rich__(self) -> Group:
         tables = [self.to_table(), *([self.sets_table()] if self.sets else [])]
-        return Group(*tables)
+        return stacked(*tables)
 
     def sets_table(self) -> Table:
         """One row per set of terms, the most useful first."""
