@@ -102,7 +102,7 @@ def test_k_must_fit(k: int) -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("side", ["A", "B"])
-def test_factors_that_are_not_finite_are_refused(bad: float, side: str) -> None:
+def test_factors_that_are_not_finite_are_rejected(bad: float, side: str) -> None:
     A, B = gaussian(0, 4, 2), gaussian(1, 2, 5)
     (A if side == "A" else B)[1, 1] = bad
     f = Factored(A, B)

@@ -159,7 +159,7 @@ def test_what_no_rotation_moves_is_no_surprise() -> None:
         assert null.log_p(value) == 0
 
 
-def test_traces_that_do_not_fit_are_refused() -> None:
+def test_traces_that_do_not_fit_raise() -> None:
     one, two = torch.tensor(1.0), torch.ones(2)
     with pytest.raises(
         InputError, match=r"shapes \[\], \[2\] and \[\]: each holds one number per matrix"

@@ -37,7 +37,7 @@ def test_eigenvalues_come_in_a_defined_order() -> None:
         torch.testing.assert_close(f.eigenvalues(), expected)
 
 
-def test_eigenvalues_of_a_rectangle_are_refused() -> None:
+def test_eigenvalues_of_a_rectangle_raise() -> None:
     f = Factored(gaussian(0, 3, 2), gaussian(1, 2, 4))
     with pytest.raises(InputError, match="an eigenvalue was requested of a 3 × 4 matrix.* use svd"):
         f.eigenvalues()
@@ -58,7 +58,7 @@ def test_eigenvectors_have_a_defined_phase() -> None:
 
 @pytest.mark.parametrize("function", [norm, eigenvalues, singular_values, svd, eigenvectors])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_what_is_not_finite_is_refused(function, bad: float) -> None:
+def test_input_that_is_not_finite_is_rejected(function, bad: float) -> None:
     f = Factored(torch.tensor([[1.0, bad], [0.0, 1.0]]), torch.ones(2, 2))
     with pytest.raises(InputError, match="contains NaN or infinity.* no spectrum"):
         function(f)
@@ -87,7 +87,7 @@ def test_half_precision_is_read_as_float32(half: torch.dtype) -> None:
 def test_differences_that_cancel_keep_their_digits() -> None:
     f = Factored(gaussian(0, 40, 5), gaussian(1, 5, 30))
     small = Factored(gaussian(2, 40, 1), gaussian(3, 1, 30)) * 1e-9
-    # By Gram matrices, Σ (AᵀA) ∘ (B Bᵀ), this would be right to no digit at all.
+    # By Gram matrices, Σ (AᵀA) ∘ (B Bᵀ), this would have no correct digit.
     assert abs((f + small - f).norm() / small.norm() - 1) < 1e-5
     # 2 r terms of each entry cancel: what is left is rounding of their size.
     eps = torch.finfo(torch.float64).eps

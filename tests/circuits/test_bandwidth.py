@@ -46,7 +46,7 @@ def test_tied_variances_do_not_mix_what_two_matrices_use() -> None:
     assert joint_use(first, second, 20, tie=-1.0).both > 0  # no variances count as tied
 
 
-def test_dimensions_that_nobody_touches_are_free() -> None:
+def test_unused_dimensions_are_free() -> None:
     model = ps.random_model(shape(positions="none"), dtype=torch.float64)
     wide = shape(positions="none", d_model=26)
     tensors: dict[str, torch.Tensor] = {}
@@ -135,7 +135,7 @@ def test_deletion_z_of_random_heads_is_standard() -> None:
     assert abs(float(z.mean())) < 0.3 and 0.75 < float(z.std()) < 1.25
 
 
-def test_a_previous_token_head_does_not_look_at_its_own_place() -> None:
+def test_a_previous_token_head_does_not_attend_to_its_own_position() -> None:
     found = ps.bandwidth(ps.construct.induction())
     own = {head.head: head.own_position for head in found.deleting}
     assert own["L0H0"] < 0.01

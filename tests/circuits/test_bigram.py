@@ -138,7 +138,7 @@ def test_batches_may_come_in_any_form():
         assert found.loss == pytest.approx(whole.loss)
 
 
-def test_bad_input_is_told():
+def test_bad_input_raises():
     model = construct.bigram(table())
     with pytest.raises(InputError, match="k=0 rows were requested, but there are 20"):
         bigram(model, k=0)

@@ -58,7 +58,7 @@ def test_kernels_of_random_models_follow_their_null() -> None:
     assert abs(float(z.mean())) < 0.15 and float(z.std()) == pytest.approx(1.0, abs=0.12)
 
 
-def test_bad_pairs_are_refused() -> None:
+def test_bad_pairs_raise() -> None:
     model = ps.random_model(CONFIG)
     with pytest.raises(HeadError, match="L0H1 cannot read what L1H0 writes"):
         pair_components(model, "L1H0", "L0H1", "q")

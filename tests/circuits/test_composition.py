@@ -249,7 +249,7 @@ def test_too_few_layers_give_no_edges_and_a_note(n_layers: int) -> None:
     assert "no head is above another" in found.to_table().note
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_bad_options_raise() -> None:
     model = ps.random_model(shape())
     with pytest.raises(InputError, match="offset=1 was given, but with positions='qk'"):
         ps.composition(model, offset=1)
@@ -299,7 +299,7 @@ def test_records_and_tables() -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[int, int]] = []
     ps.composition(
         ps.random_model(shape()), progress=lambda done, total, _: told.append((done, total))

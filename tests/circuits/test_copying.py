@@ -145,7 +145,7 @@ def test_shares_of_a_mode_sum_to_1():
         assert float((values - mode.eigenvalue).abs().min()) < 1e-8
 
 
-def test_bad_input_is_told():
+def test_bad_input_raises():
     model = random_model(Config(2, 3, 24, 8, 40, 20))
     with pytest.raises(InputError, match="draws=50 random heads are too few"):
         copying(model, draws=50)

@@ -36,7 +36,7 @@ def test_variants_differ_in_space_case_or_plural(one: str, other: str):
         ("day", "das"),
     ],
 )
-def test_what_only_looks_alike_is_no_variant(one: str, other: str):
+def test_similar_words_that_are_not_variants(one: str, other: str):
     assert not are_variants(one, other)
 
 

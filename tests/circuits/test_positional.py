@@ -11,7 +11,7 @@ from pathsum.model import Config, construct, from_tensors, random_model
 from pathsum.result import schema
 
 
-def test_a_previous_token_head_looks_one_back():
+def test_a_previous_token_head_peaks_at_offset_1():
     found = positional(construct.induction("abcdefgh", n_ctx=16))
     previous = found["L0H0"]
     assert previous.peak == 1
@@ -58,7 +58,7 @@ def test_notes_say_what_is_left_out():
     assert profiles[1].attention is None
 
 
-def test_bad_input_is_told():
+def test_bad_input_raises():
     model = random_model(Config(1, 1, 8, 4, 20, 16))
     with pytest.raises(InputError, match="window=17 offsets do not fit a context of 16"):
         positional(model, window=17)

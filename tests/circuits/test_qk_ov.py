@@ -70,7 +70,7 @@ def test_a_virtual_head_has_the_same_views():
         token_card(model, path, "a", offset=1)
 
 
-def test_bad_input_is_told(model: Model):
+def test_bad_input_raises(model: Model):
     with pytest.raises(TokenError, match="'kepe' is not a word .* did you mean 'keep'"):
         effect(model, "L0H0", "kepe")
     with pytest.raises(HeadError, match="L0H1 is the nearest"):
@@ -97,7 +97,7 @@ def test_a_token_is_found_by_text_by_its_visible_form_and_by_number(model: Model
         find_token(model, "99")
 
 
-def test_a_text_of_several_tokens_is_told_with_its_pieces():
+def test_the_error_for_several_tokens_lists_its_pieces():
     from dataclasses import replace
 
     from tokenizers import Tokenizer as Backend

@@ -229,7 +229,7 @@ def test_what_several_heads_know_is_listed_once_with_the_strongest():
         assert triple.score == max(t.score for t in rivals)
 
 
-def test_as_many_as_asked_where_there_are_enough():
+def test_k_triples_come_back_if_there_are_enough():
     model = random_model(Config(2, 3, 24, 8, 40, 20))
     assert len(skip_trigrams(model, head="L0H1", k=5)) == 5
     assert len(skip_trigrams(random_model(Config(1, 1, 24, 8, 40, 20)))) == 50
@@ -240,7 +240,7 @@ def test_as_many_as_asked_where_there_are_enough():
     assert [t.score for t in found] != [t.score for t in skip_trigrams(rotary, k=5, offset=3)]
 
 
-def test_bad_input_is_told():
+def test_bad_input_raises():
     model = construct.skip_trigrams(TRIPLES)
     with pytest.raises(InputError, match="k=0 pairs of source and out were requested"):
         skip_trigrams(model, k=0)

@@ -211,7 +211,7 @@ def inner_products(
 ) -> list[Float[Tensor, "n n"]]:
     """tr(P G) for each writer (row) and reader (column) of the same or a later place, in float64.
 
-    `write` holds layers 0 … L−2 and each of `reads` layers 1 … L−1, `heads` a layer, so that
+    `write` holds layers 0 … L−2 and each of `reads` layers 1 … L−1, `heads` per layer, so that
     reader layer r reads every writer layer w ≤ r of its list. Other entries are meaningless.
 
     Of the two methods the one with fewer multiplications is taken unless one is named (see
