@@ -148,7 +148,7 @@ def test_bad_input_raises():
         continuations(model, 20)
     with pytest.raises(InputError, match="one sequence, so nothing can be held out"):
         bigram(model, torch.zeros(1, 5, dtype=torch.long))
-    with pytest.raises(TokenError, match="the corpus holds token id 20"):
+    with pytest.raises(TokenError, match="token id 20 is out of range"):
         bigram(model, torch.full((4, 5), 20))
     with pytest.raises(InputError, match="the corpus is empty"):
         bigram(model, [])

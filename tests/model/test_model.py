@@ -4,7 +4,7 @@ import torch
 import pathsum as ps
 from pathsum.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
 from pathsum.model import Config, HeadId, Path, Source
-from pathsum.model.transformer import check_tokens
+from pathsum.model.sequences import check_tokens
 
 CONFIG = Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 
@@ -43,7 +43,7 @@ def stacked(model: ps.Model) -> dict[str, torch.Tensor]:
         (torch.zeros(21, dtype=torch.long), "has 21 tokens, but .* n_ctx=20; shorten it to 20"),
         (torch.zeros(0, dtype=torch.long), "the sequence is empty"),
         (torch.zeros(2, 0, dtype=torch.long), "the sequence is empty"),
-        (torch.zeros(1, 2, 3, dtype=torch.long), r"\[pos\] or \[batch, pos\] would be right"),
+        (torch.zeros(1, 2, 3, dtype=torch.long), r"use \[pos\] or \[batch, pos\]"),
     ],
 )
 def test_tokens_that_cannot_be_read(tokens: torch.Tensor, message: str) -> None:

@@ -83,11 +83,11 @@ def test_bad_input() -> None:
     model = ps.construct.induction()
     with pytest.raises(HeadError, match="L1H9"):
         ablate(model, "L1H9", PROBE.tokens)
-    with pytest.raises(InputError, match="no head is named"):
+    with pytest.raises(InputError, match="no heads were given"):
         ablate(model, [], PROBE.tokens)
     with pytest.raises(InputError, match="one sequence only"):
         ablate(model, "L1H0", PROBE.tokens[:1], knockout=Knockout.RESAMPLE)
     with pytest.raises(InputError, match="does not average"):
         ablate(model, "L1H0", PROBE.tokens, reference=PROBE.tokens)
     with pytest.raises(InputError, match="did you mean 'resample'"):
-        Knockout.parse("resampl")
+        ablate(model, "L1H0", PROBE.tokens, knockout="resampl")

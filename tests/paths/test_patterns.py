@@ -5,6 +5,7 @@ import torch
 
 from pathsum.errors import InputError
 from pathsum.paths import Estimate, IdealPattern
+from pathsum.paths.intervene.descriptions import parse_pattern
 from pathsum.result.estimate import ratio, student
 
 TOKENS = torch.tensor([[0, 5, 7, 5, 5, 7]])
@@ -22,15 +23,15 @@ TOKENS = torch.tensor([[0, 5, 7, 5, 5, 7]])
     ],
 )
 def test_where_each_row_attends(ideal: str, rows: list[list[int]]) -> None:
-    pattern = IdealPattern.parse(ideal).of(TOKENS)[0]
+    pattern = IdealPattern(ideal).of(TOKENS)[0]
     for row, sources in zip(pattern, rows, strict=True):
         assert row.nonzero().flatten().tolist() == sources
         torch.testing.assert_close(row[sources], torch.full((len(sources),), 1 / len(sources)))
 
 
 def test_unknown_pattern() -> None:
-    with pytest.raises(InputError, match="may be 'previous'"):
-        IdealPattern.parse("sideways")
+    with pytest.raises(InputError, match="pattern is 'sideways'; choose 'previous'"):
+        parse_pattern("sideways")
 
 
 def test_ratio_of_equal_denominators_is_a_mean() -> None:

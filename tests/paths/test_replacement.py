@@ -130,11 +130,11 @@ def test_table_and_json() -> None:
 
 def test_bad_input() -> None:
     model = ps.construct.induction()
-    with pytest.raises(InputError, match="nothing describes the head"):
+    with pytest.raises(InputError, match="there is no description"):
         replace(model, "L1H0", PROBE.tokens)
     with pytest.raises(InputError, match="did you mean 'induction'"):
         replace(model, "L1H0", PROBE.tokens, pattern="inductive")
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="keeps no tokens"):
         TopTokens(0)
     with pytest.raises(InputError, match="vocabulary of 27"):
         replace(model, "L1H0", PROBE.tokens, ov=TopTokens(28))

@@ -131,7 +131,7 @@ def test_progress_is_reported() -> None:
     ("batches", "error", "says"),
     [
         (torch.tensor([[3]]), InputError, "at least two tokens"),
-        ([], InputError, "there are no batches"),
+        ([], InputError, "there are no sequences"),
         (torch.zeros(2, 30, dtype=torch.long), TokenError, "n_ctx=20"),
         (torch.full((1, 4), 99), TokenError, "out of range"),
     ],

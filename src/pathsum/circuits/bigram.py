@@ -28,7 +28,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import require_uncapped_logits
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
-from pathsum.model.sequences import Text, split
+from pathsum.model.sequences import TextOrTokens, split
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
 BLOCK_BYTES = 32 << 20
@@ -95,7 +95,7 @@ class Bigram(Record, kind="bigram"):
 @torch.no_grad()
 def bigram(
     model: Model,
-    corpus: Text | None = None,
+    corpus: TextOrTokens | None = None,
     k: int | None = None,
     *,
     rare: int = RARE,

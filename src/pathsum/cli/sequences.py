@@ -20,9 +20,8 @@ def measured_sequences(
 
 def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
     """A text file as windows of the model's context, each after the start token."""
-    import torch
-
     from pathsum.errors import FileError, TokenError
+    from pathsum.model.sequences import text_windows
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -35,11 +34,7 @@ def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
             f"model {model.name!r} has no tokenizer, so it cannot read {file}; "
             "omit --text to measure on random tokens"
         )
-    start = [] if model.config.start_token is None else [model.config.start_token]
-    ids = model.tokenizer.encode(text)
-    width = min(model.config.n_ctx - len(start), len(ids))
-    rows = [start + ids[at : at + width] for at in range(0, len(ids) - width + 1, max(width, 1))]
-    return torch.tensor(rows[:count], dtype=torch.long)
+    return text_windows(model, text)[:count]
 
 
 def repeated_sequences(

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Model
-from pathsum.model.losses import Batches, run_losses, token_batches
+from pathsum.model.losses import run_losses
+from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result.estimate import Estimate, ratio
 
 EARLY, LATE = 50, 500
@@ -14,7 +15,7 @@ EARLY, LATE = 50, 500
 
 @torch.no_grad()
 def in_context_learning(
-    model: Model, batches: Batches, *, early: int = EARLY, late: int = LATE, window: int = 1
+    model: Model, batches: TextOrTokens, *, early: int = EARLY, late: int = LATE, window: int = 1
 ) -> Estimate:
     """Loss at token `late` minus loss at token `early`: negative where context helps.
 

@@ -1,21 +1,15 @@
-"""Sequences to measure on, and what a model loses on them."""
+"""Losses: −log p of each next token, in nats, per token and per sequence, in bounded memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
 from pathsum.model import Model, Weights
-from pathsum.model.transformer import check_tokens
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Logits, Stream, Tokens
-
-Batches: TypeAlias = Tensor | Iterable[Tensor]
-"""Token ids, [n, pos], or an iterable of such tensors, whose lengths may differ."""
 
 # Logits held at a time, in numbers: 128 MB in float32.
 _LOGITS_AT_A_TIME = 1 << 25
@@ -26,7 +20,7 @@ _FEWEST_ROWS = 128
 
 @dataclass(frozen=True, eq=False)
 class SequenceLosses:
-    """The loss of each sequence, in nats, summed over its predictions, and how many it made."""
+    """The loss of each sequence, in nats, summed over its predictions, and their number."""
 
     total: Float[Tensor, " sequence"]
     count: Float[Tensor, " sequence"]
@@ -62,9 +56,23 @@ def token_losses(logits: Logits, tokens: Tokens, first: int = 0) -> Float[Tensor
     return losses.reshape(batch, length - 1 - first)
 
 
-def sequence_losses(logits: Logits, tokens: Tokens, first: int = 0) -> SequenceLosses:
-    """The losses of the tokens after position `first`, summed per sequence."""
-    return _summed(token_losses(logits, tokens, first))
+def sequence_losses(
+    logits: Logits,
+    tokens: Tokens,
+    first: int = 0,
+    lengths: Int[Tensor, " batch"] | None = None,
+) -> SequenceLosses:
+    """The losses of the tokens after position `first`, summed per sequence.
+
+    `lengths` leaves out the padding of sequences of different length.
+    """
+    losses = token_losses(logits, tokens, first)
+    if lengths is None:
+        return _summed(losses)
+    places = torch.arange(first + 1, tokens.shape[1], device=tokens.device)
+    real = places < lengths[:, None]
+    total = torch.where(real, losses.double(), 0.0).sum(-1)
+    return SequenceLosses(total, real.sum(-1).to(total))
 
 
 def run_losses(model: Model, tokens: Tokens) -> Float[Tensor, "batch next"]:
@@ -88,33 +96,6 @@ def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) 
             logits += weights.b_U
         losses.append(target_losses(logits, wanted))
     return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
-
-
-def token_batches(model: Model, batches: Batches, first: int = 0) -> list[Tokens]:
-    """The batches, checked: ids the model can read, and something to predict from `first` on."""
-    given = [batches] if isinstance(batches, Tensor) else list(batches)
-    if not given:
-        raise InputError(
-            "there are no batches, so there is no loss to measure; a [n, pos] tensor of token ids, "
-            "or an iterable that gives at least one, would be right"
-        )
-    if first < 0:
-        raise InputError(f"from_position={first} is before the sequence; 0 or more would be right")
-    checked: list[Tokens] = []
-    for batch in given:
-        tokens = check_tokens(model.config, batch).to(model.weights.device)
-        if tokens.shape[1] < 2:
-            raise InputError(
-                "a sequence of one token predicts nothing that could be checked: "
-                "the loss needs a next token, so at least two tokens a sequence"
-            )
-        if tokens.shape[1] < first + 2:
-            raise InputError(
-                f"a sequence of {tokens.shape[1]} tokens predicts nothing from position {first} "
-                f"on; from_position={tokens.shape[1] - 2} or less would be right"
-            )
-        checked.append(tokens)
-    return checked
 
 
 def split_by_memory(model: Model, tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:

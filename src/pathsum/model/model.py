@@ -1,5 +1,6 @@
 """Model: a config, weights and what is known of its tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -9,13 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import TokenError, WeightsError
+from pathsum.errors import FailedError, InputError, TokenError, WeightsError
 from pathsum.model.config import Config
 from pathsum.model.head import Head
 from pathsum.model.run import run_logits
+from pathsum.model.sequences import OneSequence, check_tokens, padded
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
-from pathsum.model.transformer import check_tokens
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head
 from pathsum.text import Tokenizer
@@ -62,19 +63,26 @@ class Model:
         return logits[0] if tokens.ndim == 1 else logits
 
     @torch.no_grad()
-    def trace(self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]) -> Trace:
-        """Run and record. Text gets the start token, if the config names one; ids stay as given."""
-        return trace_run(self, self.tokens(text_or_tokens))
+    def trace(self, text_or_tokens: OneSequence | Sequence[OneSequence]) -> Trace:
+        """Run and record. Text gets the start token, if the config names one; ids stay as given.
+
+        A list of texts, or of lists of ids, is a batch; where their lengths differ they are padded
+        on the right, and `trace.lengths` has the length of each.
+        """
+        tokens, lengths = padded(self, text_or_tokens)
+        return trace_run(self, tokens, lengths=lengths)
 
     def tokens(
-        self, text_or_tokens: str | list[int] | Int[Tensor, "*batch pos"]
+        self, text_or_tokens: OneSequence | Sequence[OneSequence]
     ) -> Int[Tensor, "batch pos"]:
         """Token ids, [batch, pos], checked; text gets the start token, ids stay as given."""
-        if isinstance(text_or_tokens, str):
-            ids = torch.tensor(self.encode(text_or_tokens), dtype=torch.long)
-        else:
-            ids = torch.as_tensor(text_or_tokens)
-        return check_tokens(self.config, ids).to(self.weights.device)
+        tokens, lengths = padded(self, text_or_tokens)
+        if bool((lengths != tokens.shape[1]).any()):
+            raise TokenError(
+                f"the sequences have {int(lengths.min())} to {int(lengths.max())} tokens, so they "
+                "are not one tensor; pass them to model.trace or to an analysis as they are"
+            )
+        return tokens
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with the start token before them, if the config names one."""
@@ -142,11 +150,16 @@ class Model:
 
     def to(
         self,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | torch.device | str | None = None,
         device: torch.device | str | None = None,
     ) -> "Model":
-        """The same model computed in another dtype or on another device."""
-        place = None if device is None else torch.device(device)
+        """The same model computed in another dtype or on another device.
+
+        As in torch, the first argument may be either: `model.to("cuda")`.
+        """
+        if isinstance(dtype, str | torch.device):
+            dtype, device = None, dtype
+        place = None if device is None else _available(device)
         return replace(self, weights=self.weights.to(dtype, place))
 
     def save(self, folder: str | FilePath) -> None:
@@ -171,3 +184,21 @@ class Model:
             f"d_model {c.d_model}, vocabulary {c.d_vocab}, context {c.n_ctx}, "
             f"positions {c.positions}, norm {c.norm}, mlp {c.mlp})"
         )
+
+
+def _available(device: torch.device | str) -> torch.device:
+    """A device that this machine has; raises an error at once if it does not."""
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(
+            f"{device!r} is not a device; use 'cpu', 'cuda', 'cuda:1' or 'mps'"
+        ) from error
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise FailedError(
+            f"device {str(device)!r} is not available on this machine ({reason}); use 'cpu'"
+        ) from error
+    return place

@@ -1,77 +1,205 @@
-"""Text for circuits: token sequences of any origin, and the part of them that is held out."""
+"""Token sequences of any origin: text, token ids, iterables of either, or a corpus.
+
+    check_tokens    one tensor of ids, checked
+    padded          sequences of different length as one tensor and their lengths
+    token_batches   any of the above as checked batches: what losses are measured on
+    split           the part of a corpus that is counted, and the part that is held out
+
+Attention is causal, so what stands after a sequence's end changes nothing before it: sequences of
+different length are padded on the right, and positions from `lengths` on are left out of means.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import InputError, TokenError
-from pathsum.model import Model
+from pathsum.model.config import Config
 from pathsum.result import Progress, silent
+from pathsum.shapes import Tokens
 from pathsum.text import Corpus
 from pathsum.text.shards import TokenShards
 
-Tokens: TypeAlias = Tensor | Iterable[Tensor] | Iterable[Sequence[int]]
-Text: TypeAlias = Corpus | Tokens
-"""A corpus, or token ids: a tensor [n, pos], or an iterable of batches, sequences or lists."""
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+
+if TYPE_CHECKING:
+    OneSequence: TypeAlias = str | Sequence[int] | Tensor
+    TextOrTokens: TypeAlias = OneSequence | Iterable[OneSequence] | Corpus
+else:
+    # Anything may be passed at run time; `_parts` says what cannot be read, in a sentence.
+    OneSequence = TextOrTokens = Any
+"""A text, token ids ([pos] or [n, pos]), an iterable of texts or of ids, or a corpus."""
+
+TokenBatches: TypeAlias = list[Int[Tensor, "_ _"]]
+"""Batches of token ids, [n, pos] each; their sizes and lengths may differ."""
 
 EVERY = 5
-"""One sequence in this many is held out, where the corpus does not say itself."""
+"""One sequence in this many is held out, unless a corpus has a held-out part of its own."""
 COUNTED_TOKENS = 8_000_000
 """Tokens of a corpus's training part that are counted at most, spread evenly over it."""
 HELD_OUT_TOKENS = 400_000
-"""Tokens of its held-out part that are judged by at most."""
+"""Tokens of its held-out part that are used at most."""
+
+
+def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> Tokens:
+    """Token ids as [batch, pos]; raises TokenError if the model cannot read them.
+
+    `longest` is the longest sequence allowed, by default the model's context.
+    """
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise TokenError(f"tokens are {tokens.dtype}, but ids are whole numbers: use torch.long")
+    if tokens.ndim not in (1, 2):
+        raise TokenError(f"tokens have shape {list(tokens.shape)}; use [pos] or [batch, pos]")
+    batch = tokens.long()[None] if tokens.ndim == 1 else tokens.long()
+    if batch.numel() == 0:
+        raise TokenError(
+            f"the sequence is empty (tokens have shape {list(tokens.shape)}), so there is nothing "
+            "to predict from; give at least one token"
+        )
+    longest = config.n_ctx if longest is None else longest
+    if batch.shape[1] > longest:
+        raise TokenError(
+            f"the sequence has {batch.shape[1]} tokens, but the model knows positions for n_ctx="
+            f"{config.n_ctx}; shorten it to {config.n_ctx} tokens"
+        )
+    low, high = int(batch.min()), int(batch.max())
+    if low < 0 or high >= config.d_vocab:
+        wrong = low if low < 0 else high
+        raise TokenError(
+            f"token id {wrong} is out of range: the vocabulary has {config.d_vocab} tokens, "
+            f"so ids go from 0 to {config.d_vocab - 1}"
+        )
+    return batch
+
+
+def padded(
+    model: "Model", given: OneSequence | Sequence[OneSequence]
+) -> tuple[Tokens, Int[Tensor, " batch"]]:
+    """A text, ids, or a list of either as one tensor, padded on the right, and the lengths."""
+    if isinstance(given, Tensor):
+        tokens = check_tokens(model.config, given).to(model.weights.device)
+        return tokens, torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
+    rows = [row for part, _ in _parts(model, given, windows=False) for row in part]
+    if not rows:
+        raise TokenError("there are no sequences; give at least one text or list of token ids")
+    lengths = torch.tensor([len(row) for row in rows], device=model.weights.device)
+    # Which id stands in the padding does not matter.
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return tokens.to(model.weights.device), lengths
+
+
+def token_batches(model: "Model", given: TextOrTokens, first: int = 0) -> TokenBatches:
+    """Texts or token ids as batches of one length each, on the model's device, to predict on.
+
+    Sequences that are given one by one are grouped by length; a [n, pos] tensor stays a batch. A
+    text longer than the context is cut into windows, each after the start token; a corpus is
+    represented by its held-out part. Every sequence predicts something from position `first` on.
+    """
+    if first < 0:
+        raise InputError(f"from_position={first} is negative; use 0 or more")
+    groups: dict[int, TokenBatches] = {}
+    batches: TokenBatches = []
+    for part, is_batch in _parts(model, given, windows=True):
+        _check_predicts(part.shape[1], first)
+        if is_batch:
+            batches.append(part)
+        else:
+            groups.setdefault(part.shape[1], []).append(part)
+    batches = [*(torch.cat(group) for group in groups.values()), *batches]
+    if not batches:
+        raise InputError(
+            "there are no sequences to measure on; give at least one text, or token ids as [pos] "
+            "or [n, pos]"
+        )
+    return [batch.to(model.weights.device) for batch in batches]
+
+
+def _parts(
+    model: "Model", given: Any, windows: bool, longest: int | None = None
+) -> list[tuple[Int[Tensor, "_ _"], bool]]:
+    """Checked [n, pos] tensors on the CPU, in the order given, and whether each is a batch."""
+    if isinstance(given, Corpus):
+        return [(_windows(model, given, given.held_out, HELD_OUT_TOKENS), True)]
+    one = isinstance(given, str | Tensor)
+    if not one and not isinstance(given, Iterable):
+        raise InputError(
+            f"{given!r} is neither text nor token ids; give a text, ids as [pos] or [n, pos], a "
+            "list of texts or of ids, or a Corpus"
+        )
+    items = [given] if one else list(given)
+    if items and all(isinstance(item, int | float) for item in items):
+        items = [items]
+    parts: list[tuple[Tensor, bool]] = []
+    for item in items:
+        if isinstance(item, str):
+            ids = text_windows(model, item) if windows else torch.tensor(model.encode(item))
+        else:
+            ids = torch.as_tensor(item)
+            # torch gives an empty list a floating-point dtype.
+            ids = ids.long() if ids.numel() == 0 else ids
+        tokens = check_tokens(model.config, ids, longest).cpu()
+        parts.append((tokens, ids.ndim == 2 and not isinstance(item, str)))
+    return parts
+
+
+def text_windows(model: "Model", text: str) -> Tensor:
+    """A text as [n, pos]: windows of the context, each after the start token, whole ones only."""
+    ids = model.encode(text)
+    start = [] if model.config.start_token is None else ids[:1]
+    rest = ids[len(start) :]
+    width = min(model.config.n_ctx - len(start), len(rest))
+    if width == 0:
+        return torch.tensor([ids])
+    return torch.tensor(
+        [start + rest[at : at + width] for at in range(0, len(rest) - width + 1, width)]
+    )
+
+
+def _check_predicts(length: int, first: int) -> None:
+    if length < 2:
+        raise InputError(
+            "a sequence of one token has no next token to predict; give at least two tokens per "
+            "sequence"
+        )
+    if length < first + 2:
+        raise InputError(
+            f"a sequence of {length} tokens predicts nothing from position {first} on; use "
+            f"from_position={length - 2} or less"
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A corpus in two parts: what is counted, and what is held out to judge by."""
+    """A corpus in two parts: what is counted, and what is held out to test on."""
 
     counted: tuple[Int[Tensor, "_ _"], ...]
     held_out: tuple[Int[Tensor, "_ _"], ...]
 
 
-def batches(model: Model, corpus: Tokens) -> list[Int[Tensor, "_ _"]]:
-    """A corpus as a list of checked batches [n, pos], on the CPU."""
-    given = [corpus] if isinstance(corpus, Tensor) else corpus
-    found: list[Tensor] = []
-    for part in given:
-        ids = torch.as_tensor(part).long().cpu()
-        ids = ids[None] if ids.ndim == 1 else ids
-        if ids.ndim != 2 or ids.numel() == 0:
-            raise InputError(
-                f"a part of the corpus has shape {list(ids.shape)}; token ids as [pos] or "
-                "[n, pos], not empty, would be right"
-            )
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= model.config.d_vocab:
-            raise TokenError(
-                f"the corpus holds token id {low if low < 0 else high}, but the vocabulary has "
-                f"{model.config.d_vocab} tokens; it was made with another tokenizer"
-            )
-        found.append(ids)
-    if not found:
-        raise InputError("the corpus is empty; at least two sequences of token ids would be right")
-    return found
+def split(model: "Model", corpus: TextOrTokens) -> Split:
+    """What is counted and what is held out.
 
-
-def split(model: Model, corpus: Text) -> Split:
-    """What is counted and what is judged by.
-
-    A `Corpus` says itself what is held out. Of other text every fifth sequence is (of fewer than
-    five: the last one).
+    A `Corpus` has a held-out part of its own. Of other sequences every fifth is held out (of fewer
+    than five: the last one). Sequences may be longer than the model's context.
     """
     if isinstance(corpus, Corpus):
-        return _parts_of(model, corpus)
-    parts = batches(model, corpus)
+        return Split(
+            counted=(_windows(model, corpus, corpus.train, COUNTED_TOKENS),),
+            held_out=(_windows(model, corpus, corpus.held_out, HELD_OUT_TOKENS),),
+        )
+    anything = torch.iinfo(torch.int64).max
+    parts = [part for part, _ in _parts(model, corpus, windows=True, longest=anything)]
     total = sum(len(part) for part in parts)
     if total < 2:
+        how_many = "is empty" if total == 0 else "has one sequence"
         raise InputError(
-            "the corpus has one sequence, so nothing can be held out to judge by; cut it into at "
-            "least two"
+            f"the corpus {how_many}, so nothing can be held out to test on; give at least two "
+            "sequences"
         )
     counted: list[Tensor] = []
     held_out: list[Tensor] = []
@@ -85,23 +213,13 @@ def split(model: Model, corpus: Text) -> Split:
     return Split(tuple(counted), tuple(held_out))
 
 
-def _parts_of(model: Model, corpus: Corpus) -> Split:
+def _windows(model: "Model", corpus: Corpus, tokens: TokenShards, limit: int) -> Int[Tensor, "_ _"]:
+    """Sequences of the model's context, each after a start token, spread evenly over the text."""
     if corpus.info.vocabulary > model.config.d_vocab:
         raise TokenError(
             f"the corpus {corpus.info.name!r} has {corpus.info.vocabulary} tokens, but the model's "
             f"vocabulary has {model.config.d_vocab}; open it with the model's own tokenizer"
         )
-    start = corpus.start_token
-    return Split(
-        counted=_windows(model, corpus.train, COUNTED_TOKENS, start),
-        held_out=_windows(model, corpus.held_out, HELD_OUT_TOKENS, start),
-    )
-
-
-def _windows(
-    model: Model, tokens: TokenShards, limit: int, start: int
-) -> tuple[Int[Tensor, "_ _"], ...]:
-    """Sequences of the model's context, each after a start token, spread evenly over the text."""
     length = model.config.n_ctx - 1
     there = tokens.count_windows(length) if length else 0
     if there == 0:
@@ -111,10 +229,10 @@ def _windows(
         )
     count = max(1, min(there, limit // length))
     windows = tokens.windows([number * there // count for number in range(count)], length)
-    return (torch.cat((torch.full((count, 1), start), windows), dim=1),)
+    return torch.cat((torch.full((count, 1), corpus.start_token), windows), dim=1)
 
 
-def open_text(model: Model, name: str, *, progress: Progress = silent) -> Corpus:
+def open_text(model: "Model", name: str, *, progress: Progress = silent) -> Corpus:
     """A corpus by name, file or folder, read with the model's own tokenizer."""
     if model.tokenizer is None:
         raise TokenError(

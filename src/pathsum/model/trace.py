@@ -4,6 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from pathsum.errors import NotExactError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, Edit, FreezePatterns, Message
@@ -28,10 +32,13 @@ class Trace(Run):
 
     A run with `edits` raises NotExactError for what they make untrue. Its `scales` are those of the
     plain reads: a message has a scale of its own, for its one reader, which is not kept.
+
+    Sequences of different length are padded on the right; `lengths` says how many tokens each has.
     """
 
     model: "Model"
     logits: Logits
+    lengths: Int[Tensor, " batch"]
 
     def read(self, layer: int) -> Stream:
         """What the heads of a layer read: the stream before it, normalized."""
@@ -118,8 +125,19 @@ class Trace(Run):
 
 
 def trace_run(
-    model: "Model", tokens: Tokens, edits: Sequence[Edit] = (), start: Run | None = None
+    model: "Model",
+    tokens: Tokens,
+    edits: Sequence[Edit] = (),
+    start: Run | None = None,
+    lengths: Int[Tensor, " sequence"] | None = None,
 ) -> Trace:
-    """Run a model, with edits if there are any, and record everything; see `run`."""
+    """Run a model, with edits if there are any, and record everything; see `run`.
+
+    `lengths` are those of padded sequences; by default all are as long as `tokens`.
+    """
     found = run(model.weights, tokens, edits, start=start)
-    return Trace(model=model, **{field.name: getattr(found, field.name) for field in fields(found)})
+    batch, length = found.tokens.shape
+    if lengths is None:
+        lengths = torch.full((batch,), length, device=tokens.device)
+    recorded = {field.name: getattr(found, field.name) for field in fields(found)}
+    return Trace(model=model, lengths=lengths.expand(batch), **recorded)

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import TokenError
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
@@ -164,35 +163,6 @@ def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
     """Bend large values towards ±cap."""
     return x if cap is None else cap * torch.tanh(x / cap)
-
-
-def check_tokens(config: Config, tokens: Tensor) -> Tokens:
-    """Token ids as [batch, pos], or an error that says why the model cannot read them."""
-    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-        raise TokenError(f"tokens are {tokens.dtype}, but ids are whole numbers: use torch.long")
-    if tokens.ndim not in (1, 2):
-        raise TokenError(
-            f"tokens have shape {list(tokens.shape)}; [pos] or [batch, pos] would be right"
-        )
-    batch = tokens.long()[None] if tokens.ndim == 1 else tokens.long()
-    if batch.numel() == 0:
-        raise TokenError(
-            f"the sequence is empty (tokens have shape {list(tokens.shape)}), so there is nothing "
-            "to predict from; give at least one token"
-        )
-    if batch.shape[1] > config.n_ctx:
-        raise TokenError(
-            f"the sequence has {batch.shape[1]} tokens, but the model knows positions for n_ctx="
-            f"{config.n_ctx}; shorten it to {config.n_ctx} tokens"
-        )
-    low, high = int(batch.min()), int(batch.max())
-    if low < 0 or high >= config.d_vocab:
-        wrong = low if low < 0 else high
-        raise TokenError(
-            f"token id {wrong} is out of range: the vocabulary has {config.d_vocab} tokens, "
-            f"so ids go from 0 to {config.d_vocab - 1}"
-        )
-    return batch
 
 
 def _head_norm(

@@ -39,8 +39,7 @@ from pathsum.paths.explain import (
 )
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
-from pathsum.paths.intervene.descriptions import CopyingPart, ScoreTerm, TopTokens
-from pathsum.paths.intervene.ideal_patterns import IdealPattern
+from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits

@@ -91,14 +91,17 @@ def find_target(
     versus: Versus = None,
 ) -> Target:
     """The target on this run; without a token, the one that the model predicts there."""
-    batch, length = trace.tokens.shape
+    batch, lengths = len(trace.tokens), trace.lengths
     positions = _vector(position, batch, "position").to(trace.tokens.device)
-    for wrong in positions[(positions < -length) | (positions >= length)].tolist():
+    for row in ((positions < -lengths) | (positions >= lengths)).nonzero()[:, 0].tolist():
+        length = int(lengths[row])
+        which = "the sequence" if bool((lengths == length).all()) else f"sequence {row}"
         raise InputError(
-            f"position {wrong} is out of range: the sequence has {length} tokens, so positions go "
-            f"from 0 to {length - 1}, or from -1 (the last) to -{length}"
+            f"position {int(positions[row])} is out of range: {which} has {length} tokens, so "
+            f"positions go from 0 to {length - 1}, or from -1 (the last) to -{length}"
         )
-    positions = positions % length
+    # Negative positions count from each sequence's own end.
+    positions = positions % lengths
     if token is None:
         rows = torch.arange(batch, device=trace.tokens.device)
         tokens = trace.logits[rows, positions].argmax(-1)

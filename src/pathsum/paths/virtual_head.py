@@ -156,8 +156,10 @@ class VirtualHead:
                 "a sequence of one token predicts nothing that could be checked: the loss needs a "
                 "next token; give at least two tokens per sequence"
             )
-        whole = sequence_losses(trace.logits, trace.tokens)
-        without = sequence_losses(trace.logits - self.contribution(trace), trace.tokens)
+        whole = sequence_losses(trace.logits, trace.tokens, lengths=trace.lengths)
+        without = sequence_losses(
+            trace.logits - self.contribution(trace), trace.tokens, lengths=trace.lengths
+        )
         return VirtualImportance(self.label, whole.mean(), without.mean(), without.above(whole))
 
 

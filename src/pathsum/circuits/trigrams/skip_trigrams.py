@@ -50,7 +50,7 @@ from pathsum.circuits.trigrams.triple import (
     source_weights,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.model.sequences import Text, split
+from pathsum.model.sequences import TextOrTokens, split
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 
@@ -117,7 +117,7 @@ def skip_trigrams(
     head: HeadName | None = None,
     k: int | None = None,
     *,
-    corpus: Text | None = None,
+    corpus: TextOrTokens | None = None,
     rare: int = RARE,
     offset: int | None = None,
     progress: Progress = silent,
@@ -171,7 +171,7 @@ def skip_trigrams(
 def _with_evidence(
     model: Model,
     triples: list[Triple],
-    corpus: Text | None,
+    corpus: TextOrTokens | None,
     common: Bool[Tensor, " vocab"],
     offset: int | None,
     note: str,

@@ -1,4 +1,4 @@
-"""Ablation: what is lost without some heads."""
+"""Ablation: the loss without some heads, and what stands in for them (`Knockout`)."""
 
 import enum
 from collections.abc import Sequence
@@ -8,29 +8,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError, near_misses
+from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.model.losses import (
-    Batches,
     SequenceLosses,
     sequence_losses,
     split_by_memory,
-    token_batches,
 )
-from pathsum.paths.intervene.ideal_patterns import IdealPattern
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.paths.intervene.descriptions import IdealPattern
+from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 
 
 class Knockout(enum.StrEnum):
-    """What stands in for a head that is knocked out.
+    """What replaces the output of an ablated head.
 
-    `ZERO`      nothing: the head writes zero
+    `ZERO`      zero
     `MEAN`      its mean output over reference sequences and their positions: one vector
-    `RESAMPLE`  its output on another sequence of the batch, position for position
-    `FIRST`     itself, attending to the first token only, where heads rest
+    `RESAMPLE`  its output on another sequence of the batch, position by position
+    `FIRST`     its output when it attends to the first token only, where heads rest
     """
 
     ZERO = "zero"
@@ -38,27 +37,13 @@ class Knockout(enum.StrEnum):
     RESAMPLE = "resample"
     FIRST = "first token"
 
-    @classmethod
-    def parse(cls, name: "str | Knockout") -> "Knockout":
-        """The knockout that a name means."""
-        if isinstance(name, cls):
-            return name
-        for member in cls:
-            if name in (member.value, member.name.lower()):
-                return member
-        known = [member.name.lower() for member in cls]
-        raise InputError(
-            f"there is no ablation {name!r}{near_misses(str(name), known)}; "
-            f"it may be {', '.join(map(repr, known))}"
-        )
-
 
 class After(enum.StrEnum):
-    """What becomes of everything after the edit.
+    """What happens after the edit.
 
-    `RECOMPUTED`         all of it is recomputed: the full ablation
-    `PATTERNS_PRESERVED` patterns are forced to the unedited run's, the rest is recomputed: what the
-                         head does through the values and the logits, not through attention
+    `RECOMPUTED`          everything is recomputed: the full ablation
+    `PATTERNS_PRESERVED`  patterns are forced to the unedited run's and the rest is recomputed: what
+                          the head does through values and logits, not through attention
     """
 
     RECOMPUTED = "recomputed"
@@ -67,7 +52,7 @@ class After(enum.StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Ablation(Record, kind="ablation"):
-    """The loss with and without some heads, in nats a prediction, with 95 % intervals.
+    """The loss with and without some heads, in nats per prediction, with 95 % intervals.
 
     `cost` is the loss without them minus the loss with them, paired by sequence.
     """
@@ -97,7 +82,7 @@ class Ablation(Record, kind="ablation"):
             Column("high", ".4f"),
         )
         note = (
-            f"{self.knockout.value} ablation, everything after {self.after.value}; nats a "
+            f"{self.knockout.value} ablation, everything after {self.after.value}; nats per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
@@ -106,42 +91,44 @@ class Ablation(Record, kind="ablation"):
 def ablate(
     model: Model,
     heads: HeadName | Sequence[HeadName],
-    batches: Batches,
+    batches: TextOrTokens,
     *,
-    knockout: Knockout = Knockout.ZERO,
-    after: After = After.RECOMPUTED,
+    knockout: Knockout | str = Knockout.ZERO,
+    after: After | str = After.RECOMPUTED,
     from_position: int = 0,
-    reference: Batches | None = None,
+    reference: TextOrTokens | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads (one, or several together).
 
-    Losses are means over predictions from `from_position` on. `reference` is what `Knockout.MEAN`
-    averages over, by default the batches themselves; `seed` chooses the partners of
-    `Knockout.RESAMPLE`.
+    `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
+    predictions from `from_position` on. `reference` is what `knockout="mean"` averages over, by
+    default the batches themselves; `seed` draws the partners of `knockout="resample"`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
-        >>> print(ablate(model, "L1H0", model.tokens("a b " * 8)).cost)
+        >>> print(ablate(model, "L1H0", "a b " * 8).cost)
         1.42
 
-    Zero is no neutral output for a head that always writes much the same; where that matters use
-    the mean or a resample.
+    Zero is not a neutral output for a head that always writes much the same: use the mean or a
+    resample there.
     """
+    knockout = parse_option(Knockout, knockout, "knockout")
+    after = parse_option(After, after, "after")
     found = find_heads(model, heads)
     checked = token_batches(model, batches, from_position)
-    stand_in = KnockoutValue(model, found, knockout, checked, reference, seed)
+    replaced = KnockoutValue(model, found, knockout, checked, reference, seed)
     plain: list[SequenceLosses] = []
     without: list[SequenceLosses] = []
     for number, tokens in enumerate(checked):
         progress(number, len(checked), "ablating")
-        partners = stand_in.partners(tokens)
+        partners = replaced.partners(tokens)
         for part, partner in zip(
             split_by_memory(model, tokens), split_by_memory(model, partners), strict=True
         ):
             trace = model.trace(part)
-            edits = (*stand_in.edits(trace, partner), *after_edits(trace, after))
+            edits = (*replaced.edits(trace, partner), *after_edits(trace, after))
             edited = trace_run(model, part, edits)
             plain.append(sequence_losses(trace.logits, part, from_position))
             without.append(sequence_losses(edited.logits, part, from_position))
@@ -161,41 +148,41 @@ def ablate(
 
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
-    """One head or several, by name, each once."""
-    one = isinstance(heads, str | HeadId) or (
+    """One head or several, each once."""
+    one = isinstance(heads, str) or (
         isinstance(heads, tuple)
         and len(heads) == 2
         and all(isinstance(part, int) for part in heads)
     )
     names = [heads] if one else list(heads)
     if not names:
-        raise InputError("no head is named, so there is nothing to ablate; name at least one")
+        raise InputError("no heads were given, so there is nothing to ablate; name at least one")
     return tuple(dict.fromkeys(model.head(name).id for name in names))  # pyright: ignore[reportArgumentType]
 
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
-    """What holds patterns at those of a run, where they are to be preserved."""
+    """Edits that force patterns to those of a run, if they are to be preserved."""
     return () if after is After.RECOMPUTED else (FreezePatterns(trace.patterns),)
 
 
 class KnockoutValue:
-    """What stands in for knocked-out heads, batch by batch."""
+    """What replaces the outputs of ablated heads, batch by batch."""
 
     def __init__(
         self,
         model: Model,
         heads: tuple[HeadId, ...],
         knockout: Knockout,
-        batches: list[Tokens],
-        reference: Batches | None = None,
+        batches: TokenBatches,
+        reference: TextOrTokens | None = None,
         seed: int = 0,
     ) -> None:
         self.model, self.heads, self.knockout = model, heads, knockout
         self._generator = torch.Generator().manual_seed(seed)
         if reference is not None and knockout is not Knockout.MEAN:
             raise InputError(
-                f"a reference is given, but a {knockout.value} ablation does not average; "
-                "leave it out, or use Knockout.MEAN"
+                f"reference is given, but a {knockout.value} ablation does not average; "
+                "leave it out, or use knockout='mean'"
             )
         if knockout is Knockout.RESAMPLE:
             _check_partners(batches)
@@ -205,7 +192,7 @@ class KnockoutValue:
             self._means = mean_outputs(model, heads, over)
 
     def partners(self, tokens: Tokens) -> Tokens:
-        """For each sequence another of the batch, drawn so that none is its own partner."""
+        """For each sequence another one of the batch, drawn so that none is its own partner."""
         if self.knockout is not Knockout.RESAMPLE:
             return tokens
         order = torch.randperm(len(tokens), generator=self._generator)
@@ -214,7 +201,7 @@ class KnockoutValue:
         return tokens[partner.to(tokens.device)]
 
     def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
-        """The edits that knock the heads out of a run."""
+        """The edits that ablate the heads in a run."""
         if self.knockout is Knockout.FIRST:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
             return tuple(Attend(head, first) for head in self.heads)
@@ -231,9 +218,9 @@ class KnockoutValue:
 
 
 def mean_outputs(
-    model: Model, heads: Sequence[HeadId], batches: list[Tokens]
+    model: Model, heads: Sequence[HeadId], batches: TokenBatches
 ) -> dict[HeadId, Float[Tensor, " k"]]:
-    """What each head moves on average, over sequences and positions, before W_O."""
+    """The mean z of each head over sequences and positions."""
     sums = {head: torch.zeros(model.config.d_head, dtype=torch.float64) for head in heads}
     count = 0
     for batch in batches:
@@ -247,11 +234,11 @@ def mean_outputs(
     return {head: (total / count).to(weights.W_E) for head, total in sums.items()}
 
 
-def _check_partners(batches: list[Tokens]) -> None:
+def _check_partners(batches: TokenBatches) -> None:
     if any(len(tokens) < 2 for tokens in batches):
         raise InputError(
-            "a resample ablation takes each head's output from another sequence of the batch, but "
-            "a batch has one sequence only; give at least two of one length"
+            "a resample ablation takes each head's output from another sequence of the same "
+            "length, but a batch has one sequence only; give at least two of each length"
         )
 
 

@@ -261,7 +261,7 @@ def _same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
         if len(run.tokens) == size:
             return run
         tokens = run.tokens.expand(size, -1)
-        return trace_run(run.model, tokens, run.edits)
+        return trace_run(run.model, tokens, run.edits, lengths=run.lengths)
 
     return widened(trace), widened(other)
 

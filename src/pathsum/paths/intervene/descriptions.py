@@ -1,14 +1,15 @@
-"""Descriptions of a head that can be put in its place.
+"""Descriptions that a head can be replaced by.
 
-How it attends: an `IdealPattern`, or a `ScoreTerm` (the softmax of one term of its scores).
-What it moves: its `CopyingPart`, or a table of `TopTokens`.
+attention   an `IdealPattern`, or a `ScoreTerm`: the softmax of one term of its scores
+OV          its `CopyingPart`, or a table of `TopTokens`
 """
 
+import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
@@ -20,16 +21,73 @@ from pathsum.model.edits import TableToLogits
 from pathsum.model.folding import unembed_through
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
-from pathsum.paths.intervene.ideal_patterns import IdealPattern
+from pathsum.result import parse_option
 from pathsum.shapes import HeadPattern, Tokens
+
+
+class IdealPattern(enum.StrEnum):
+    """Attention that follows from the tokens alone. Rows sum to 1 and are causal.
+
+    `PREVIOUS`   the token before (the first token attends to itself)
+    `INDUCTION`  evenly, what followed earlier copies of this token; else the first token
+    `DUPLICATE`  evenly, earlier copies of this token; else the first token
+    `FIRST`      the first token
+    `UNIFORM`    evenly, everything up to here
+    """
+
+    PREVIOUS = "previous"
+    INDUCTION = "induction"
+    DUPLICATE = "duplicate"
+    FIRST = "first"
+    UNIFORM = "uniform"
+
+    @property
+    def description(self) -> str:
+        """In words, as in `induction attention`."""
+        token = self in (IdealPattern.PREVIOUS, IdealPattern.DUPLICATE, IdealPattern.FIRST)
+        return f"{self.value}-token attention" if token else f"{self.value} attention"
+
+    def of(self, tokens: Tokens, dtype: torch.dtype = torch.float32) -> HeadPattern:
+        """The pattern on given tokens.
+
+        >>> tokens = torch.tensor([[0, 5, 7, 5]])
+        >>> IdealPattern.INDUCTION.of(tokens)[0, -1]  # 7 followed 5
+        tensor([0., 0., 1., 0.])
+        """
+        allowed = self._sources(tokens).to(dtype)
+        # No source to attend to: rest on the first token.
+        allowed[..., 0] += (allowed.sum(-1) == 0).to(dtype)
+        return allowed / allowed.sum(-1, keepdim=True)
+
+    def _sources(self, tokens: Tokens) -> Bool[Tensor, "batch dest src"]:
+        batch, length = tokens.shape
+        back = torch.ones(batch, length, length, dtype=torch.bool, device=tokens.device).tril()
+        if self is IdealPattern.UNIFORM:
+            return back
+        if self is IdealPattern.PREVIOUS:
+            return back.tril(-1).triu(-1)
+        if self is IdealPattern.FIRST:
+            return torch.zeros_like(back)
+        copies = (tokens[:, :, None] == tokens[:, None, :]) & back.tril(-1)
+        if self is IdealPattern.DUPLICATE:
+            return copies
+        # What followed a copy is one position to its right, at the latest this token itself.
+        followers = torch.zeros_like(copies)
+        followers[:, :, 1:] = copies[:, :, :-1]
+        return followers
+
+
+def overlap(pattern: HeadPattern, ideal: HeadPattern) -> float:
+    """The share of attention that the ideal pattern has too, Σ_src min(A, ideal), averaged."""
+    return float(torch.minimum(pattern, ideal).sum(-1).mean())
 
 
 @dataclass(frozen=True)
 class ScoreTerm:
     """The head attends by the softmax of one term of its scores: a query part times a key part.
 
-    Parts are named as `trace.scores(head).term(query, key)` takes them: a `Path`, or in words
-    `embed`, `embed→L0H7`, `pos@1` (positions), `b_K`.
+    Parts are those of `trace.scores(head).term(query, key)`: a `Path`, or a name such as `embed`,
+    `embed→L0H7`, `pos@1` (positions) or `b_K`.
     """
 
     query: PartName
@@ -41,21 +99,22 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class CopyingPart:
-    """The head's OV restricted to what raises itself: eigenvalues with a positive real part.
+    """The head's OV restricted to its eigenvalues with a positive real part.
 
     Full OV between tokens is `A B` with A = W_E W_V and B = W_O W_U, W_U centered over the
     vocabulary. Its eigenvectors come from the d_head × d_head matrix `B A`: with right
     eigenvectors vᵢ and left ones uᵢ (uᵢvᵢ = 1),
 
-        A B = Σᵢ (A vᵢ)(uᵢ B),   one term an eigenvalue λᵢ,   Σ over Re λᵢ > 0 = A P B
+        A B = Σᵢ (A vᵢ)(uᵢ B),   one term per eigenvalue λᵢ,   Σ over Re λᵢ > 0 = A P B
 
-    with P = Σ vᵢuᵢ the spectral projector. A combination of tokens in a term of that kind raises
-    the logits of its own tokens, which is what copying means; the terms left out lower them, or
-    move them elsewhere. So `W_V P W_O` is the copying part in the stream's basis. It changes with
-    no basis of the stream, of the head or of the logits' common level. It is exact at any
-    vocabulary, because nothing larger than d_head × d_head is decomposed.
+    with P = Σ vᵢuᵢ the spectral projector. In such a term a combination of tokens raises the logits
+    of its own tokens, which is what copying means; the terms left out lower them or raise others.
+    So `W_V P W_O` is the copying part in the residual basis. It does not depend on the basis of the
+    residual stream or of the head, nor on the mean logit. It is exact at any vocabulary size,
+    because nothing larger than d_head × d_head is decomposed.
 
-    A part of the weights, not a proof of copying: eigenvalues say nothing of single tokens.
+    It is a part of the weights, not a proof of copying: eigenvalues do not tell about single
+    tokens.
     """
 
     def __str__(self) -> str:
@@ -66,17 +125,16 @@ class CopyingPart:
 class TopTokens:
     """The head's OV as a table: each source token raises the `count` tokens it raises most.
 
-    A row of full OV (centered over the vocabulary) keeps its `count` largest entries, and the rest
-    are zero. The table goes to the logits; a table holds no vectors, so later layers read nothing
-    of the head. (Its biases still write what they write.) On a model that normalizes, rows are
-    scaled as the head's own direct effect would be.
+    A row of full OV (centered over the vocabulary) keeps its `count` largest entries; the rest are
+    zero. The table acts on the logits only: later layers read nothing of the head, except what its
+    biases write. On a model that normalizes, rows are scaled like the head's own direct effect.
     """
 
     count: int
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise InputError(f"a table of {self.count} tokens a row is empty; at least 1 is needed")
+            raise InputError(f"TopTokens({self.count}) keeps no tokens; use a count of at least 1")
 
     def __str__(self) -> str:
         return f"top {self.count} tokens of OV"
@@ -86,8 +144,24 @@ PatternDescription: TypeAlias = IdealPattern | ScoreTerm
 OvDescription: TypeAlias = CopyingPart | TopTokens
 
 
+def parse_pattern(pattern: PatternDescription | str | None) -> PatternDescription | None:
+    """A description of attention: None, a `ScoreTerm`, or an ideal pattern by member or string."""
+    if pattern is None or isinstance(pattern, ScoreTerm):
+        return pattern
+    return parse_option(IdealPattern, pattern, "pattern")
+
+
+def parse_ov(ov: OvDescription | str | None) -> OvDescription | None:
+    """A description of OV: None, `CopyingPart()` (or "copying"), or `TopTokens(n)`."""
+    if ov is None or isinstance(ov, CopyingPart | TopTokens):
+        return ov
+    if ov == "copying":
+        return CopyingPart()
+    raise InputError(f"ov is {ov!r}; use 'copying' (that is CopyingPart()) or TopTokens(n)")
+
+
 def described_pattern(trace: Trace, head: HeadId, described: PatternDescription) -> HeadPattern:
-    """How the head would attend on a run if the description were all there is."""
+    """The pattern that a description gives on a run."""
     if isinstance(described, IdealPattern):
         return described.of(trace.tokens, trace.logits.dtype)
     scores = trace.scores(head).term(described.query, described.key)
@@ -96,7 +170,7 @@ def described_pattern(trace: Trace, head: HeadId, described: PatternDescription)
 
 @dataclass(frozen=True, eq=False)
 class CopyingProjector:
-    """P of `CopyingPart`, and how much it keeps."""
+    """The P of `CopyingPart`, and how much of the spectrum it keeps."""
 
     matrix: Float[Tensor, "k k"]
     kept: int
@@ -113,7 +187,7 @@ def copying_projector(head: Head) -> CopyingProjector:
     full = full_ov(head.model, as_path(head.model, head.id)).to(torch.float64)
     small = full.B @ full.A
     (values, right), (left_values, left) = eig(small), eig(small.T)
-    # What is zero but for the rounding of the weights has no sign.
+    # Eigenvalues within rounding error of zero have no sign.
     eps = torch.finfo(head.model.weights.dtype).eps
     floor = 4 * eps * float(full.A.norm() * full.B.norm())
     kept, kept_left = values.real > floor, left_values.real > floor
@@ -123,8 +197,8 @@ def copying_projector(head: Head) -> CopyingProjector:
     wrong = float((P @ P - P).norm() + abs(P.trace() - kept.sum()))
     if X.shape != Y.shape or not wrong < 1e-6 * max(1.0, float(P.norm())):
         raise NotExactError(
-            f"the OV of {head.label} has no sound basis of eigenvectors (some are parallel up to "
-            "rounding), so its copying part is not defined; describe its OV by TopTokens instead"
+            f"the eigenvectors of the OV of {head.label} are parallel up to rounding, so its "
+            "copying part is not defined; use ov=TopTokens(n) instead"
         )
     sizes = values.abs()
     share = float(sizes[kept].sum() / sizes.sum().clamp_min(floor))
@@ -136,12 +210,12 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
     """The rows of the head's table that these tokens need."""
     if count > model.config.d_vocab:
         raise InputError(
-            f"a row cannot keep {count} tokens of a vocabulary of {model.config.d_vocab}"
+            f"TopTokens({count}) is more than the vocabulary of {model.config.d_vocab} tokens"
         )
     if model.config.logit_cap is not None:
         raise NotExactError(
-            "this model bends its logits with a soft cap, so a head has no logits of its own to "
-            "tabulate; describe its OV by CopyingPart instead"
+            "this model has a soft cap on its logits, so a head's own logits cannot be tabulated; "
+            "use ov=CopyingPart() instead"
         )
     # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
     full = Factored(model.weights.W_E @ head.W_V, unembed_through(model.weights, head.W_O))

@@ -57,7 +57,7 @@ def patch(trace: Trace, edits: Mapping[Any, Trace]) -> Trace:
     """
     parsed = tuple(patch_edit(trace, name, other) for name, other in edits.items())
     start = None if trace.edits else trace
-    return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start)
+    return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start, trace.lengths)
 
 
 def patch_edit(trace: Trace, name: Any, other: Trace) -> Edit:
@@ -84,8 +84,8 @@ def written_by(trace: Trace, writer: Writer) -> Stream:
 def parse_patch(model: Model, name: Any) -> Edge | Writer:
     """The edge or node that a name means in a model; raises an error if the model has none."""
     try:
-        node = _is_node(name)
-        found = parse_writer(name) if node else Edge.parse(name)
+        _check_parts(name)
+        found = parse_writer(name) if _is_node(name) else Edge.parse(name)
     except PathError:
         if isinstance(name, tuple) and len(name) in (2, 3):
             raise
@@ -108,6 +108,15 @@ def _is_node(name: Any) -> bool:
     return isinstance(name, Source) or (
         isinstance(name, tuple) and all(isinstance(part, int) for part in name)
     )
+
+
+def _check_parts(name: Any) -> None:
+    for part in name[1:] if isinstance(name, tuple) and not _is_node(name) else ():
+        if not isinstance(part, str | tuple | HeadRead | MlpRead | LogitsRead):
+            raise PathError(
+                f"{part!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
+                "('L0H7', 'logits'): a patch replaces all positions"
+            )
 
 
 def _check_writer(model: Model, writer: Writer) -> None:
@@ -144,39 +153,44 @@ def _check_order(model: Model, edge: Edge) -> None:
         return
     layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
     # In a serial block the MLP reads what the heads of its own layer wrote.
-    beside = (
+    same_layer = (
         isinstance(reader, MlpRead)
         and isinstance(writer, HeadId)
         and model.config.block == "serial"
         and writer.layer == layer
     )
-    if writer.layer >= layer and not beside:
+    if writer.layer >= layer and not same_layer:
         raise PathError(
             f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
-            "before; a writer in an earlier layer would be right"
+            "before; use a writer in an earlier layer"
         )
 
 
 def check_runs(trace: Trace, other: Trace) -> None:
-    """An error that says why, if nothing of one run can stand in the other."""
+    """Raises InputError if nothing of one run can replace anything in the other."""
     if not isinstance(other, Trace):
         raise InputError(
             f"a patch is taken from a trace, not from a {type(other).__name__}; "
-            "model.trace(other_text) would be right"
+            "use model.trace(other_text)"
         )
     if other.model.weights is not trace.model.weights:
         raise InputError(
-            "the other run is of another model, whose stream has a basis of its own; "
-            "two traces of one model would be right"
+            "the other run is of another model, whose residual stream has a basis of its own; "
+            "use two traces of the same model"
         )
     here, there = trace.tokens.shape, other.tokens.shape
     if here[1] != there[1]:
         raise InputError(
-            f"the runs have {here[1]} and {there[1]} tokens, but a patch puts position for "
-            "position; texts of one length in tokens would be right"
+            f"the runs have {here[1]} and {there[1]} tokens, but a patch replaces position by "
+            "position; use texts with the same number of tokens"
         )
     if here[0] != there[0] and 1 not in (here[0], there[0]):
         raise InputError(
-            f"the runs have {here[0]} and {there[0]} sequences; "
-            "batches of one size, or of one sequence, would be right"
+            f"the runs have {here[0]} and {there[0]} sequences; use batches of the same size, or "
+            "of one sequence"
+        )
+    if bool((trace.lengths != other.lengths).any()):
+        raise InputError(
+            "the runs have sequences of different lengths, but a patch replaces position by "
+            "position; pair sequences with the same number of tokens"
         )

@@ -1,12 +1,12 @@
-"""Replacement: put a head's description in its place, and see how much of the head it is.
+"""Replacement: run the model with a description in place of a head, and compare losses.
 
 A claim such as "this is an induction head" describes how a head attends and what it moves. It is
 tested by running the model with the description instead of the head:
 
     share = (loss without the head − loss with the description) / (loss without − loss of the model)
 
-1 means that the description does all that the head does for the loss, 0 that it does no more than
-its absence.
+1 means that the description does everything that the head does for the loss, 0 that it does no
+better than ablating the head.
 """
 
 from dataclasses import dataclass
@@ -15,29 +15,30 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
 from pathsum.model.edits import Attend, Edit, KeepPart
 from pathsum.model.losses import (
-    Batches,
     SequenceLosses,
     sequence_losses,
     split_by_memory,
-    token_batches,
 )
+from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, after_edits
 from pathsum.paths.intervene.descriptions import (
     CopyingPart,
     CopyingProjector,
+    IdealPattern,
     OvDescription,
     PatternDescription,
     TopTokens,
     copying_projector,
     described_pattern,
+    overlap,
+    parse_ov,
+    parse_pattern,
     top_token_table,
 )
-from pathsum.paths.intervene.ideal_patterns import IdealPattern, overlap
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
 from pathsum.result.estimate import Estimate, ratio
-from pathsum.shapes import Tokens
 
-# Below this, in nats a prediction, a cost is rounding and no number to divide by.
+# A smaller cost, in nats per prediction, is rounding error: too small to divide by.
 SMALLEST_COST = 1e-4
 
 
@@ -45,9 +46,9 @@ SMALLEST_COST = 1e-4
 class Replacement(Record, kind="replacement"):
     """What a description recovers of a head's ablation cost, with 95 % intervals.
 
-    `share` is None where the cost is too small, or not clearly above zero; `why_no_share` says so.
-    `overlap` is the share of the head's attention that lies where the description has it (None
-    where the pattern is the head's own), `kept` what the description keeps of the OV, in words.
+    `share` is None where the cost is too small or not clearly above zero; `why_no_share` says why.
+    `overlap` is the share of the head's attention that the description has too (None where the
+    pattern is the head's own); `kept` says what the description keeps of the OV.
     """
 
     model: str
@@ -67,7 +68,7 @@ class Replacement(Record, kind="replacement"):
     predictions: int
 
     def to_table(self) -> Table:
-        """Losses of the model, of the description and of the absence; then the share."""
+        """Losses of the model, with the description and with the ablation; then the share."""
         named = (
             ("model", self.loss),
             (f"{self.head} replaced", self.loss_replaced),
@@ -79,10 +80,10 @@ class Replacement(Record, kind="replacement"):
             rows.append(("share of the cost recovered", *_numbers(self.share)))
         notes = [
             f"{self.knockout.value} ablation, everything after {self.after.value}",
-            f"nats a prediction, {self.sequences} sequences, {self.predictions} predictions, 95 %",
+            f"{self.sequences} sequences, {self.predictions} predictions; nats each, 95 %",
             ""
             if self.overlap is None
-            else f"attention where the description has it: {self.overlap:.3f}",
+            else f"attention in common with the description: {self.overlap:.3f}",
             self.kept,
             self.why_no_share,
         ]
@@ -99,43 +100,45 @@ class Replacement(Record, kind="replacement"):
 def replace(
     model: Model,
     head: HeadName,
-    batches: Batches,
+    batches: TextOrTokens,
     *,
     pattern: PatternDescription | str | None = None,
-    ov: OvDescription | None = None,
-    knockout: Knockout = Knockout.ZERO,
-    after: After = After.RECOMPUTED,
+    ov: OvDescription | str | None = None,
+    knockout: Knockout | str = Knockout.ZERO,
+    after: After | str = After.RECOMPUTED,
     from_position: int = 0,
-    reference: Batches | None = None,
+    reference: TextOrTokens | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Replacement:
-    """Put a description in a head's place and measure the share of its ablation cost it recovers.
+    """Replace a head by a description and measure the share of its ablation cost it recovers.
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
-    `ScoreTerm`; `ov` is `CopyingPart()` or `TopTokens(n)`. What is not described stays the head's
-    own. `knockout`, `after`, `reference` and `seed` say what the absence is, and `from_position`
-    which predictions count, as for `ablate`.
+    `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. What is not described stays the head's own.
+    `knockout`, `after`, `reference` and `seed` define the ablation, and `from_position` which
+    predictions count, as for `ablate`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
-        >>> found = replace(model, "L1H0", model.tokens("a b " * 8), pattern="induction")
+        >>> found = replace(model, "L1H0", "a b " * 8, pattern="induction")
         >>> round(found.share.value, 4)
         1.0
 
-    Above 1 the description does better than the head itself. A high share on one kind of text says
-    nothing about others: the head may do more elsewhere.
+    A share above 1 means that the description does better than the head itself. A high share on one
+    kind of text says nothing about others: the head may do more elsewhere.
     """
-    if pattern is None and ov is None:
+    knockout = parse_option(Knockout, knockout, "knockout")
+    after = parse_option(After, after, "after")
+    attention, values = parse_pattern(pattern), parse_ov(ov)
+    if attention is None and values is None:
         raise InputError(
-            "nothing describes the head: give pattern= (an ideal pattern or a ScoreTerm), "
-            "ov= (CopyingPart() or TopTokens(n)), or both"
+            "there is no description to replace the head by; give pattern= (an ideal pattern or a "
+            "ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
         )
-    named = IdealPattern.parse(pattern) if isinstance(pattern, str) else pattern
-    described = _Described(model, model.head(head).id, named, ov, from_position)
+    described = _Described(model, model.head(head).id, attention, values, from_position)
     checked = token_batches(model, batches, from_position)
-    stand_in = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
-    losses = _Losses.measured(described, stand_in, checked, after, from_position, progress)
+    ablated_by = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
+    losses = _Losses.measured(described, ablated_by, checked, after, from_position, progress)
     share, why = losses.share(described.head)
     return Replacement(
         model=model.name,
@@ -156,15 +159,6 @@ def replace(
     )
 
 
-PATTERN_NAMES = {
-    IdealPattern.PREVIOUS: "previous-token attention",
-    IdealPattern.INDUCTION: "induction attention",
-    IdealPattern.DUPLICATE: "duplicate-token attention",
-    IdealPattern.FIRST: "first-token attention",
-    IdealPattern.UNIFORM: "uniform attention",
-}
-
-
 class _Described:
     """A head's description, as edits of a run."""
 
@@ -183,9 +177,7 @@ class _Described:
         self._overlaps: list[tuple[float, int]] = []
 
     def __str__(self) -> str:
-        how = (
-            PATTERN_NAMES[self.pattern] if isinstance(self.pattern, IdealPattern) else self.pattern
-        )
+        how = self.pattern.description if isinstance(self.pattern, IdealPattern) else self.pattern
         return " with ".join(str(part) for part in (how, self.ov) if part is not None)
 
     def edits(self, trace: Trace) -> tuple[Edit, ...]:
@@ -231,25 +223,25 @@ class _Losses:
     def measured(
         cls,
         described: "_Described",
-        stand_in: KnockoutValue,
-        batches: list[Tokens],
+        ablated_by: KnockoutValue,
+        batches: TokenBatches,
         after: After,
         first: int,
         progress: Progress,
     ) -> "_Losses":
-        """Three runs of every sequence: as it is, with the stand-in, with the description."""
+        """Three runs of every sequence: as it is, with the head ablated, with the description."""
         model = described.model
         found: tuple[list[SequenceLosses], ...] = ([], [], [])
         for number, tokens in enumerate(batches):
             progress(number, len(batches), "replacing")
             pieces = (
                 split_by_memory(model, tokens),
-                split_by_memory(model, stand_in.partners(tokens)),
+                split_by_memory(model, ablated_by.partners(tokens)),
             )
             for part, partners in zip(*pieces, strict=True):
                 trace = model.trace(part)
                 held = after_edits(trace, after)
-                ablated = trace_run(model, part, (*stand_in.edits(trace, partners), *held))
+                ablated = trace_run(model, part, (*ablated_by.edits(trace, partners), *held))
                 replaced = trace_run(model, part, (*described.edits(trace), *held))
                 for kept, run in zip(found, (trace, ablated, replaced), strict=True):
                     kept.append(sequence_losses(run.logits, part, first))
@@ -257,7 +249,7 @@ class _Losses:
         return cls(*map(SequenceLosses.joined, found))
 
     def share(self, head: HeadId) -> tuple[Estimate | None, str]:
-        """The share recovered, or why there is none."""
+        """The share recovered, or the reason why there is none."""
         return recovered_share(head, self.plain, self.ablated, self.replaced)
 
 
@@ -268,13 +260,13 @@ def recovered_share(
     cost = ablated.above(plain)
     if cost.value < SMALLEST_COST:
         return None, (
-            f"no share: without {head} the loss is {cost.value:+.2g} nats from the model's, so "
-            "there is no cost that a description could recover"
+            f"no share: ablating {head} changes the loss by {cost.value:+.2g} nats, so there is no "
+            "cost that a description could recover"
         )
     if cost.stderr is not None and not cost.clear_of_zero:
         return None, (
-            f"no share: the cost of {head}'s absence, {cost}, is not clearly above zero on "
-            "these sequences; more of them, or text on which the head matters, would help"
+            f"no share: the cost of ablating {head}, {cost}, is not clearly above zero on these "
+            "sequences; use more of them, or text on which the head matters"
         )
     return ratio(ablated.total - replaced.total, ablated.total - plain.total), ""
 

@@ -14,12 +14,11 @@ from rich.console import Group
 from pathsum.errors import NotExactError
 from pathsum.model import Model, Recording
 from pathsum.model.losses import (
-    Batches,
     SequenceLosses,
     split_by_memory,
-    token_batches,
 )
 from pathsum.model.run import run
+from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.paths.path_sum import refuse_caps
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
@@ -123,7 +122,7 @@ class TermImportance(Record, kind="term-importance"):
 @torch.no_grad()
 def term_importance(
     model: Model,
-    batches: Batches,
+    batches: TextOrTokens,
     *,
     sets: Sequence[TermSet] = (),
     scale: Scales | str = Scales.FROZEN,

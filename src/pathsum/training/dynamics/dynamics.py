@@ -14,7 +14,7 @@ from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
-from pathsum.model.transformer import check_tokens
+from pathsum.model.sequences import check_tokens
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens
 from pathsum.training.dynamics.curves import Curve, FollowedHeads, all_curves, heads_to_follow

@@ -1,0 +1,51 @@
+"""Options of interventions: the member, its string, or an error that lists the choices."""
+
+import pytest
+
+import pathsum as ps
+from pathsum.errors import InputError
+from pathsum.paths import After, CopyingPart, Knockout
+
+MODEL = ps.construct.induction()
+TOKENS = MODEL.tokens("a b " * 8)
+
+
+@pytest.mark.parametrize("knockout", [Knockout.ZERO, Knockout.MEAN, Knockout.FIRST])
+def test_a_knockout_is_its_string(knockout: Knockout) -> None:
+    member = ps.ablate(MODEL, "L1H0", TOKENS, knockout=knockout)
+    string = ps.ablate(MODEL, "L1H0", TOKENS, knockout=knockout.value)
+    assert string.cost.value == member.cost.value and string.knockout is knockout
+
+
+def test_what_follows_an_edit_is_its_string() -> None:
+    for after in After:
+        member = ps.ablate(MODEL, "L0H0", TOKENS, after=after)
+        string = ps.ablate(MODEL, "L0H0", TOKENS, after=after.value)
+        assert string.cost.value == member.cost.value and string.after is after
+    full, direct = (ps.ablate(MODEL, "L0H0", TOKENS, after=after).cost.value for after in After)
+    assert abs(full - direct) > 0.1
+
+
+@pytest.mark.parametrize("option", ["knockout", "after"])
+def test_an_unknown_option_is_an_error(option: str) -> None:
+    with pytest.raises(InputError, match=f"{option} is 'nonsense'; choose"):
+        ps.ablate(MODEL, "L1H0", TOKENS, **{option: "nonsense"})
+    with pytest.raises(InputError, match=f"{option} is 'nonsense'; choose"):
+        ps.replace(MODEL, "L1H0", TOKENS, pattern="induction", **{option: "nonsense"})
+
+
+def test_descriptions_are_parsed() -> None:
+    member = ps.replace(MODEL, "L1H0", TOKENS, ov=CopyingPart())
+    string = ps.replace(MODEL, "L1H0", TOKENS, ov="copying")
+    assert member.share is not None and string.share is not None
+    assert string.share.value == member.share.value
+    with pytest.raises(InputError, match="ov is 'nonsense'; use 'copying'"):
+        ps.replace(MODEL, "L1H0", TOKENS, ov="nonsense")
+    with pytest.raises(InputError, match="pattern is 'nonsense'; choose 'previous'"):
+        ps.replace(MODEL, "L1H0", TOKENS, pattern="nonsense")
+
+
+def test_term_importance_parses_its_options() -> None:
+    for option in ("scale", "mlps"):
+        with pytest.raises(InputError, match=f"{option} is 'nonsense'; choose 'frozen'"):
+            ps.term_importance(MODEL, TOKENS, **{option: "nonsense"})
