@@ -149,8 +149,8 @@ def test_records_have_schemas() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["atlas", "hand-built-induction", "--sequences", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [head["kind"] for head in told["heads"]][::2] == ["previous token", "induction"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [head["kind"] for head in shown["heads"]][::2] == ["previous token", "induction"]
     assert main(["atlas", "hand-built-induction", "--sequences", "2", "--head", "L1H0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "K-composition with L0H0" in shown

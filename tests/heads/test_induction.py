@@ -104,7 +104,7 @@ def test_in_context_learning_is_late_minus_early() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["induction", "hand-built-induction", "--sequences", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["heads"][0]["mechanism"] == "K-composition"
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["heads"][0]["mechanism"] == "K-composition"
     assert main(["induction", "hand-built-skip-trigrams", "--sequences", "3"]) == 0
     assert "No induction" in capsys.readouterr().out

@@ -127,5 +127,5 @@ def test_the_command_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["atlas", "hand-built-induction", "--sequences", "2"]) == 0
     assert "Matching is read through L0H0" in " ".join(capsys.readouterr().out.split())
     assert main(["atlas", "hand-built-induction", "--sequences", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["heads"][2]["scores"][NAME]
-    assert told["through"] == "L0H0" and told["value"] > 0.99
+    shown = json.loads(capsys.readouterr().out)["heads"][2]["scores"][NAME]
+    assert shown["through"] == "L0H0" and shown["value"] > 0.99

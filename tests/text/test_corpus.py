@@ -92,7 +92,7 @@ def _letters() -> Tokenizer:
     return train_bpe(["the cat and the hat, the cat"] * 9, 262)
 
 
-class TestACorpus:
+class TestCorpus:
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:
         return write_text(tmp_path / "words.jsonl")
@@ -143,7 +143,7 @@ class TestACorpus:
         file.write_text(file.read_text() + '"one more"\n')
         assert Corpus.open(file, vocabulary=280).folder != before
 
-    def test_goes_on_where_an_interrupted_build_stopped(
+    def test_continues_an_interrupted_build(
         self, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         whole = Corpus.open(file, vocabulary=280, shard_tokens=500)
@@ -175,7 +175,7 @@ class TestACorpus:
         with pytest.raises(FailedError, match="No space left on device.*PATHSUM_CACHE"):
             Corpus.open(file, vocabulary=280)
 
-    def test_by_a_name_that_is_none(self) -> None:
+    def test_by_an_unknown_name(self) -> None:
         with pytest.raises(InputError, match="no corpus 'pyton'.*did you mean 'python' or"):
             Corpus.open("pyton")
 

@@ -148,7 +148,7 @@ class TestPackages:
         with pytest.raises(FailedError, match=r"could not fetch the package npm .*no network"):
             list(self.made.documents())
 
-    def test_of_all_recipes_are_pinned(self) -> None:
+    def test_of_all_named_corpora_are_pinned(self) -> None:
         for made in NAMED.values():
             for package in getattr(made, "packages", ()):
                 assert package.version
@@ -189,10 +189,10 @@ class TestTheHub:
         assert asked == [("someone/stories", "small", options)]
 
     def test_says_how_far_it_is(self, asked: list[Any]) -> None:
-        told: list[tuple[int, int, str]] = []
-        dataset = HubDataset.parse("someone/stories", progress=lambda *told_: told.append(told_))
+        shown: list[tuple[int, int, str]] = []
+        dataset = HubDataset.parse("someone/stories", progress=lambda *call: shown.append(call))
         list(dataset)
-        assert told[-1] == (10, 100_000, "fetching someone/stories")
+        assert shown[-1] == (10, 100_000, "fetching someone/stories")
 
     def test_without_the_field(self, asked: list[Any]) -> None:
         with pytest.raises(FileError, match=r"row 0 of someone/stories has no text under 'body'"):

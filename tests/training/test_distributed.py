@@ -54,7 +54,7 @@ def test_two_processes_agree_with_one(
     one, both = weights_of(tmp_path / "one"), weights_of(two / strategy)
     for name, tensor in one.items():
         torch.testing.assert_close(
-            both[name], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda told, n=name: n + told
+            both[name], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda shown, n=name: n + shown
         )
 
 

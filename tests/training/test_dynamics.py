@@ -98,7 +98,7 @@ def test_a_run_that_stays_the_same_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, 1])
-def test_one_layer_has_none_and_is_told_why(tmp_path: Path, layers: int) -> None:
+def test_one_layer_has_no_phase_change_and_says_why(tmp_path: Path, layers: int) -> None:
     config = ps.Config(layers, 2, 16, 8, 40, 30, start_token=0)
     for step in STEPS:
         save_snapshot(tmp_path, step, ps.random_model(config, seed=step))
@@ -112,8 +112,8 @@ def test_one_layer_has_none_and_is_told_why(tmp_path: Path, layers: int) -> None
 
 
 def test_records_have_schemas_and_views(found: Dynamics) -> None:
-    told = json.loads(found.dumps())
-    assert set(schema(Dynamics)["properties"]) == set(told)
+    loaded = json.loads(found.dumps())
+    assert set(schema(Dynamics)["properties"]) == set(loaded)
     assert set(schema(Curve)["properties"]) == set(found.curves[0].to_dict())
     page = found.to_html()
     assert page.count("<svg") == len(found.curves) + 1

@@ -94,7 +94,7 @@ class TestARun:
 
 
 class TestResume:
-    def test_goes_on_bit_for_bit(self, text: Path, whole: Path, tmp_path: Path) -> None:
+    def test_continues_bit_for_bit(self, text: Path, whole: Path, tmp_path: Path) -> None:
         recipe = tiny_recipe(text, watching__snapshots=5)
         with pytest.raises(KeyboardInterrupt, match=r"stopped at step 15 of 30 .*--resume"):
             train(recipe, out=tmp_path / "run", watch=StopAt(15))
@@ -106,7 +106,7 @@ class TestResume:
         for one, other in zip(read_metrics(whole), read_metrics(tmp_path / "run"), strict=True):
             assert [one.get(key) for key in same] == [other.get(key) for key in same]
 
-    def test_begins_anew_if_there_was_no_checkpoint(
+    def test_starts_over_without_a_checkpoint(
         self, text: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         recipe = tiny_recipe(text, watching__snapshots=5)

@@ -60,7 +60,7 @@ def test_the_interval_covers_what_was_planted_as_often_as_it_says() -> None:
     assert sorted(wide)[30] < 2
 
 
-def test_a_step_between_two_snapshots_is_told_no_closer_than_the_two() -> None:
+def test_a_step_between_two_snapshots_is_located_no_closer_than_those() -> None:
     sharp = torch.tensor([0.0] * 7 + [1.0] * 7).double()
     change = found(sharp)
     assert isinstance(change, PhaseChange)
@@ -86,13 +86,13 @@ def test_a_change_that_is_not_over_says_so() -> None:
         (torch.full((14,), torch.nan), "0 snapshots after step 0 are too few"),
     ],
 )
-def test_what_is_no_change(values: Tensor, why: str) -> None:
+def test_curves_without_a_change(values: Tensor, why: str) -> None:
     none = found(values.double())
     assert isinstance(none, NoChange)
     assert why in none.why
 
 
-def test_noise_is_no_change() -> None:
+def test_noise_is_not_a_change() -> None:
     generator = torch.Generator().manual_seed(1)
     noisy = [0.05 * torch.randn(14, generator=generator).double() for _ in range(40)]
     assert sum(isinstance(found(one, 0.05), PhaseChange) for one in noisy) <= 1

@@ -1,4 +1,4 @@
-"""Several seeds of one recipe: trained, taken up again, and told apart."""
+"""Several seeds of one recipe: trained, continued, and compared by mechanism."""
 
 import json
 from dataclasses import replace
@@ -19,16 +19,16 @@ from pathsum.training.train import TrainingRun
 
 def test_each_seed_trains_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(text, steps=10, seed=4)
-    told: list[str] = []
+    shown: list[str] = []
     steps: list[int] = []
     found = train_seeds(
         recipe,
         seeds=2,
         out=tmp_path,
-        begin=told.append,
+        begin=shown.append,
         watch=lambda metrics: steps.append(metrics.step),
     )
-    assert told == ["seed 4 (1 of 2)", "seed 5 (2 of 2)"]
+    assert shown == ["seed 4 (1 of 2)", "seed 5 (2 of 2)"]
     assert steps.count(10) == 2
     assert [Path(run.folder).name for run in found.runs] == ["seed-4", "seed-5"]
     assert found.runs[0].held_out_loss != found.runs[1].held_out_loss
@@ -51,7 +51,7 @@ def test_each_seed_trains_once(text: Path, tmp_path: Path, monkeypatch: pytest.M
         train_seeds(replace(recipe, steps=12), seeds=3, out=tmp_path)
 
 
-def test_a_seed_that_was_stopped_goes_on(text: Path, tmp_path: Path) -> None:
+def test_a_stopped_seed_continues(text: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(text, steps=15)
     with pytest.raises(KeyboardInterrupt, match="stopped at step 5 of 15"):
         train_seeds(recipe, seeds=2, out=tmp_path, watch=StopAt(5))
@@ -60,7 +60,7 @@ def test_a_seed_that_was_stopped_goes_on(text: Path, tmp_path: Path) -> None:
     assert steps[0] == 10  # what was reported before is not done again
 
 
-def test_mechanisms_are_told_apart(
+def test_mechanisms_are_recognized(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hand-built models in place of what was trained, one mechanism each."""
@@ -103,6 +103,6 @@ def test_the_command(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "seed 1 (2 of 2)" in printed.err
     assert "2 seeds: 2 none" in printed.out
     assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [run["seed"] for run in told["runs"]] == [0, 1]
-    assert told["runs"][0]["mechanism"] == "none"
+    shown = json.loads(capsys.readouterr().out)
+    assert [run["seed"] for run in shown["runs"]] == [0, 1]
+    assert shown["runs"][0]["mechanism"] == "none"
