@@ -6,7 +6,7 @@ import torch
 import pathsum as ps
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, random_model
-from pathsum.paths import Breakdown, Grid, TopPaths, Toward, find_target
+from pathsum.paths import Breakdown, Grid, TopPaths, Toward, answer, find_target
 from pathsum.paths.explain.toward import explain
 from pathsum.result import Estimate, schema
 
@@ -117,6 +117,17 @@ def test_positions_and_tokens_that_do_not_fit(asked: dict[str, object], message:
     paths = random_model(CONFIG).trace(TOKENS).paths()
     with pytest.raises(InputError, match=message):
         paths.toward(**{"token": 1, **asked})
+
+
+def test_an_answer_is_for_one_sequence_and_has_its_probability_rank_and_routes() -> None:
+    trace = ps.construct.induction().trace("a b c a")
+    found = answer(trace, token="b", k=3, n_routes=2)
+    chances = trace.logits[0, -1].softmax(-1)
+    assert found.probability == pytest.approx(float(chances.max()))
+    assert (found.rank, sum(found.counts)) == (1, trace.paths().count)
+    assert found.routes[0].ways[0] == (2, 4)  # the token after the earlier "a", read by L1H0
+    with pytest.raises(InputError, match="the trace has 3 sequences"):
+        answer(random_model(CONFIG).trace(TOKENS))
 
 
 def test_tokens_that_are_not_tokens() -> None:

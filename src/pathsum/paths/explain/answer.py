@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
+from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.search import TopPaths
@@ -99,6 +100,11 @@ def answer(
     Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
     `n_routes` of them.
     """
+    if len(trace.tokens) > 1:
+        raise InputError(
+            f"the trace has {len(trace.tokens)} sequences, and one prediction is explained; trace "
+            "one sequence, or average over all of them with trace.paths().toward(...)"
+        )
     paths = expand_logits(trace)
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)
