@@ -101,7 +101,7 @@ def _checked(name: str, hint: Any, value: object) -> Any:
             )
         return value
     allowed = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    # Absent is said by leaving a parameter out, so null is not a value.
+    # A parameter is absent if it is left out, so null is not a value.
     allowed = tuple(kind for kind in allowed if kind is not type(None))
     if isinstance(value, bool) or not isinstance(value, allowed):
         wanted = " or ".join(_TYPE_NAMES[kind] for kind in allowed)

@@ -103,7 +103,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """An unexpected error: the page is told of it, the terminal shows the traceback."""
+    """An unexpected error: the page shows its type, the terminal shows the traceback."""
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
     return refuse(500, text, "FailedError")

@@ -5,111 +5,112 @@ export interface Help {
   about: string;
   /** Each mark and what it means. */
   marks: readonly (readonly [mark: string, meaning: string])[];
-  /** What to do with it, one thing each. */
+  /** Things to try, one each. */
   steps: readonly string[];
 }
 
 export const HELP: Readonly<Record<string, Help>> = {
   text: {
     about:
-      "Attention heads move information from earlier tokens (sources) to later ones (destinations). Here you see which head looks where, on any text.",
+      "Attention heads move information from earlier tokens (sources) to later ones (destinations). This view shows where each head attends, on any text.",
     marks: [
-      ["shaded tokens", "what the focused token attends to: the darker, the more; orange and blue when effects are shown"],
-      ["underline", "how badly the model predicted the token: none is certain, dark is 8 nats and more"],
-      ["small pictures", "one a head, its whole pattern; the stronger lit, the more it does at the focused token"],
-      ["matrix", "the focused head: a row is a destination, its cells are the sources it attends to"],
-      ["information", "attention times the size of what is moved: a head may look hard and move nothing"],
-      ["logit effect", "what the move adds to the logit of the token that comes next, the vocabulary's mean removed"],
-      ["first position", "where heads rest when they have nothing to do; it can be hidden"],
+      ["shaded tokens", "what the focused token attends to, darker for more; orange and blue when effects are shown"],
+      ["underline", "the loss of the token: none if it was certain, dark from 8 nats on"],
+      ["thumbnails", "the whole pattern of each head; brighter if the head does more at the focused token"],
+      ["matrix", "the focused head: each row is a destination, its cells are the sources it attends to"],
+      ["information", "attention times the size of what is moved: a head may attend strongly and move nothing"],
+      ["logit effect", "what the move adds to the logit of the next token, with the vocabulary mean removed"],
+      ["first position", "where heads attend when they have nothing to do; it can be hidden"],
     ],
     steps: [
-      "Press Random repeat and focus a token of the second half: an induction head looks at what followed the token the first time.",
-      "Click a cell of the matrix: the score there as a table of query parts and key parts that adds up to it.",
+      "Press Random repeat and focus a token of the second half: an induction head attends to what followed the token the first time.",
+      "Click a cell of the matrix to see its score as a table of query parts and key parts that adds up to it.",
       "Type your own text; every number follows.",
     ],
   },
   atlas: {
-    about: "Every head by every score, each beside what chance gives, to find the heads that are worth a look.",
+    about: "Every score of every head, compared with chance, to find the heads worth studying.",
     marks: [
-      ["cell", "one head: later layers are higher, as data flows up; the small line is what chance gives"],
-      ["dots in a cell", "eigenvalues of its OV circuit: to the right of the middle the head copies"],
-      ["scatter", "one dot a head on two scores of your choice; induction heads stand in the upper right corner"],
+      ["cell", "one head; later layers are higher, because data flows up; the small line is the value by chance"],
+      ["dots in a cell", "eigenvalues of the OV circuit: right of the middle, the head copies"],
+      ["scatter", "one dot per head on two scores of your choice; induction heads are in the upper right corner"],
       ["p", "how often chance alone would score as high"],
     ],
     steps: [
-      "Drag over the scatter to keep only the heads inside; filters are in the address.",
+      "Drag over the scatter to keep only the heads inside; filters are part of the URL.",
       "Click a column of the table to sort by it.",
       "Click a head to open its page.",
     ],
   },
   head: {
     about:
-      "Everything about one head. QK decides where it looks, OV what it writes once it looks there; both can be read from the weights alone.",
+      "Everything about one head. QK decides where it attends, OV what it writes from there; both can be read from the weights alone.",
     marks: [
-      ["what it is", "a name is given only where data and weights agree; evidence against is listed, too"],
-      ["OV table", "looking at this token raises those"],
-      ["QK table", "at this destination the head looks for those sources"],
-      ["eigenvalues", "right of the middle: tokens raise themselves; gray: heads drawn at random"],
-      ["skip-trigrams", "[source] … [destination] → [out]; a bug row is what the head raises too, because QK and OV do not know of each other"],
-      ["what it is worth", "the loss when it is taken out, and how much of that its description in words wins back"],
+      ["kind", "named only if data and weights agree; evidence against it is listed too"],
+      ["OV table", "attending to this token raises those"],
+      ["QK table", "this destination token attends to those source tokens"],
+      ["eigenvalues", "right of the middle: tokens raise themselves; gray: random heads"],
+      ["skip-trigrams", "[source] … [destination] → [out]; a bug is a cross term that the head must raise too, because QK and OV are independent"],
+      ["ablation", "the loss without the head, and how much of that a description of the head recovers"],
     ],
-    steps: ["Type a token to look it up in both circuits.", "Press ] and [ to turn to the next head and the one before."],
+    steps: ["Type a token to look it up in both circuits.", "Press ] and [ for the next and the previous head."],
   },
   circuit: {
-    about: "Heads read what earlier heads wrote. An edge says how strongly, measured against a random rotation between the two.",
+    about: "Heads read what earlier heads wrote. An edge shows how strongly, compared with a random rotation between the two.",
     marks: [
-      ["Q, solid", "the earlier head changes what the later one looks for"],
-      ["K, dashed", "it changes what the later one finds: how induction is made"],
+      ["Q, solid", "the earlier head changes the later one's queries"],
+      ["K, dashed", "it changes the later one's keys: this is how induction works"],
       ["V, dotted", "it changes what the later one moves: a virtual head"],
-      ["z", "standard deviations above chance; the bar says how many edges chance alone would give"],
+      ["z", "standard deviations above chance; the bar shows how many edges chance alone would give"],
     ],
     steps: [
-      "Move the threshold until few edges are left that chance would not give.",
-      "Click an edge: the composed circuit with its eigenvalues, its strongest tokens, and what cutting it costs.",
-      "Hold Shift to keep what is hovered; Ctrl or ⌘ and click pins a head.",
+      "Raise the threshold until chance would give almost none of the edges that are left.",
+      "Click an edge to see the composed circuit: its eigenvalues, its strongest tokens, and its effect on the loss.",
+      "Hold Shift to keep what is hovered; Ctrl- or ⌘-click pins a head.",
     ],
   },
   paths: {
     about:
-      "The logit of one prediction as a sum over paths: straight from the token, through one head, through two. The sum is the model's own number.",
+      "The logit of one prediction as a sum over paths: directly from the token, through one head, through two. The sum is the model's own number.",
     marks: [
-      ["bars", "blue raises the logit, orange lowers it; the last bars are what is left out and the total"],
-      ["order", "how many heads a path goes through; order 0 is the direct path, what bigrams know"],
-      ["shaded tokens", "what each source token adds, all paths together"],
+      ["bars", "blue raises the logit, orange lowers it; the last two bars are what is left out and the total, both in logits"],
+      ["order", "how many heads a path goes through; order 0 is the direct path, which knows bigrams"],
+      ["shaded tokens", "what each source token adds, over all paths"],
       ["arrows", "the chosen path's strongest routes, from source to prediction"],
+      ["remainder", "in the status line: the relative error of the sum against the model's own logits"],
     ],
     steps: [
-      "Click a token to ask about the prediction after it.",
-      "Open a bar to its heads, a head to its paths.",
-      "Type another token, or compare two: the difference of their logits.",
+      "Click a token to explain the prediction after it.",
+      "Open a bar to see its heads, and a head to see its paths.",
+      "Type another token, or compare two by the difference of their logits.",
     ],
   },
   training: {
-    about: "The same measurements at every snapshot of the training. Induction forms in a short stretch: the phase change.",
+    about: "The same measurements at every snapshot of training. Induction forms within a few steps: the phase change.",
     marks: [
-      ["marked stretch", "the phase change with its 95 % interval"],
-      ["thin curves", "single heads; the one that ends highest is named"],
-      ["in-context score", "loss late in a text minus loss early in it: below zero the model learns from context"],
-      ["trajectory", "the loss at every position on its two main directions, a point a snapshot"],
+      ["shaded band", "the phase change with its 95 % interval"],
+      ["thin curves", "single heads; the one that ends highest is labeled"],
+      ["in-context score", "loss late in a text minus loss early in it: below zero, the model learns from context"],
+      ["trajectory", "per-token losses on their first two principal components, one point per snapshot"],
     ],
-    steps: ["Drag in any plot, or the scrubber: the pattern on the right and all other views follow the step."],
+    steps: ["Drag in any plot, or move the slider: the pattern on the right and all other views follow the step."],
   },
   paper: {
     about: "“A Mathematical Framework for Transformer Circuits” (Elhage et al. 2021), claim by claim, measured here.",
     marks: [
-      ["measured", "the value on this model, with an interval where one exists"],
-      ["the paper’s", "the value the paper gives, where it gives one"],
-      ["holds, does not hold", "the claim as it is stated, on this model; not measurable: the model lacks what it is about"],
+      ["measured", "the value on this model, with an interval if there is one"],
+      ["the paper", "the value that the paper gives, if it gives one"],
+      ["holds, does not hold", "whether the claim is true of this model; not measurable: the model lacks what the claim is about"],
     ],
-    steps: ["Turn the page with the arrow keys.", "Click the picture: the view it belongs to opens in the state you see."],
+    steps: ["Turn the pages with the arrow keys.", "Open the view that a claim links to: it shows the same in full."],
   },
   compare: {
-    about: "Which head of one model does what which head of the other does, from their QK and OV circuits.",
+    about: "Which head of one model does the same as which head of the other, by their QK and OV circuits.",
     marks: [
-      ["cell", "how alike two heads are: 1 the same, 0 unrelated, below 0 opposed"],
-      ["frame", "the best matching of all heads, one to one"],
-      ["chance", "how alike the best match would be if heads were unrelated; p says how often so alike"],
+      ["cell", "how similar two heads are: 1 the same, 0 unrelated, below 0 opposite"],
+      ["frame", "the best one-to-one matching of all heads"],
+      ["chance", "how similar the best match is between unrelated heads; p is how often it is at least this similar"],
     ],
-    steps: ["Click a cell: both heads at work on the same text.", "Choose QK or OV alone: heads may look alike and move different things."],
+    steps: ["Click a cell to see both heads on the same text.", "Choose QK or OV alone: heads may attend alike and move different things."],
   },
 };

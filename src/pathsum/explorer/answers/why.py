@@ -28,7 +28,7 @@ class WhyParams(TextParams):
 # All paths are listed if there are at most this many, else the strongest that a search finds.
 MAX_PATHS = 600
 STRONGEST = 100
-# The search looks at as many paths as a page can wait for. One costs about heads × tokens steps.
+# The search visits as many paths as a page can wait for. One costs about heads × tokens steps.
 MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 # Paths whose routes over the text are computed; weaker ones are not drawn.
 ROUTES = 40

@@ -65,20 +65,20 @@ export function above(edges: readonly GraphEdge[], z: number): GraphEdge[] {
   return edges.filter((edge) => edge.z >= z);
 }
 
-/** More lines than this are a blot, and slow to draw. */
+/** More lines than this are unreadable, and slow to draw. */
 export const MOST_DRAWN = 500;
 
 /**
- * Which of the edges that pass are drawn: the strongest, all of the heads that are looked at, and
- * the one that was opened.
+ * Which of the edges above the threshold are drawn: the strongest, all of the selected heads, and the
+ * one that is open.
  */
 export function worthDrawing(
   shown: readonly GraphEdge[],
   heads: readonly string[],
   opened: GraphEdge | undefined,
 ): GraphEdge[] {
-  const isLookedAt = (edge: GraphEdge) => heads.includes(edge.writer) || heads.includes(edge.reader);
-  const drawn = shown.filter((edge, at) => at < MOST_DRAWN || isLookedAt(edge));
+  const isSelected = (edge: GraphEdge) => heads.includes(edge.writer) || heads.includes(edge.reader);
+  const drawn = shown.filter((edge, at) => at < MOST_DRAWN || isSelected(edge));
   return opened && !drawn.includes(opened) ? [...drawn, opened] : drawn;
 }
 

@@ -1,7 +1,7 @@
 /**
  * Where heads and edges are drawn: layers bottom to top as data flows, heads of a layer left to
  * right. An edge leaves its writer's top and enters its reader's bottom at one of three ports,
- * Q left, K middle, V right, so that the three kinds are told apart by place as well.
+ * Q left, K middle, V right, so that the three kinds differ in place as well.
  */
 import type { Kind } from "./edges";
 

@@ -16,9 +16,9 @@ interface Actions {
 export function pathKeys(actions: Actions): KeyBinding[] {
   const group = "Paths";
   return [
-    { keys: ["ArrowLeft", "ArrowRight"], about: "the prediction before, after", group, run: (event) => actions.move(actions.position() + (event.key === "ArrowLeft" ? -1 : 1)) },
-    { keys: ["Home", "End"], about: "the first, last prediction", group, run: (event) => actions.move(event.key === "Home" ? 0 : actions.last()) },
-    { keys: ["ArrowUp", "ArrowDown"], about: "the bar above, below", group, run: (event) => actions.point(actions.current() + (event.key === "ArrowUp" ? -1 : 1)) },
+    { keys: ["ArrowLeft", "ArrowRight"], about: "previous, next prediction", group, run: (event) => actions.move(actions.position() + (event.key === "ArrowLeft" ? -1 : 1)) },
+    { keys: ["Home", "End"], about: "first, last prediction", group, run: (event) => actions.move(event.key === "Home" ? 0 : actions.last()) },
+    { keys: ["ArrowUp", "ArrowDown"], about: "bar above, below", group, run: (event) => actions.point(actions.current() + (event.key === "ArrowUp" ? -1 : 1)) },
     { keys: ["Enter", " "], about: "open or close the bar, or choose the path", group, run: () => actions.act() },
     { keys: "Escape", about: "back to the next token and no chosen path", group, run: () => actions.free() },
     { keys: "e", about: "edit the text", group, run: () => actions.edit() },

@@ -93,7 +93,7 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>): Row[] {
       path: null,
       count: order.count === 1 ? "" : `${count(order.count)} paths`,
     });
-    if (open.has(key)) rows.push(...headRows(listed, order.value, start, key, open));
+    if (open.has(key)) rows.push(...headRows(listed, order, start, key, open));
     start += order.value;
   }
   rows.push(plain("left out", "left out", leftOut(why), start));
@@ -122,7 +122,7 @@ function plain(kind: Row["kind"], label: string, value: number, start: number): 
   return { key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" };
 }
 
-function headRows(listed: ListedPath[], whole: number, from: number, parent: string, open: ReadonlySet<string>): Row[] {
+function headRows(listed: ListedPath[], order: OrderTotal, from: number, parent: string, open: ReadonlySet<string>): Row[] {
   const groups = new Map<string, ListedPath[]>();
   for (const path of listed) groups.set(lastOf(path), [...(groups.get(lastOf(path)) ?? []), path]);
   const sums = [...groups].map(([name, paths]) => ({ name, paths, value: sum(paths) }));
@@ -147,8 +147,7 @@ function headRows(listed: ListedPath[], whole: number, from: number, parent: str
     if (single === null && open.has(key)) rows.push(...pathRows(group.paths, start));
     start += group.value;
   }
-  const rest = whole - sum(listed);
-  if (Math.abs(rest) > 1e-6 * Math.max(1, Math.abs(whole))) rows.push(unlisted(rest, start));
+  if (listed.length < order.count) rows.push(unlisted(order.value - sum(listed), start));
   return rows;
 }
 

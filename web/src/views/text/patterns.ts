@@ -21,7 +21,7 @@ export class Patterns {
 
   constructor(
     readonly answer: AttentionAnswer,
-    /** One head asked for alone (always dense), where the whole answer is sparse. */
+    /** A single head, always dense, where the whole answer is sparse. */
     private readonly alone: AttentionAnswer | null = null,
   ) {
     this.n = answer.tokens;
@@ -158,7 +158,7 @@ export class Patterns {
     return out;
   }
 
-  /** How much each head does at (or is done to) a token: what lights its thumbnail, from 0 to 1. */
+  /** How much each head does at a token (or reads from it), 0 to 1: the brightness of its thumbnail. */
   care(token: number, side: Side): Float32Array {
     const { n } = this;
     const source = (side === "dest" ? this.answer.activity : this.answer.source_activity).data;

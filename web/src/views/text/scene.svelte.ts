@@ -150,7 +150,7 @@ export class TextScene {
     return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
   });
 
-  /** What shades the text: one number a token, its largest size, and the words for it. */
+  /** What shades the text: one number per token, the largest magnitude, and a description. */
   readonly shading = $derived.by((): { values: Float32Array; extent: number; about: string } | null => {
     const patterns = this.patterns;
     if (!patterns) return null;

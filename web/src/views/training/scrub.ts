@@ -1,4 +1,4 @@
-/** The scrubber: which snapshot is looked at, and which head is worth looking at there. */
+/** The slider over snapshots: which one a step or a key selects, and which head to follow. */
 import type { Matrix } from "../../generated/answers";
 
 /** The snapshot nearest to a step on a logarithmic axis (where steps are spread out). */
