@@ -31,7 +31,7 @@ from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import HeadEntry
-from pathsum.model import Model, Trace
+from pathsum.model import Model
 from pathsum.paths import (
     Ablation,
     After,
@@ -127,19 +127,11 @@ def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
     model = bench.model(params)
     name = model.head(params.head).label
     return HeadAblation(
-        name,
-        tuple(_tests(bench, params, model, name, on) for on in bench.sequences(params)),
+        name, tuple(_ablation_on(model, name, on) for on in bench.sequences(params))
     )
 
 
-def _tests(
-    bench: Workbench, params: HeadParams, model: Model, name: str, on: Sequences
-) -> AblationOn:
-    def trace(model: Model) -> Trace:
-        return model.trace(on.tokens)
-
-    # All heads share the unedited run.
-    bench.result(params, f"run of {on.name}", trace)
+def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
     ablations = [
         ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
         for knockout, after in _KNOCKOUTS
