@@ -52,9 +52,7 @@ def replace(
     as_json: AsJson = False,
 ) -> None:
     """Replace a head by a description: what share of its ablation cost does that recover?"""
-    from pathsum.paths import After, Knockout
     from pathsum.paths import replace as put_in_place
-    from pathsum.result import parse_option
     from pathsum.sources import load
 
     loaded = load(model)
@@ -66,8 +64,8 @@ def replace(
             tokens,
             pattern=_pattern(pattern, term),
             ov=_ov(copying, top_tokens),
-            knockout=parse_option(Knockout, knockout, "--knockout"),
-            after=After.PATTERNS_PRESERVED if patterns_preserved else After.RECOMPUTED,
+            knockout=knockout,
+            after="patterns preserved" if patterns_preserved else "recomputed",
             from_position=from_position,
             seed=seed,
             progress=advance,

@@ -19,8 +19,8 @@ def measured_sequences(
 
 
 def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
-    """A text file as windows of the model's context, each after the start token."""
-    from pathsum.errors import FileError, TokenError
+    """The first windows of a text file."""
+    from pathsum.errors import FileError
     from pathsum.model.sequences import text_windows
 
     try:
@@ -29,11 +29,6 @@ def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
         raise FileError(f"no file {file}; give a text file that exists") from None
     except UnicodeDecodeError:
         raise FileError(f"{file} is not UTF-8 text") from None
-    if model.tokenizer is None:
-        raise TokenError(
-            f"model {model.name!r} has no tokenizer, so it cannot read {file}; "
-            "omit --text to measure on random tokens"
-        )
     return text_windows(model, text)[:count]
 
 
