@@ -132,7 +132,7 @@ def _read_index(index: Path) -> dict[str, str]:
         raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
     for file in place.values():
         if not isinstance(file, str) or Path(file).name != file:
-            raise FileError(f"{index} names a shard {file!r}, which is not a file beside it")
+            raise FileError(f"{index} names a shard {file!r}, which is not a file in its folder")
     return place
 
 

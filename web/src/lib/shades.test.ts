@@ -3,7 +3,7 @@ import { colorOf, css } from "./color";
 import { SHADES, shadeOf, shades } from "./shades";
 
 describe("shades of tokens", () => {
-  it("is nothing for nothing, and for what is no number", () => {
+  it("is nothing for zero and for what is not a number", () => {
     expect(shadeOf(0, 1)).toBe(0);
     expect(shadeOf(1e-9, 1)).toBe(0);
     expect(Object.is(shadeOf(-1e-9, 1), 0)).toBe(true);

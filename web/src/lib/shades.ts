@@ -1,4 +1,4 @@
-/** Colors of tokens: so few that they are made once, so many that nobody sees the steps. */
+/** Colors of tokens: few enough to be made once, enough to hide the steps. */
 import { colorOf, css, inkOn, type Mode, type Scale } from "./color";
 
 export const SHADES = 64;

@@ -53,7 +53,7 @@ export const windowPlace: Place = {
   },
 };
 
-/** A place that is nobody's URL: notebooks and tests. */
+/** A place without a URL: notebooks and tests. */
 export function memoryPlace(start = ""): Place & { back(): void } {
   const entries = [start];
   let changed: () => void = () => undefined;

@@ -240,7 +240,7 @@ class Writer {
     this.parts.push(element("text", attributes, escaped(text)));
   }
 
-  /** Small words that the style sheet puts beside an element, at a place of their own. */
+  /** Small words that the style sheet puts next to an element, at a place of their own. */
   private after(node: Element, box: DOMRect): void {
     const style = getComputedStyle(node, "::after");
     const words = /^"(.+)"$/.exec(style.content)?.[1];
