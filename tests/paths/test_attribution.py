@@ -5,7 +5,13 @@ import torch
 
 import pathsum as ps
 from pathsum.errors import InputError, TokenError
-from pathsum.paths import DirectAttribution, LogitEffects, direct_attribution, logit_effects
+from pathsum.paths import (
+    DirectAttribution,
+    LogitEffects,
+    direct_attribution,
+    effects_by_layer,
+    logit_effects,
+)
 from pathsum.result import schema
 
 
@@ -54,3 +60,23 @@ def test_records_have_schemas_and_tables() -> None:
     # The last destination has no next token and counts neither in the mean nor in the number.
     known = effects.total[:, :-1]
     assert effects.to_table().rows[2][2] == pytest.approx(float(known.abs().sum(-1).mean()))
+
+
+def test_effects_of_heads_that_share_values_sum_to_their_attribution() -> None:
+    """With two query heads per value head and two value heads, head // 2 and head % 2 differ."""
+    config = ps.Config(
+        n_layers=2, n_heads=4, n_kv_heads=2, d_model=12, d_head=3, d_vocab=15, n_ctx=10
+    )
+    trace = ps.random_model(config, seed=1, dtype=torch.float64).trace([[1, 2, 3, 4, 5]])
+    direct = direct_attribution(trace)
+    for layer, effects in enumerate(effects_by_layer(trace)):
+        for head in range(4):
+            label = f"L{layer}H{head}"
+            torch.testing.assert_close(
+                effects[:, head].sum(-1), direct[label], equal_nan=True, rtol=1e-9, atol=1e-12
+            )
+            one = logit_effects(trace, label).total
+            torch.testing.assert_close(effects[:, head], one, equal_nan=True, rtol=1e-9, atol=1e-12)
+    why = trace.paths().toward(-1, 3)
+    into = why.by_edge.values[:, :8].sum(0)
+    torch.testing.assert_close(into, why.by_head.values, rtol=1e-9, atol=1e-12)
