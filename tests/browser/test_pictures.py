@@ -26,7 +26,7 @@ HOLDS = {
     "text": ((INDUCTION, "predicts", "logits", "strongest paths"), 0),
     "atlas": (("prefix matching", "previous token", "chance", PREVIOUS), 10),
     "head": (("Skip-trigrams: [source] … [destination] → [out]", "writes nothing"), 6),
-    "circuit": (("previous token", "Its strongest tokens", "Singular values", "z at least"), 4),
+    "circuit": (("previous token", "Strongest tokens", "Singular values", "z at least"), 4),
     "paths": (("left out", "logit, from 0", "strongest from"), 2),
     "compare": ((" of two-layer", " of one-layer", "Matched heads"), 1),
 }

@@ -4,19 +4,19 @@ import { decode } from "./wire";
 
 export type SourceKind = "live" | "report" | "notebook";
 
-/** Where answers come from. The page is the same over all three. */
+/** Where answers come from; the page is the same for all three. */
 export interface Source {
   readonly kind: SourceKind;
   ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]>;
   /** Can this be answered? Live: always. Report: if it was recorded. */
   has<N extends QuestionName>(name: N, params: Params[N]): boolean;
-  /** How many questions wait for their answer. */
+  /** How many questions are waiting for an answer. */
   readonly pending: number;
-  /** Calls back with `false` when the other side is gone and `true` when it is there again. */
+  /** Calls back with `false` when the server stops responding and `true` when it is back. */
   onReach(listener: (reachable: boolean) => void): () => void;
 }
 
-/** A question the other side understood and refuses, in words. */
+/** A question that the server rejected, with its reason. */
 export class Refused extends Error {
   constructor(
     message: string,
@@ -27,7 +27,7 @@ export class Refused extends Error {
   }
 }
 
-/** A question that a report does not hold the answer of. */
+/** A question whose answer the report does not hold. */
 export class NotRecorded extends Error {
   constructor(message: string) {
     super(message);
@@ -35,7 +35,7 @@ export class NotRecorded extends Error {
   }
 }
 
-/** The other side does not answer at all. */
+/** The server does not respond. */
 export class Unreachable extends Error {
   constructor(message = "The server is gone.") {
     super(message);
@@ -48,10 +48,10 @@ interface Entry {
   bytes: number;
 }
 
-/** Answers kept, at most this many bytes: a few long texts, or hundreds of short ones. */
+/** Cached answers, in bytes: a few long texts, or hundreds of short ones. */
 const CACHE_BYTES = 192 * 1024 * 1024;
 
-/** Asks each question once, keeps what was answered lately, forgets failures. */
+/** Sends each question once and caches recent answers; errors are not cached. */
 export abstract class CachedSource implements Source {
   abstract readonly kind: SourceKind;
   private readonly entries = new Map<string, Entry>();

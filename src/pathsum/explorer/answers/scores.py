@@ -71,8 +71,6 @@ def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "
 
 
 def _name(part: Part, coarse: bool) -> str:
-    if part.kind == "position":
-        return "pos"
-    if part.kind == "writer":
-        return f"heads of layer {part.heads[0].layer}" if coarse else str(part.heads[0])
+    if part.kind == "writer" and coarse:
+        return f"heads of layer {part.heads[0].layer}"
     return str(part)
