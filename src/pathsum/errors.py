@@ -1,18 +1,18 @@
 """The exception tree.
 
-Every message is one sentence that says what is wrong, why, and what would be right. The command
-line prints it and leaves with `exit_code`; a library user catches the class.
+A message says what is wrong, with the value, and what to do instead. The command line prints it and
+exits with `exit_code`; library users catch the class.
 
     PathsumError
-    ├── InputError            what was asked for cannot be meant (exit code 2)
+    ├── InputError            an argument that cannot be used (exit code 2)
     │   ├── ConfigError       fields of a Config that do not fit together
     │   ├── TokenError        token ids or text that the model cannot read
     │   ├── HeadError         a head that the model does not have
-    │   ├── PathError         a path that no run of the model takes
+    │   ├── PathError         a path that the model does not have
     │   ├── WeightsError      tensors of the wrong shape, or not finite
-    │   └── FileError         a file or folder that is not what it should be
-    ├── NotExactError         a decomposition that would not be exact, refused (exit code 2)
-    └── FailedError           sound input, and it still did not work (exit code 1)
+    │   └── FileError         a file or folder that cannot be read as expected
+    ├── NotExactError         a decomposition that would not be exact (exit code 2)
+    └── FailedError           valid input, but the operation failed (exit code 1)
 """
 
 import difflib
@@ -26,7 +26,7 @@ class PathsumError(Exception):
 
 
 class InputError(PathsumError, ValueError):
-    """What was asked for cannot be meant."""
+    """An argument that cannot be used."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class HeadError(InputError):
 
 
 class PathError(InputError):
-    """A path that no run of the model takes."""
+    """A path that the model does not have."""
 
 
 class WeightsError(InputError):
@@ -52,21 +52,21 @@ class WeightsError(InputError):
 
 
 class FileError(InputError):
-    """A file or folder that is not what it should be."""
+    """A file or folder that cannot be read as expected."""
 
 
 class NotExactError(PathsumError, ValueError):
-    """A decomposition that would not add up exactly, refused."""
+    """A decomposition that would not add up exactly."""
 
     exit_code = 2
 
 
 class FailedError(PathsumError, RuntimeError):
-    """Sound input, and it still did not work."""
+    """Valid input, but the operation failed."""
 
 
 def near_misses(wrong: str, known: Iterable[str], limit: int = 3) -> str:
-    """A clause that offers what may have been meant, or nothing.
+    """A clause with similar known names, or an empty string.
 
     >>> near_misses("two-layr", ["induction", "two-layer"])
     "; did you mean 'two-layer'?"

@@ -1,4 +1,4 @@
-"""The shape vocabulary, and the one statement of the row convention.
+"""The shape vocabulary, and the row convention.
 
 **Row convention.** Vectors are rows and multiply from the left: a read is `x @ W`, so every matrix
 here is the transpose of the one printed in the paper. A write followed by a read is `W_O @ W_V`,
@@ -13,7 +13,7 @@ Names of axes, the same in every annotation:
 
     batch   sequences                      pos     positions of a sequence
     dest    positions that attend          src     positions attended to
-    vocab   tokens                         ctx     positions a model knows
+    vocab   tokens                         ctx     positions of the context
     d       the residual stream (d_model)  k       a head's inner width (d_head)
     head    query heads of a layer         kv      key/value heads of a layer
     m       neurons of an MLP (d_mlp)

@@ -24,7 +24,7 @@ def test_a_bigram_table_is_the_models_probabilities() -> None:
 
 
 def test_a_bigram_table_of_counts_is_refused() -> None:
-    with pytest.raises(InputError, match="probabilities above 0 whose rows sum to 1"):
+    with pytest.raises(InputError, match="probabilities above 0 that sum to 1"):
         construct.bigram(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
 
 

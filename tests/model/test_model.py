@@ -127,7 +127,7 @@ def test_full_ov_of_layer_zero_is_what_a_one_token_run_moves() -> None:
             r"W_Q has shape \[1, 3, 24, 8\], but the first axis counts layers",
         ),
         ({"W_Z": (3,)}, "W_Z is not a tensor's name"),
-        ({"W_in": (2, 24, 9)}, "W_in is given, but a model with .* mlp='none' has no use for it"),
+        ({"W_in": (2, 24, 9)}, "W_in is given, but a model with .* mlp='none' does not have it"),
         ({"W_pos": (3, 20, 24)}, "first axis counts layers"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_save_that_fails_leaves_the_old_files(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(storage, "_flush_to_disk", disk_full)
-    with pytest.raises(FailedError, match="No space left .*; what was there before is untouched"):
+    with pytest.raises(FailedError, match="No space left .*; the old files are unchanged"):
         ps.random_model(CONFIG, seed=1).save(folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
@@ -148,7 +148,7 @@ def test_a_file_instead_of_a_folder(folder: Path) -> None:
 def test_a_truncated_file(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(FileError, match="not a whole safetensors file .* cut short"):
+    with pytest.raises(FileError, match="not a complete safetensors file .* truncated"):
         ps.load(folder)
     file.write_bytes(b"abc")
     with pytest.raises(FileError, match="holds 3 bytes, too few"):
@@ -160,7 +160,7 @@ def test_a_corrupt_header(folder: Path) -> None:
     data = bytearray(file.read_bytes())
     data[8:40] = b"?" * 32
     file.write_bytes(bytes(data))
-    with pytest.raises(FileError, match="not a whole safetensors file"):
+    with pytest.raises(FileError, match="not a complete safetensors file"):
         ps.load(folder)
 
 

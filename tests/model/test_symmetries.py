@@ -51,9 +51,9 @@ def test_queries_have_no_free_basis_under_rotary_positions() -> None:
 
 
 def test_what_cannot_be_shifted() -> None:
-    with pytest.raises(NotExactError, match="cannot be moved alone"):
+    with pytest.raises(NotExactError, match="cannot be shifted alone"):
         shift_unembedding(ps.random_model(CONFIG.replace(tied=True)), torch.ones(8))
-    with pytest.raises(NotExactError, match="a logit cap bends"):
+    with pytest.raises(NotExactError, match="a soft cap acts on each logit"):
         shift_unembedding(ps.random_model(CONFIG.replace(logit_cap=3.0)), torch.ones(8))
 
 

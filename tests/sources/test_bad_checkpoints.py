@@ -153,7 +153,7 @@ class TestTensors:
     def test_a_truncated_file(self, folder: Path) -> None:
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-100])
-        with pytest.raises(FileError, match="not a whole safetensors file.*cut short"):
+        with pytest.raises(FileError, match="not a complete safetensors file.*truncated"):
             ps.load(folder)
 
     def test_numbers_that_are_not_finite(self, folder: Path) -> None:

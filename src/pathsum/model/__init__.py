@@ -1,4 +1,20 @@
-"""The object studied: Config, Weights, the forward pass, Trace, Head, Path, hand-built models."""
+"""The model: config, weights, one forward pass, traces, heads. In reading order:
+
+config       sizes and architecture
+weights      tensors, read and checked on first use; `store` and `storage` are where they are kept
+transformer  the parts of the forward pass; `rotary` positions
+edits        what may be exchanged in a run
+run          the forward pass, with edits and recording
+trace        what one run did
+folding      normalization folded into reads; centered unembedding; shared K/V heads
+head, path   circuits of a head and of a path
+model        Model: all of the above under one name
+sequences    text and token ids in any form, as checked batches
+losses       losses per token and per sequence
+make         models from tensors, or random
+construct/   hand-built models with known circuits
+symmetries   changes of weights that change nothing
+"""
 
 from pathsum.model.config import Config
 from pathsum.model.folding import fold

@@ -1,4 +1,4 @@
-"""The shape of a model: what it is made of, before any weights."""
+"""Config: sizes and architecture of a model."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     QkNorm: TypeAlias = Literal["none", "rms"]
     RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
 else:
-    # A file may hold any string; `Config` itself says which are right, in a sentence.
+    # A file may hold any string; `Config` checks them and names the choices.
     Positions = Norm = Mlp = Block = QkNorm = RotaryPairing = str
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,7 @@ class Config:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_sizes(self)
-        # What follows from other fields is filled in, so that equal models have equal configs.
+        # Derived fields are filled in, so that equal models have equal configs.
         if self.mlp != "none" and self.d_mlp == 0:
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
         if self.n_kv_heads == 0:
@@ -95,7 +95,7 @@ class Config:
         return self.n_heads // self.n_kv_heads
 
     def replace(self, **changes: Any) -> "Config":
-        """A config that differs in the named fields; what follows from them follows anew."""
+        """A config that differs in the named fields; fields derived from them are derived again."""
         values = self.to_dict()
         if self.mlp == "none" or self.d_mlp == 4 * self.d_model or changes.get("mlp") == "none":
             values["d_mlp"] = 0
@@ -111,7 +111,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """The config of plain values; an unknown or a missing name is an error."""
+        """The config of plain values; raises ConfigError for unknown or missing names."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for name in values:
             if name not in fields:
@@ -149,7 +149,7 @@ def _check_sizes(config: Config) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 1):
             raise ConfigError(
                 f"{name}={value!r} is not a size; "
-                f"a whole number of at least {least.get(name, 1)} would be right"
+                f"use a whole number of at least {least.get(name, 1)}"
             )
     for name in ("rotary_base", "norm_eps", "score_cap", "logit_cap"):
         value = getattr(config, name)
@@ -174,13 +174,13 @@ def _check_fit(config: Config) -> None:
         )
     if config.block == "parallel" and config.mlp == "none":
         raise ConfigError(
-            "block='parallel' says that an MLP reads beside the heads, but mlp='none'; "
+            "block='parallel' needs an MLP that reads what the heads read, but mlp='none'; "
             "use block='serial'"
         )
     if config.start_token is not None and not 0 <= config.start_token < config.d_vocab:
         raise ConfigError(
-            f"start_token={config.start_token} is no token of a vocabulary of {config.d_vocab}; "
-            f"an id from 0 to {config.d_vocab - 1}, or None, would be right"
+            f"start_token={config.start_token} is out of range for {config.d_vocab} tokens; "
+            f"use an id from 0 to {config.d_vocab - 1}, or None"
         )
     _check_rotary(config)
 

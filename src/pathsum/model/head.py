@@ -23,7 +23,7 @@ class Head:
     """One head of a model; `model.head("L1H4")` or `model.head(1, 4)` gives it.
 
     Reads come with the gain and centering of the normalization before them folded in, so that
-    `ov` and `qk` are what the head does to the stream itself; the scale (one number a position)
+    `ov` and `qk` are what the head does to the stream itself; the scale (one number per position)
     is not a weight and is left out.
     """
 
@@ -107,7 +107,7 @@ class Head:
 
     @property
     def basis(self) -> str:
-        """What the token basis leaves out, in words; empty where it leaves out nothing."""
+        """What the token basis leaves out, in words; empty if nothing."""
         return token_basis_note(self.model.weights, self.id.layer)
 
     def _between_tokens(self, qk: Factored) -> Factored:

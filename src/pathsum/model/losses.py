@@ -44,7 +44,7 @@ class SequenceLosses:
 def target_losses(
     logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """−log p of each target, in nats: the one loss that everything else here is made of."""
+    """−log p of each target, in nats: the loss that everything else here is made of."""
     return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 

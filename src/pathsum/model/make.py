@@ -1,4 +1,4 @@
-"""Models from numbers in memory: given tensors, or random ones."""
+"""Models from tensors in memory, given or random."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -43,8 +43,7 @@ def from_tensors(
             if tensor.ndim == 0 or tensor.shape[0] != config.n_layers:
                 raise WeightsError(
                     f"{key} has shape {list(tensor.shape)}, but the first axis counts layers and "
-                    f"the config has n_layers={config.n_layers}; {_stacked_shape(config, key)} "
-                    "would be right"
+                    f"the config has n_layers={config.n_layers}; use {_stacked_shape(config, key)}"
                 )
             flat |= {f"layers.{layer}.{key}": tensor[layer] for layer in range(config.n_layers)}
         elif key in MODEL_NAMES:
@@ -70,7 +69,7 @@ def random_model(
 ) -> Model:
     """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
 
-    Nothing in it prefers any direction of the stream, so it is what chance looks like. `biases`
+    No direction of the residual stream is special, so it shows what chance gives. `biases`
     and `gains` add small random biases and normalization gains around 1 wherever the config has
     room for them; `position_tables="each"` gives each layer a W_pos of its own.
 
@@ -102,7 +101,7 @@ def _wanted(name: str, biases: bool, gains: bool) -> bool:
 
 
 def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Drawn in float64 whatever comes after, so that a seed means the same model in any dtype."""
+    """Drawn in float64, so that a seed gives the same model in every dtype."""
     noise = torch.randn(shape, generator=generator, dtype=torch.float64)
     if name in ("W_E", "W_pos"):
         return noise

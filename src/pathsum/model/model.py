@@ -1,4 +1,4 @@
-"""Model: a config, weights and what is known of its tokens."""
+"""Model: config, weights, tokenizer and token counts; called on token ids it gives logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,7 +47,7 @@ class Model:
         if self.token_counts is not None and self.token_counts.shape != (vocab,):
             raise WeightsError(
                 f"token_counts has shape {list(self.token_counts.shape)}, but the vocabulary has "
-                f"{vocab} tokens; one count a token would be right"
+                f"{vocab} tokens; give one count per token"
             )
 
     @property
@@ -95,7 +95,7 @@ class Model:
         return start + self.tokenizer.encode(text)
 
     def token_text(self, token: int) -> str:
-        """A token as a person reads it: its text with visible spaces, or its id in brackets."""
+        """A token for display: its text with visible spaces, or its id in brackets."""
         if self.tokenizer is None:
             return f"<{token}>"
         return self.tokenizer.show(token)
@@ -105,8 +105,8 @@ class Model:
         if isinstance(token, str):
             if self.tokenizer is None:
                 raise TokenError(
-                    f"the model {self.name!r} has no tokenizer, so {token!r} means nothing to it; "
-                    "give a token's id"
+                    f"the model {self.name!r} has no tokenizer, so it cannot look up {token!r}; "
+                    "give a token id"
                 )
             return self.tokenizer.id(token)
         if not 0 <= token < self.config.d_vocab:
@@ -134,7 +134,7 @@ class Model:
         """One head, named by label, by pair, or by two numbers."""
         if isinstance(layer, int):
             if head is None:
-                raise TypeError("a head is named by its layer and its number, or by a label")
+                raise TypeError("head() takes a label, a pair, or a layer and a head number")
             layer = (layer, head)
         return Head(self, find_head(layer, self.config.n_layers, self.config.n_heads))
 
@@ -165,8 +165,8 @@ class Model:
     def save(self, folder: str | FilePath) -> None:
         """Write config.json, model.safetensors and, if there is one, tokenizer.json.
 
-        Files are written aside and renamed when all are whole, so a save that fails leaves what
-        was there before.
+        Files are written to temporary names and renamed when all are complete, so a save that
+        fails leaves the old files in place.
         """
         write_model(
             FilePath(folder),

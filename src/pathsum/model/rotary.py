@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by an angle that grows with position.
+"""Rotary positions: queries and keys rotated by an angle that grows with position.
 
 In row convention a query at i becomes `q R(i)` and a key at j `k R(j)`, with R block-diagonal in
 planes. `R(i) R(j)ᵀ = R(i − j)`, so a score depends on the offset i − j alone:
@@ -13,7 +13,7 @@ from pathsum.model.config import Config
 
 
 def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
-    """Radians a position for each rotated plane, in float64."""
+    """Radians per position for each rotated plane, in float64."""
     width = config.rotary_width
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
     return config.rotary_base**-exponents
@@ -22,7 +22,7 @@ def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
 def rotate(
     config: Config, x: Float[Tensor, "*lead pos k"], places: Int[Tensor, " pos"]
 ) -> Float[Tensor, "*lead pos k"]:
-    """Each row of x turned by its place; dimensions past the rotary width stay."""
+    """Each row of x rotated by its position; dimensions past the rotary width stay."""
     angles = places.to(torch.float64)[:, None] * angular_frequencies(config).to(places.device)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     width = config.rotary_width

@@ -1,4 +1,4 @@
-"""The forward pass: a run of the transformer, with edits, recording as much as is asked for.
+"""The forward pass: run a transformer, with edits, and record what is needed.
 
 Every way to run a model goes through `run`: calling it, tracing it, ablating, replacing, patching,
 and the truncated runs of term importance. The parts themselves are in `transformer`.

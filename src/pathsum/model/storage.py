@@ -1,7 +1,7 @@
 """Model folders: config.json, model.safetensors, tokenizer.json, in pathsum's own format.
 
 config.json carries `"format": "pathsum-model"` and a version. The safetensors file repeats the
-config in its metadata, so that files of two different saves are noticed.
+config in its metadata, so that files of two different saves are detected.
 """
 
 import json
@@ -45,11 +45,11 @@ def read_model(folder: Path) -> Stored:
     if not (folder / TENSORS).exists():
         raise FileError(_no_tensors(folder))
     store = FileStore(folder / TENSORS)
-    told = store.metadata.get("config")
-    if told is not None and json.loads(told) != head["config"]:
+    stored = store.metadata.get("config")
+    if stored is not None and json.loads(stored) != head["config"]:
         raise FileError(
             f"{folder / CONFIG} and {folder / TENSORS} come from different saves (their configs "
-            "differ); save the model again, or bring back the file that belongs to the other"
+            "differ); save the model again, or restore the matching file"
         )
     counts = store.get("token_counts") if "token_counts" in store.shapes else None
     file = folder / TOKENIZER
@@ -71,7 +71,7 @@ def write_model(
     token_counts: Tensor | None,
     transformations: tuple[str, ...],
 ) -> None:
-    """Write a model folder; a failure leaves the old files intact and nothing half-written."""
+    """Write a model folder; a failure leaves the old files intact and no partial ones."""
     config = weights.config.to_dict()
     head = {
         "format": FORMAT,
@@ -97,7 +97,7 @@ def write_model(
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:
-    """Write several files aside and rename them when all are whole."""
+    """Write several files to temporary names and rename them when all are complete."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,23 +106,23 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
     try:
         for name, write in writers.items():
             write(aside[name])
-            # safetensors makes files that only their owner may read; a model is for others too.
+            # safetensors makes files that only their owner can read.
             aside[name].chmod(0o666 & ~_umask())
             _flush_to_disk(aside[name])
         for name, file in aside.items():
             file.replace(folder / name)
     except (OSError, SafetensorError) as error:
         raise FailedError(
-            f"saving to {folder} failed ({error}); what was there before is untouched"
+            f"saving to {folder} failed ({error}); the old files are unchanged"
         ) from error
     finally:
-        # Whatever stopped it, Ctrl-C too: what still lies aside is half-written.
+        # After any failure, Ctrl-C included: temporary files that are left are incomplete.
         for file in aside.values():
             file.unlink(missing_ok=True)
 
 
 def _umask() -> int:
-    """The permissions that this process withholds; asking means setting, so set it back."""
+    """The process's umask; it can only be read by setting it, so set it back."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

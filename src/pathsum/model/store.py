@@ -1,4 +1,4 @@
-"""Where tensors lie: in memory, or in a safetensors file that is read when asked."""
+"""Tensor stores: tensors by name, in memory or in a memory-mapped safetensors file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -47,16 +47,16 @@ _DTYPES = {
 
 
 class FileStore(Store):
-    """A safetensors file, memory-mapped: a tensor's pages are read when its numbers are."""
+    """A safetensors file, memory-mapped: pages are read when a tensor's values are."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        _refuse_what_is_no_safetensors(file)
+        _check_is_safetensors(file)
         try:
             self._open: Any = safe_open(str(file), framework="pt")
         except SafetensorError as error:
             raise FileError(
-                f"{file} is not a whole safetensors file ({error}); it may have been cut short "
+                f"{file} is not a complete safetensors file ({error}); it may be truncated "
                 "or damaged: copy or save it again"
             ) from error
         names: list[str] = list(self._open.keys())
@@ -72,13 +72,13 @@ class FileStore(Store):
     def _known(self, name: str, dtype: str) -> torch.dtype:
         if dtype not in _DTYPES:
             raise FileError(
-                f"{self.file} stores {name} as {dtype}, which pathsum does not read; "
-                f"{', '.join(_DTYPES)} would be right"
+                f"{self.file} stores {name} as {dtype}, which pathsum does not read; use one of "
+                f"{', '.join(_DTYPES)}"
             )
         return _DTYPES[dtype]
 
 
-def _refuse_what_is_no_safetensors(file: Path) -> None:
+def _check_is_safetensors(file: Path) -> None:
     with file.open("rb") as opened:
         head = opened.read(9)
     # A safetensors file begins with the length of its header and then the header's "{"; the length
@@ -93,5 +93,5 @@ def _refuse_what_is_no_safetensors(file: Path) -> None:
     if len(head) < 9:
         raise FileError(
             f"{file} holds {len(head)} bytes, too few for a safetensors file; "
-            "it may have been cut short: copy or save it again"
+            "it may be truncated: copy or save it again"
         )

@@ -1,7 +1,7 @@
-"""Symmetries: changes of the weights that change nothing the model does.
+"""Symmetries: changes of the weights that leave the model's function unchanged.
 
-Every score that is worth reporting survives them. They make the cheapest test there is: scramble
-the model, ask again, and get the same answer.
+Every score worth reporting is invariant under them, which makes a cheap test: scramble the model,
+compute the score again, and expect the same number.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ _READS = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U")
 def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
     """The model with its stream rotated: every write times R, every read times Rᵀ.
 
-    Gains break it (fold them first), and LayerNorm allows only rotations that fix the ones-vector,
-    because it treats that direction apart.
+    Gains break this symmetry (fold them first), and LayerNorm allows only rotations that fix the
+    ones-vector, because it removes that direction.
     """
     R = rotation.to(model.weights.dtype)
     identity = torch.eye(R.shape[0], dtype=R.dtype, device=R.device)
@@ -36,14 +36,14 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
         raise InputError("the matrix is not a rotation: R Rᵀ differs from the identity")
     if not without_gains(model.weights):
         raise NotExactError(
-            "the normalizations have gains or biases, which prefer the basis they are written in; "
+            "the normalizations have gains or biases, which are tied to their basis; call "
             "fold(model) first"
         )
     ones = torch.ones(R.shape[0], dtype=R.dtype, device=R.device)
     if model.config.norm == "layer" and not torch.allclose(ones @ R, ones, atol=tolerance * 10):
         raise NotExactError(
             "LayerNorm removes the mean, so only rotations that fix the ones-vector are "
-            "symmetries; random_rotation(config) draws such a one"
+            "symmetries; random_rotation(config) draws one"
         )
 
     def change(name: str, tensor: Tensor) -> Tensor:
@@ -92,12 +92,14 @@ def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
 
 
 def shift_unembedding(model: Model, c: Float[Tensor, " d"]) -> Model:
-    """W_U + c·1ᵀ: all logits of a position move together, so probabilities stay."""
+    """W_U + c·1ᵀ: shifts all logits of a position together, so probabilities stay."""
     if model.config.logit_cap is not None:
-        raise NotExactError("a logit cap bends logits one by one, so moving them all changes them")
+        raise NotExactError(
+            "a soft cap acts on each logit, so a common shift changes probabilities"
+        )
     if model.config.tied:
         raise NotExactError(
-            "W_U is W_Eᵀ here, so it cannot be moved alone; a model that is not tied would be right"
+            "W_U is W_Eᵀ here, so it cannot be shifted alone; use a model that is not tied"
         )
     return _rebuilt(model, lambda name, tensor: tensor + c[:, None] if name == "W_U" else tensor)
 
@@ -117,7 +119,7 @@ def random_rotation(config: Config, seed: int = 0) -> Float[Tensor, "d d"]:
 
 
 def scrambled(model: Model, seed: int = 0) -> Model:
-    """An equivalent model through every symmetry that this one has, drawn at random.
+    """An equivalent model: every symmetry that this one has, applied at random.
 
     Same probabilities; logits may be shifted position by position (see `shift_unembedding`).
     """

@@ -28,7 +28,7 @@ class Trace(Run):
     """What one run did: `model.trace(text_or_tokens)` makes one.
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
-    reads. Reads, z and what a head wrote follow from these and are computed when asked for.
+    reads. Reads, z and what a head wrote follow from these and are computed on demand.
 
     A run with `edits` raises NotExactError for what they make untrue. Its `scales` are those of the
     plain reads: a message has a scale of its own, for its one reader, which is not kept.

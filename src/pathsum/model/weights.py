@@ -1,4 +1,7 @@
-"""Weights: the waist of the house. Everything before makes one, everything after consumes one."""
+"""Weights: a model's tensors, read and checked on first use.
+
+Sources make one, analyses consume one.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +103,7 @@ def model_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def required_in_layer(config: Config) -> tuple[str, ...]:
-    """What no layer of this config can do without."""
+    """Tensors that every layer of this config must have."""
     mlp = () if config.mlp == "none" else ("W_in", "W_out")
     gate = ("W_gate",) if config.mlp == "silu_gated" else ()
     return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate)
@@ -129,7 +132,7 @@ class Weights:
 
     @cached_property
     def W_E(self) -> Float[Tensor, "vocab d"]:
-        """Token embeddings, a row each."""
+        """Token embeddings, one row per token."""
         return self.read("W_E")
 
     @cached_property
@@ -139,7 +142,7 @@ class Weights:
 
     @cached_property
     def W_pos(self) -> Float[Tensor, "ctx d"] | None:
-        """The position table shared by all, if there is one."""
+        """The position table shared by all layers, if there is one."""
         return self.read_if_there("W_pos")
 
     @cached_property
@@ -159,7 +162,7 @@ class Weights:
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers, counted without reading them."""
+        """The number of parameters, counted without reading them."""
         return sum(torch.Size(self.store.shapes[name]).numel() for name in self.names)
 
     @property
@@ -173,15 +176,14 @@ class Weights:
             yield name, self.read(name)
 
     def read(self, name: str) -> Tensor:
-        """One tensor in the computing dtype, or an error if its numbers are not finite."""
+        """One tensor in the computing dtype; raises WeightsError if values are not finite."""
         stored = self.store.get(name)
         tensor = stored.to(dtype=self.dtype, device=self.device)
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise WeightsError(
-                f"{name} holds {bad} numbers that are NaN or infinite (of {tensor.numel()}), and "
-                "everything computed from them would be too; the run that made it has diverged, or "
-                "the file is damaged"
+                f"{name} holds {bad} numbers that are NaN or infinite (of {tensor.numel()}), so "
+                "results would be too; the training run diverged, or the file is damaged"
             )
         return tensor
 
@@ -199,7 +201,7 @@ class Weights:
 
 
 class Layers(Sequence[LayerWeights]):
-    """A model's layers, each read when first asked for."""
+    """A model's layers, each read on first use."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -265,7 +267,7 @@ def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str
     if config.positions == "residual":
         names.append("W_pos")
     if config.positions == "qk" and "W_pos" not in shapes:
-        # Either one table for all layers, or a table each.
+        # Either one table for all layers, or one per layer.
         each = [f"layers.{layer}.W_pos" for layer in range(config.n_layers)]
         names += each if any(name in shapes for name in each) else ["W_pos"] * bool(each)
     return names
@@ -294,15 +296,15 @@ def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]
 def _unexpected(config: Config, name: str) -> str:
     bare = name.rsplit(".", 1)[-1]
     if bare in (*LAYER_NAMES, *MODEL_NAMES):
-        return f"{name} is given, but a model with {_why(config)} has no use for it"
+        return f"{name} is given, but a model with {_why(config)} does not have it"
     known = [*MODEL_NAMES, *LAYER_NAMES]
     return f"{name} is not a tensor's name{near_misses(bare, known)} ({', '.join(known)})"
 
 
 def _why(config: Config) -> str:
-    told = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
-    told += ["positions", "norm", "mlp"]
-    told += ["d_mlp"] if config.mlp != "none" else []
-    told += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
-    told += ["tied"] if config.tied else []
-    return ", ".join(f"{name}={getattr(config, name)!r}" for name in told)
+    shown = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
+    shown += ["positions", "norm", "mlp"]
+    shown += ["d_mlp"] if config.mlp != "none" else []
+    shown += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
+    shown += ["tied"] if config.tied else []
+    return ", ".join(f"{name}={getattr(config, name)!r}" for name in shown)

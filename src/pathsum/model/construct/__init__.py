@@ -1,7 +1,6 @@
-"""Models built by hand, whose answers are known.
+"""Hand-built models: weights that are computed, not trained, so that the circuits are known.
 
-Their weights are computed, not trained, so what an analysis should find in them is a fact. They
-are ground truth for tests, and the shortest way to see a claim of the paper at work.
+They are ground truth for tests, and the shortest way to see a claim of the paper at work.
 
     bigram            no layers: logits are a given table
     skip_trigrams     one layer: a given list of [source] … [destination] → [out]
@@ -9,8 +8,8 @@ are ground truth for tests, and the shortest way to see a claim of the paper at 
     induction_by_q    two layers: induction by pointers to positions, by Q-composition
     virtual_head      two layers: a head pair that acts as one head, by V-composition
 
-Each stores what it knows in one-hot blocks of the stream: a block for the token that stands here,
-one for what a head brought, one for what is predicted.
+Each uses one-hot blocks of the residual stream: one for the current token, one for what a head
+moved, one for the prediction.
 """
 
 from pathsum.model.construct.bigrams import bigram

@@ -1,4 +1,4 @@
-"""No layers: the model is a table."""
+"""A zero-layer model: its logits are a given bigram table."""
 
 from collections.abc import Sequence
 
@@ -30,14 +30,14 @@ def bigram(
     """
     if probabilities.ndim != 2 or probabilities.shape[0] != probabilities.shape[1]:
         raise InputError(
-            f"the table has shape {list(probabilities.shape)}; one row and one column a token "
-            "would be right"
+            f"the table has shape {list(probabilities.shape)}; give a square table, one row and "
+            "one column per token"
         )
     sums = probabilities.sum(-1)
     if bool((probabilities <= 0).any()) or not torch.allclose(sums, torch.ones_like(sums)):
         raise InputError(
-            "the table is not one of probabilities above 0 whose rows sum to 1, and a logit cannot "
-            "say 0; smooth the counts and divide each row by its sum"
+            "the rows of the table are not probabilities above 0 that sum to 1 (log 0 is not a "
+            "logit); smooth the counts and divide each row by its sum"
         )
     vocab = probabilities.shape[0]
     config = Config(

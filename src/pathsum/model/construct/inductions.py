@@ -20,10 +20,10 @@ def induction(
 ) -> Model:
     """A two-layer model with a previous-token head L0H0 and an induction head L1H0.
 
-    L0H0 attends to the position before (positions enter Q and K only) and writes which token
-    stands there into a block of its own. L1H0 asks for its own token **in that block**: this is
-    K-composition. So it attends to the token that followed the last time, and copies it. Without a
-    match it rests on the start token. Each layer has `idle_heads` heads more, of small random
+    L0H0 attends to the position before (positions enter Q and K only) and writes that
+    token into a block of its own. The query of L1H0 matches its own token **in that block**: this
+    is K-composition. So it attends to the token that followed last time, and copies it. Without a
+    match it rests on the start token. Each layer has `idle_heads` more heads with small random
     weights.
 
     >>> induction()(induction().tokens("a b c a"))[0, -1].argmax()  # after "a" came "b"
@@ -52,11 +52,11 @@ def induction(
     built["W_U"][out, every] = logit
     built.attends_one_back(0, 0, place)
     built.moves(0, 0, token, to=previous)
-    built.asks(1, 0, token, every, SURE)
-    built.answers(1, 0, previous, every)
+    built.query(1, 0, token, every, SURE)
+    built.key(1, 0, previous, every)
     built.rests_on(1, 0, token, start=0, score=SURE / 2)
     built.moves(1, 0, token, to=out)
-    built.idles_beside(1, seed)
+    built.add_idle_heads(1, seed)
     return built.model("hand-built induction", vocabulary)
 
 
@@ -71,8 +71,8 @@ def induction_by_q(
 ) -> Model:
     """A two-layer model that reaches induction by Q-composition: pointer arithmetic.
 
-    Positions are in the stream. L0H0 attends to earlier copies of its own token and writes
-    **where** they stand. L1H0's query takes that pointer, adds one, and its key is the plain
+    Positions are in the residual stream. L0H0 attends to earlier copies of its own token and
+    writes their **positions**. L1H0's query takes that pointer, adds one, and its key is the plain
     position; so it attends to what followed, and copies it. No previous-token head is needed.
     """
     vocabulary = with_start(words)
@@ -97,19 +97,19 @@ def induction_by_q(
     built["W_E"][every, token] = 1.0
     built["W_pos"][torch.arange(n_ctx), place] = 1.0
     built["W_U"][out, every] = logit
-    # Same token, but not the token itself: its own place takes away what the match gives.
-    built.asks(0, 0, token, every, SURE)
-    built.answers(0, 0, token, every)
+    # The same token, but not the position itself: its own position cancels the match.
+    built.query(0, 0, token, every, SURE)
+    built.key(0, 0, token, every)
     here = vocab + torch.arange(n_ctx)
-    built.asks(0, 0, place, here, -SURE)
-    built.answers(0, 0, place, here)
+    built.query(0, 0, place, here, -SURE)
+    built.key(0, 0, place, here)
     built.rests_on(0, 0, token, start=0, score=SURE / 2)
-    # The start token's place is not moved: resting there must leave no pointer.
+    # The start token's position is not moved: resting there must leave no pointer.
     built.moves(0, 0, place[1:], to=pointer[1:])
-    # With m earlier copies each pointer has weight 1/m, so even 1/n_ctx of the score must be sure.
-    built.asks(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
-    built.answers(1, 0, place, torch.arange(n_ctx))
+    # With m earlier copies each pointer has weight 1/m, so 1/n_ctx of the score must suffice.
+    built.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
+    built.key(1, 0, place, torch.arange(n_ctx))
     built.rests_on(1, 0, token, start=0, score=SURE / 2)
     built.moves(1, 0, token, to=out)
-    built.idles_beside(1, seed)
+    built.add_idle_heads(1, seed)
     return built.model("hand-built induction by Q-composition", vocabulary)

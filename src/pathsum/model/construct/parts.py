@@ -1,4 +1,4 @@
-"""What the hand-built models are made of: blocks of the stream, words, and idle heads."""
+"""Parts of hand-built models: blocks of the residual stream, vocabulary, idle heads."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ SURE = 40.0
 
 
 class Blocks:
-    """The stream cut into named blocks.
+    """The residual stream divided into named blocks.
 
     >>> blocks = Blocks(token=3, out=3)
     >>> blocks.width, blocks.rows("out")
@@ -61,16 +61,16 @@ class HandBuilt:
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
-    def asks(self, layer: int, head: int, rows: Tensor, columns: Tensor, score: float) -> None:
-        """Queries: stream dimensions `rows` ask in `columns`, worth `score` where a key answers."""
+    def query(self, layer: int, head: int, rows: Tensor, columns: Tensor, score: float) -> None:
+        """Queries: stream dimensions `rows` in `columns`; a matching key scores `score`."""
         self["W_Q"][layer, head, rows, columns] = score / self.config.score_scale
 
-    def answers(self, layer: int, head: int, rows: Tensor, columns: Tensor) -> None:
-        """Keys: stream dimensions `rows` answer in `columns`."""
+    def key(self, layer: int, head: int, rows: Tensor, columns: Tensor) -> None:
+        """Keys: stream dimensions `rows` in `columns`."""
         self["W_K"][layer, head, rows, columns] = 1.0
 
     def moves(self, layer: int, head: int, rows: Tensor, to: Tensor, by: float = 1.0) -> None:
-        """Values: what stands in `rows` at the source is written to `to`, one to one."""
+        """Values: dimensions `rows` at the source are written to `to`, one to one."""
         columns = torch.arange(len(rows))
         self["W_V"][layer, head, rows, columns] = 1.0
         self["W_O"][layer, head, columns, to] = by
@@ -78,17 +78,17 @@ class HandBuilt:
     def rests_on(self, layer: int, head: int, token: Tensor, start: int, score: float) -> None:
         """Where nothing matches, attend to the start token, through the head's last column."""
         last = torch.tensor([self.config.d_head - 1])
-        self.asks(layer, head, token, last.expand(len(token)), score)
-        self.answers(layer, head, token[start : start + 1], last)
+        self.query(layer, head, token, last.expand(len(token)), score)
+        self.key(layer, head, token[start : start + 1], last)
 
     def attends_one_back(self, layer: int, head: int, place: Tensor) -> None:
         """Attend to the position before; `place` are the one-hot dimensions of positions."""
         every = torch.arange(len(place))
-        self.asks(layer, head, place[1:], every[:-1], SURE)
-        self.answers(layer, head, place, every)
+        self.query(layer, head, place[1:], every[:-1], SURE)
+        self.key(layer, head, place, every)
 
-    def idles_beside(self, first: int, seed: int) -> None:
-        """Make every head from number `first` on, in every layer, an idle one."""
+    def add_idle_heads(self, first: int, seed: int) -> None:
+        """Make every head from number `first` on idle, in every layer."""
         for layer in range(self.config.n_layers):
             for head in range(first, self.config.n_heads):
                 self.idles(layer, head, seed=seed * 10_007 + layer * 101 + head)
@@ -96,14 +96,14 @@ class HandBuilt:
     def idles(self, layer: int, head: int, seed: int) -> None:
         """A head of small random weights: it does nothing, and composes with others by chance."""
         generator = torch.Generator().manual_seed(seed)
-        # Composition scores do not see a head's size; everything else sees that this one is small.
+        # Composition scores ignore a head's size; for everything else this one is negligible.
         for name, std in (("W_Q", 0.02), ("W_K", 0.02), ("W_V", 0.02), ("W_O", 1e-4)):
             tensor = self[name][layer, head]
             noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
             tensor.copy_(noise.to(tensor.dtype) * std)
 
     def model(self, name: str, words: Sequence[str]) -> Model:
-        """What was built, with a tokenizer of its words."""
+        """The finished model, with a tokenizer of its words."""
         return from_tensors(
             self.config, self.tensors, name=name, tokenizer=Tokenizer.of_words(words)
         )

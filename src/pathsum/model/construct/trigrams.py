@@ -1,4 +1,4 @@
-"""One layer: the model is a list of skip-trigrams."""
+"""A one-layer model that implements a list of skip-trigrams."""
 
 from collections.abc import Sequence
 
@@ -23,13 +23,13 @@ def skip_trigrams(
 ) -> Model:
     """A one-layer model that knows exactly the given `(source, destination, out)` triples.
 
-    At the destination a head attends to the source, if it stands somewhere before, and raises the
+    At the destination a head attends to the source, if it occurred before, and raises the
     logit of `out` by `effect`; otherwise it rests on the start token and nothing happens.
 
     A head scores f₁(destination, source) · f₂(source, out), so triples of one source that differ
     in both destination and out cannot share a head without forcing the cross terms too. They are
-    spread over as many heads as that takes. With fewer heads given (`n_heads=1`) they are put
-    together all the same, and the model has the paper's bugs.
+    spread over as many heads as that takes. With fewer heads (`n_heads=1`) they share heads, and
+    the model has the paper's bugs.
 
     >>> model = skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
     >>> model.config.n_heads
@@ -68,8 +68,8 @@ def skip_trigrams(
         for source, destination, raised in group:
             at = torch.tensor([column[source]])
             here, there = token[token_id[source]], token[token_id[destination]]
-            built.asks(0, head, there[None], at, SURE)
-            built.answers(0, head, here[None], at)
+            built.query(0, head, there[None], at, SURE)
+            built.key(0, head, here[None], at)
             built["W_V"][0, head, here, at] = 1.0
             built["W_O"][0, head, at, out[token_id[raised]]] = effect
     return built.model("hand-built skip-trigrams", vocabulary)

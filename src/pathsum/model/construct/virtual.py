@@ -60,5 +60,5 @@ def virtual_head(
     sources = torch.tensor([token_id[word] for word in mapping])
     targets = torch.tensor([token_id[word] for word in mapping.values()])
     built.moves(1, 0, carried[sources], to=out[targets])
-    built.idles_beside(1, seed)
+    built.add_idle_heads(1, seed)
     return built.model("hand-built virtual head", vocabulary)

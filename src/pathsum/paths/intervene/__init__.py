@@ -1,1 +1,10 @@
-"""Interventions: edit a run (patch, ablate, replace) and recompute everything after it."""
+"""Interventions: edit a run and recompute everything after it. In reading order:
+
+ablation      the loss without some heads (`ablate`)
+descriptions  what a head can be replaced by: ideal patterns, score terms, copying part, top tokens
+replacement   the loss with a description in place of a head (`replace`)
+patching      edges and nodes taken from another run (`patch`)
+causal        the effect of every edge, by patching (`causal_effects`)
+
+Edits are values in `pathsum.model.edits`; `pathsum.model.run` carries them out.
+"""

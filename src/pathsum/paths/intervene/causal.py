@@ -1,9 +1,9 @@
-"""Causal effects: what each edge does for a prediction, by patching it, patterns and all.
+"""Causal effects: what each edge does for a prediction, measured by patching it.
 
-The frozen attribution of `toward` asks which paths carried the logit, given where heads attended.
-These ask what would have happened otherwise. Show them side by side: on an induction prediction the
-frozen paths credit the induction head alone, and the patch of its k-edge finds the previous-token
-head.
+The frozen attribution of `toward` shows which paths carried the logit, given where heads attended.
+A patch shows what changes without an edge, attention included. Use both: on an induction prediction
+the frozen paths credit the induction head alone, and the patch of its k-edge finds the
+previous-token head.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -199,7 +199,7 @@ class PatchEffect(Record, kind="patch-effect"):
     predicted_other: tuple[str, float]
 
     def to_table(self) -> Table:
-        """Three runs, one a row."""
+        """Three runs, one per row."""
         rows: tuple[tuple[Cell, ...], ...] = (
             ("this run", self.before.value, *self.predicted_before),
             ("patched", self.after.value, *self.predicted_after),

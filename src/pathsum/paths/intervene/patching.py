@@ -1,16 +1,15 @@
-"""Patching: one message, or one writer, taken from another run, and everything after it recomputed.
+"""Patching: an edge or a node taken from another run, and everything after it recomputed.
 
 Frozen paths hold patterns fixed, so they give no credit to what acts through queries and keys: on
 an induction prediction the previous-token head, which makes the induction head attend to the right
-place, gets almost none. Patching asks the causal question instead. For an **edge** `(L0H7, L1H4,
-"k")` the keys of L1H4, and nothing else, are made from a stream in which L0H7's output is the
-other run's:
+place, gets almost none. Patching measures the causal effect instead. For an **edge** `L0H7→L1H4.k`
+only the keys of L1H4 are computed from a stream in which L0H7's output is the other run's:
 
     x' = x − written(L0H7) + written_other(L0H7)      read by L1H4 for its keys only
 
-Normalization is redone on x', for that read alone: the reader sees what it would have seen, scale
-included. Where several heads share a key/value head, the message reaches the named head only. For a
-**node** `"L0H7"` every reader sees the other run's output.
+Normalization is recomputed on x' for that read alone, scale included. Where several heads share a
+key/value head, the message reaches the named head only. For a **node** `L0H7` every reader sees the
+other run's output.
 """
 
 from collections.abc import Mapping
@@ -52,8 +51,8 @@ def patch(trace: Trace, edits: Mapping[Any, Trace]) -> Trace:
     Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
     `mlp1`, … and `logits`. Both runs must be of one model and of one length; a batch of one
     sequence is repeated to fit the other. Several edits act together: each stands in for what its
-    writer wrote in the patched run. The result is a
-    trace that raises NotExactError for what the edits make untrue.
+    writer wrote in the patched run. The result is a trace that raises NotExactError for what the
+    edits make untrue.
     """
     parsed = tuple(patch_edit(trace, name, other) for name, other in edits.items())
     start = None if trace.edits else trace
