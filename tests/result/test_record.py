@@ -9,7 +9,17 @@ from torch import Tensor
 
 from pathsum.errors import FailedError
 from pathsum.model import HeadId, Path
-from pathsum.result import Column, Record, Table, jsonable, records, schema, schemas, text_column
+from pathsum.result import (
+    Column,
+    Estimate,
+    Record,
+    Table,
+    jsonable,
+    records,
+    schema,
+    schemas,
+    text_column,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +117,16 @@ def test_a_table_in_all_its_forms() -> None:
         assert shown in text
     assert table.to_csv().splitlines()[:2] == ["token,logit (nats)", "[bold]x,1.234"]
     assert table.to_dicts()[0] == {"token": "[bold]x", "logit": 1.234}
+
+
+def test_the_default_table_has_names_and_estimates() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Measured(Record, kind="measured-for-a-test"):
+        path: Path
+        cost: Estimate
+
+    shown = str(Measured(Path("embed", ["L0H1"]), Estimate(0.5, 0.1, 0.3, 0.7)))
+    assert "embed→L0H1" in shown and "0.5 [0.3, 0.7]" in shown
 
 
 def test_print_shows_the_table_and_repr_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from rich.console import Console, RenderableType
 
+from pathsum.names.printed import Printed
 from pathsum.result.encode import jsonable
+from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell, Table, prose_column, text_column
 
 _RECORDS: dict[str, type["Record"]] = {}
@@ -62,6 +64,8 @@ class Record:
         rows: list[tuple[Cell, ...]] = []
         for name in _public_fields(self):
             value = getattr(self, name)
+            if isinstance(value, Printed | Estimate):
+                value = str(value)
             if value is None or isinstance(value, bool | int | float | str):
                 rows.append((name.replace("_", " "), value))
         return Table(
