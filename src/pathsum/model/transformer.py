@@ -161,7 +161,7 @@ def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """Bend large values towards ±cap."""
+    """Soft cap: squash values into ±cap with tanh."""
     return x if cap is None else cap * torch.tanh(x / cap)
 
 

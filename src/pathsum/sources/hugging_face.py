@@ -114,14 +114,14 @@ def _start_token(tokenizer: Tokenizer, file: Path) -> int | None:
     """The token that the checkpoint's own tokenizer puts before a text."""
     if file.is_file():
         try:
-            said = json.loads(file.read_text(encoding="utf-8"))
+            settings = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise FileError(f"{file} is not JSON ({error}); download it again") from error
-        adds = said.get("add_bos_token") if isinstance(said, dict) else None
+        adds = settings.get("add_bos_token") if isinstance(settings, dict) else None
         if adds is False:
             return None
         if adds is True:
-            token = said.get("bos_token")
+            token = settings.get("bos_token")
             text = token.get("content") if isinstance(token, dict) else token
             return None if text is None else tokenizer.backend.token_to_id(str(text))
     return _leading_special(tokenizer)

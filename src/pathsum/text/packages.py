@@ -96,9 +96,9 @@ def _download(package: Package, folder: Path) -> Path:
         ) from error
     archives = [file for file in folder.iterdir() if file.is_file()]
     if done.returncode != 0 or len(archives) != 1:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise FailedError(
-            f"{' '.join(command[:3])} could not fetch the package {package} ({said}); try again "
+            f"{' '.join(command[:3])} could not fetch the package {package} ({output}); try again "
             "with a network, or name another corpus ('python' needs nothing)"
         )
     return archives[0]
