@@ -20,7 +20,7 @@ def head_outputs(
     for layer, pattern, given in zip(weights.layers, patterns, added, strict=True):
         read, _ = transformer.attention_read(config, layer, stream)
         mixed = transformer.mix(config, pattern, transformer.values(layer, read))
-        saved.append(transformer.write(layer, mixed))
+        saved.append(transformer.write(config, layer, mixed)[0])
         stream = stream + given
     return saved, stream
 
@@ -33,9 +33,9 @@ def save_patterns(model: Model, tokens: Tensor) -> list[Tensor]:
     for layer in weights.layers:
         read, _ = transformer.attention_read(config, layer, stream)
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
-        patterns.append(transformer.attend(config, query, key))
+        patterns.append(transformer.attend(config, layer, query, key))
         mixed = transformer.mix(config, patterns[-1], transformer.values(layer, read))
-        stream = stream + transformer.write(layer, mixed)
+        stream = stream + transformer.write(config, layer, mixed)[0]
     return patterns
 
 

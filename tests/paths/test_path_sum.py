@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError, NotExactError, PathError
+from pathsum.errors import InputError, PathError
 from pathsum.model import Config, Path, random_model
 from pathsum.paths import PathSum
 
@@ -63,10 +63,14 @@ def test_the_virtual_head_is_one_path() -> None:
 
 
 @pytest.mark.parametrize("cap", ["score_cap", "logit_cap"])
-def test_soft_caps_are_refused_by_name(cap: str) -> None:
-    config = CONFIG.replace(**{cap: 5.0})
-    with pytest.raises(NotExactError, match=rf"soft cap \({cap}=5\)"):
-        random_model(config).trace(TOKENS).paths()
+def test_logits_before_a_soft_cap_are_the_sum(cap: str) -> None:
+    trace = random_model(CONFIG.replace(**{cap: 2.0}), dtype=torch.float64).trace(TOKENS)
+    paths = trace.paths()
+    assert paths.remainder() < 1e-12
+    total = paths.total()
+    capped = 2 * torch.tanh(total / 2) if cap == "logit_cap" else total
+    torch.testing.assert_close(capped, trace.logits)
+    torch.testing.assert_close(sum(paths.contribution(path) for path in paths), total)
 
 
 def test_an_order_beyond_the_layers_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, NotExactError, PathError
+from pathsum.errors import HeadError, InputError, PathError
 from pathsum.model import Config, Path, random_model
 from pathsum.paths import Part, ScoreCell, ScoreSum, ScoreSummary
 from pathsum.result import schema
@@ -125,10 +125,15 @@ def test_cells_that_are_not_there(induction: ScoreSum, asked: dict[str, int], me
         induction.cell(**asked)
 
 
-def test_soft_caps_and_heads_that_are_not_there_are_refused() -> None:
-    capped = random_model(CONFIG.replace(score_cap=5.0)).trace(TOKENS)
-    with pytest.raises(NotExactError, match=r"soft cap \(score_cap=5\)"):
-        capped.scores("L1H0")
+def test_scores_before_a_soft_cap_are_the_sum() -> None:
+    trace = random_model(CONFIG.replace(score_cap=1.0), dtype=torch.float64).trace(TOKENS)
+    score = trace.scores("L1H0")
+    assert score.remainder() < 1e-12
+    assert float(score.total().abs().max()) > 1
+    torch.testing.assert_close(score.attention(), trace.pattern("L1H0"))
+
+
+def test_heads_that_are_not_there_are_refused() -> None:
     random_model(CONFIG.replace(logit_cap=5.0)).trace(TOKENS).scores("L1H0")
     with pytest.raises(HeadError, match="head L9H0 does not exist"):
         random_model(CONFIG).trace(TOKENS).scores("L9H0")

@@ -8,7 +8,7 @@ from tests.sources import tiny
 
 from pathsum.sources.hugging_face import open_hugging_face
 
-TOKENS = torch.randint(0, 61, (2, 19), generator=torch.Generator().manual_seed(3))
+TOKENS = torch.randint(0, 61, (2, 30), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize("case", tiny.CASES)

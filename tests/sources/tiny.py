@@ -80,6 +80,82 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "rope_theta": 5_000.0,
+    "original_max_position_embeddings": 16,
+}
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "rope_theta": 5_000.0,
+    "original_max_position_embeddings": 16,
+}
+_LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5_000.0}
+_LONG = {**_GQA, "max_position_embeddings": 64, "head_dim": 16}
+_GEMMA = {**_GQA, "head_dim": 8, "sliding_window": 7, "num_hidden_layers": 3}
+CASES |= {
+    "llama-llama3": ("LlamaConfig", "LlamaForCausalLM", {**_LONG, "rope_parameters": _LLAMA3}),
+    "llama-yarn": ("LlamaConfig", "LlamaForCausalLM", {**_LONG, "rope_parameters": _YARN}),
+    "llama-linear": ("LlamaConfig", "LlamaForCausalLM", {**_LONG, "rope_parameters": _LINEAR}),
+    "qwen3-yarn": ("Qwen3Config", "Qwen3ForCausalLM", {**_LONG, "rope_parameters": _YARN}),
+    "stablelm-yarn": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {**_LONG, "hidden_size": 64, "rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}},
+    ),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {**_GQA, "sliding_window": 7}),
+    "qwen2-windows": (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {**_GQA, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "phi3-windows": ("Phi3Config", "Phi3ForCausalLM", {**_GQA, "sliding_window": 7}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        "GPTNeoForCausalLM",
+        {
+            "vocab_size": 61,
+            "hidden_size": 24,
+            "num_layers": 2,
+            "num_heads": 4,
+            "max_position_embeddings": 32,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 7,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {**_GQA, "head_dim": 8}),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {
+            **_GEMMA,
+            "query_pre_attn_scalar": 6,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **_GEMMA,
+            "query_pre_attn_scalar": 6,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5_000.0},
+            },
+        },
+    ),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GQA),
+}
+
 
 def make(case: str, seed: int = 0) -> Any:
     """A model of transformers with random weights, biases and gains."""

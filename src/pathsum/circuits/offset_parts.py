@@ -198,7 +198,7 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     center = p @ keys
     every = torch.arange(config.n_ctx, device=keys.device)
     # q R(Δ) kᵀ = q · (k R(−Δ)): the one average key is rotated, not all queries.
-    rotated = rotate(config, center.expand(len(every), -1), -every)
+    rotated = rotate(config.at(head.id.layer), center.expand(len(every), -1), -every)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
         attention = ((p @ queries) @ rotated.T).softmax(-1)[:window]
@@ -206,7 +206,8 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
     variance = K.new_zeros(())
     for offset in range(window):
-        R = rotate(config, axes, torch.full((len(axes),), offset, device=K.device))
+        places = torch.full((len(axes),), offset, device=K.device)
+        R = rotate(config.at(head.id.layer), axes, places)
         variance = variance + ((R.T @ Q @ R) * K).sum() / window
     note = "rotary: the average query against the average key"
     scaled = attention is not None

@@ -136,10 +136,11 @@ def random_heads(model: Model, layer: int, view: LayerView, frames: RandomFrames
         W_V=rotated(reads.W_V, kv, frames.value),
         W_O=rotated(view.W_O.mT, head, frames.write).mT,
         W_pos=model.weights.layers[layer].W_pos,
+        index=layer,
     )
     wide = config.replace(n_heads=frames.count, n_kv_heads=frames.count)
     query, key, _, _ = queries_and_keys(wide, drawn, view.read)
-    return replace(view, pattern=attend(wide, query, key), W_V=drawn.W_V, W_O=drawn.W_O)
+    return replace(view, pattern=attend(wide, drawn, query, key), W_V=drawn.W_V, W_O=drawn.W_O)
 
 
 def rotated(

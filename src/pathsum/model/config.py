@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.errors import ConfigError, near_misses
@@ -11,20 +12,27 @@ from pathsum.errors import ConfigError, near_misses
 if TYPE_CHECKING:
     Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
     Norm: TypeAlias = Literal["none", "layer", "rms"]
-    Mlp: TypeAlias = Literal["none", "relu", "gelu", "gelu_tanh", "silu_gated"]
+    Mlp: TypeAlias = Literal[
+        "none", "relu", "gelu", "gelu_tanh", "silu_gated", "gelu_gated", "gelu_tanh_gated"
+    ]
+    NormPlace: TypeAlias = Literal["before", "after", "both"]
     Block: TypeAlias = Literal["serial", "parallel"]
-    QkNorm: TypeAlias = Literal["none", "rms"]
+    QkNorm: TypeAlias = Literal["none", "rms", "rms_all"]
     RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
 else:
     # A file may hold any string; `Config` checks them and names the choices.
-    Positions = Norm = Mlp = Block = QkNorm = RotaryPairing = str
+    Positions = Norm = NormPlace = Mlp = Block = QkNorm = RotaryPairing = str
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("qk", "residual", "rotary", "none"),
     "norm": ("none", "layer", "rms"),
-    "mlp": ("none", "relu", "gelu", "gelu_tanh", "silu_gated"),
+    "norm_place": ("before", "after", "both"),
+    "mlp": (
+        *("none", "relu", "gelu", "gelu_tanh"),
+        *("silu_gated", "gelu_gated", "gelu_tanh_gated"),
+    ),
     "block": ("serial", "parallel"),
-    "qk_norm": ("none", "rms"),
+    "qk_norm": ("none", "rms", "rms_all"),
     "rotary_pairing": ("halves", "adjacent"),
 }
 
@@ -38,10 +46,17 @@ class Config:
       `"residual"`  added to the stream once, before the first layer (GPT-2)
       `"rotary"`    queries and keys are rotated by an angle that grows with position
       `"none"`      nowhere
-    `norm` is applied before every read of the stream and before the unembedding. In a `"parallel"`
-    block the MLP reads the same stream as the heads; in a `"serial"` one it reads what they wrote.
-    `qk_norm="rms"` normalizes each query and each key over the head's width, before any rotation.
-    `score_cap` and `logit_cap` bend scores and logits with a tanh; expansions refuse such models.
+    `norm` is applied before the unembedding and, by `norm_place`, before the reads of each block,
+    to what each block writes, or both. In a `"parallel"` block the MLP reads the same stream as the
+    heads; in a `"serial"` one it reads what they wrote. `qk_norm="rms"` normalizes each query and
+    each key over the head's width, `"rms_all"` over all heads of a layer, before any rotation.
+    `score_cap` and `logit_cap` bend scores and logits with a tanh.
+
+    `windows` gives each layer the number of positions that its heads attend to, the own included,
+    or None for all. Rotations: plane i turns by `rotary_base^(−2i/width) / rotary_factors[i]` per
+    position (no factors: all 1); layers with a window use `rotary_local_base` instead, without
+    factors, if it is set. With `sinks` each head has a logit that takes part in its softmax and
+    moves nothing, so that rows of a pattern sum to less than 1.
 
     >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
     4
@@ -55,6 +70,7 @@ class Config:
     n_ctx: int
     positions: Positions = "qk"
     norm: Norm = "none"
+    norm_place: NormPlace = "before"
     mlp: Mlp = "none"
     d_mlp: int = 0
     n_kv_heads: int = 0
@@ -63,6 +79,10 @@ class Config:
     rotary_base: float = 10_000.0
     rotary_fraction: float = 1.0
     rotary_pairing: RotaryPairing = "halves"
+    rotary_factors: tuple[float, ...] = ()
+    rotary_local_base: float | None = None
+    windows: tuple[int | None, ...] = ()
+    sinks: bool = False
     norm_eps: float = 1e-5
     score_scale: float = 0.0
     score_cap: float | None = None
@@ -74,6 +94,10 @@ class Config:
         _check_choices(self)
         _check_sizes(self)
         # Derived fields are filled in, so that equal models have equal configs.
+        unlimited = all(limit is None or limit >= self.n_ctx for limit in self.windows)
+        # Windows also say which layers rotate by the local base.
+        forget = unlimited and self.rotary_local_base is None
+        object.__setattr__(self, "windows", () if forget else self.windows)
         if self.mlp != "none" and self.d_mlp == 0:
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
         if self.n_kv_heads == 0:
@@ -94,6 +118,19 @@ class Config:
         """How many query heads share one key/value head."""
         return self.n_heads // self.n_kv_heads
 
+    @property
+    def gated(self) -> bool:
+        """Whether the MLPs have a gate."""
+        return self.mlp.endswith("_gated")
+
+    def window(self, layer: int) -> int | None:
+        """How many positions the heads of a layer attend to, or None for all."""
+        return self.windows[layer] if self.windows else None
+
+    def at(self, layer: int) -> "Config":
+        """The config with the rotations of one layer, where layers rotate differently."""
+        return _at(self, layer) if self.rotary_local_base is not None else self
+
     def replace(self, **changes: Any) -> "Config":
         """A config that differs in the named fields; fields derived from them are derived again."""
         values = self.to_dict()
@@ -103,6 +140,8 @@ class Config:
             values["n_kv_heads"] = 0
         if self.score_scale == 1.0 / math.sqrt(self.d_head):
             values["score_scale"] = 0.0
+        if changes.get("n_layers", self.n_layers) != self.n_layers and "windows" not in changes:
+            values["windows"] = self.windows[: changes["n_layers"]]
         return Config.from_dict({**values, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +165,20 @@ class Config:
         ]
         if missing:
             raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
-        return cls(**values)
+        # JSON has no tuples.
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**plain)
+
+
+@cache
+def _at(config: Config, layer: int) -> Config:
+    if config.window(layer) is None:
+        return config.replace(rotary_local_base=None)
+    local = {"rotary_base": config.rotary_local_base, "rotary_local_base": None}
+    return config.replace(**local, rotary_factors=())
 
 
 def _check_choices(config: Config) -> None:
@@ -151,7 +203,10 @@ def _check_sizes(config: Config) -> None:
                 f"{name}={value!r} is not a size; "
                 f"use a whole number of at least {least.get(name, 1)}"
             )
-    for name in ("rotary_base", "norm_eps", "score_cap", "logit_cap"):
+    for name in (
+        *("rotary_base", "rotary_local_base"),
+        *("norm_eps", "score_cap", "logit_cap"),
+    ):
         value = getattr(config, name)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ConfigError(f"{name}={value!r} must be a finite number above 0")
@@ -182,6 +237,17 @@ def _check_fit(config: Config) -> None:
             f"start_token={config.start_token} is out of range for {config.d_vocab} tokens; "
             f"use an id from 0 to {config.d_vocab - 1}, or None"
         )
+    if config.norm_place != "before" and config.norm != "rms":
+        raise ConfigError(
+            f"norm_place={config.norm_place!r} needs norm='rms', and norm is {config.norm!r}"
+        )
+    if config.windows and len(config.windows) != config.n_layers:
+        raise ConfigError(
+            f"windows has {len(config.windows)} entries, but there are {config.n_layers} layers; "
+            "give one number of positions, or None, per layer"
+        )
+    if any(limit is not None and limit < 1 for limit in config.windows):
+        raise ConfigError(f"windows={config.windows} must be at least 1, or None for no limit")
     _check_rotary(config)
 
 
@@ -200,3 +266,10 @@ def _check_rotary(config: Config) -> None:
             f"rotary_fraction={config.rotary_fraction} of d_head={config.d_head} is {width:g} "
             "dimensions, but rotations take an even number of them, at least 2, at most d_head"
         )
+    factors = config.rotary_factors
+    if factors and len(factors) != round(width) // 2:
+        raise ConfigError(
+            f"rotary_factors has {len(factors)} entries, but {round(width) // 2} planes are rotated"
+        )
+    if not all(math.isfinite(factor) and factor > 0 for factor in factors):
+        raise ConfigError(f"rotary_factors={factors} must be finite and above 0")

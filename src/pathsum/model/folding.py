@@ -75,19 +75,26 @@ class Reads:
 def layer_reads(weights: Weights, layer: int) -> Reads:
     """A layer's folded reads. Costs a pass over its weights."""
     config, raw = weights.config, weights.layers[layer]
-    q_gain = 1.0 if raw.q_norm_w is None else raw.q_norm_w
-    k_gain = 1.0 if raw.k_norm_w is None else raw.k_norm_w
+    q_gain = W_gain = raw.W_Q.new_ones(()) if raw.q_norm_w is None else raw.q_norm_w
+    k_gain = K_gain = raw.W_K.new_ones(()) if raw.k_norm_w is None else raw.k_norm_w
+    if config.qk_norm == "rms_all":
+        W_gain, K_gain = q_gain[..., None, :], k_gain[..., None, :]
     placed = raw.W_pos is not None
     return Reads(
-        W_Q=fold_read(config.norm, raw.W_Q, raw.ln1_w) * q_gain,
-        W_K=fold_read(config.norm, raw.W_K, raw.ln1_w) * k_gain,
+        W_Q=fold_read(config.norm, raw.W_Q, raw.ln1_w) * W_gain,
+        W_K=fold_read(config.norm, raw.W_K, raw.ln1_w) * K_gain,
         W_V=fold_read(config.norm, raw.W_V, raw.ln1_w),
         b_Q=fold_bias(raw.W_Q, raw.ln1_b, raw.b_Q) * q_gain,
         b_K=fold_bias(raw.W_K, raw.ln1_b, raw.b_K) * k_gain,
         b_V=fold_bias(raw.W_V, raw.ln1_b, raw.b_V),
-        pos_Q=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_Q) * q_gain if placed else None,
-        pos_K=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_K) * k_gain if placed else None,
+        pos_Q=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_Q) * W_gain if placed else None,
+        pos_K=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_K) * K_gain if placed else None,
     )
+
+
+def gain_of(gain: Float[Tensor, "*head k"], head: int) -> Float[Tensor, " k"]:
+    """The QK-norm gain of one head: its own where one norm spans all heads, else the shared one."""
+    return gain if gain.ndim == 1 else gain[head]
 
 
 def query_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
@@ -166,9 +173,10 @@ def embeddings_as_read(
     on what was written on the way and is left out.
     """
     rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
-    if layer > 0 or weights.config.norm == "none":
+    config = weights.config
+    if layer > 0 or config.norm == "none" or config.norm_place == "after":
         return rows
-    return normalize(weights.config, rows[None], None, None)[0][0]
+    return normalize(config, rows[None], None, None)[0][0]
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:
@@ -212,6 +220,10 @@ def fold(model: "Model") -> "Model":
 def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
     raw = weights.layers[layer]
     kept = {name: getattr(raw, name) for name in LAYER_NAMES if not name.startswith("ln")}
+    if raw.post1_w is not None:
+        # Read layers hold the gain of the norm after the heads in W_O; stored ones do not.
+        stored = {name: weights.read_if_there(f"layers.{layer}.{name}") for name in ("W_O", "b_O")}
+        kept |= stored
     folded: dict[str, Tensor] = {name: t for name, t in kept.items() if t is not None}
     reads = [("W_Q", "b_Q", "ln1"), ("W_K", "b_K", "ln1"), ("W_V", "b_V", "ln1")]
     reads += [("W_in", "b_in", "ln2"), ("W_gate", "b_gate", "ln2")]
@@ -239,7 +251,7 @@ def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
 
 def without_gains(weights: Weights) -> bool:
     """Whether the normalizations of these weights have neither gain nor bias."""
-    names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b")
+    names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b", "post1_w", "post2_w")
     return not any(
         name.rsplit(".", 1)[-1] in names and not _is_plain(name, weights.read(name))
         for name in weights.names

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.errors import NotExactError
-from pathsum.model.folding import embeddings_as_read, fold_read, token_basis_note
+from pathsum.model.folding import embeddings_as_read, fold_read, gain_of, token_basis_note
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights
 from pathsum.names import HeadId, Path
@@ -40,14 +40,14 @@ class Head:
         """Its query read, folded."""
         layer = self._layer
         folded = self._read(layer.W_Q[self.id.head])
-        return folded if layer.q_norm_w is None else folded * layer.q_norm_w
+        return folded if layer.q_norm_w is None else folded * gain_of(layer.q_norm_w, self.id.head)
 
     @property
     def W_K(self) -> Float[Tensor, "d k"]:
         """Its key read, folded (shared with its neighbors where K/V heads are grouped)."""
         layer = self._layer
         folded = self._read(layer.W_K[self.kv])
-        return folded if layer.k_norm_w is None else folded * layer.k_norm_w
+        return folded if layer.k_norm_w is None else folded * gain_of(layer.k_norm_w, self.kv)
 
     @property
     def W_V(self) -> Float[Tensor, "d k"]:
@@ -88,7 +88,7 @@ class Head:
         W_Q = self.W_Q
         if config.positions == "rotary":
             places = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
-            W_Q = rotate(config, W_Q, places)
+            W_Q = rotate(config.at(self.id.layer), W_Q, places)
         return Factored(W_Q * config.score_scale, self.W_K.T)
 
     @property

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import Model, Weights
+from pathsum.model.transformer import soft_cap
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Logits, Stream, Tokens
 
@@ -94,6 +95,7 @@ def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) 
         logits = block @ weights.W_U
         if weights.b_U is not None:
             logits += weights.b_U
+        logits = soft_cap(logits, weights.config.logit_cap)
         losses.append(target_losses(logits, wanted))
     return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
 

@@ -97,7 +97,7 @@ def _wanted(name: str, biases: bool, gains: bool) -> bool:
         return gains
     if name.startswith("ln"):
         return biases and gains
-    return biases or name.startswith("W")
+    return biases or name.startswith("W") or name == "sinks"
 
 
 def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

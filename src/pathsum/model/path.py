@@ -82,5 +82,5 @@ def path_pattern(trace: "Trace", path: Path) -> HeadPattern:
     product = product.expand(trace.tokens.shape[0], -1, -1)
     for head in path.heads:
         scaled = trace.patterns[head.layer][:, head.head] * scales.attention[head.layer][:, None]
-        product = scaled @ product
+        product = scales.write[head.layer][..., None] * scaled @ product
     return product * scales.final[:, :, None]

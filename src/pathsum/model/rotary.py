@@ -9,14 +9,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.errors import ConfigError
 from pathsum.model.config import Config
 
 
 def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
     """Radians per position for each rotated plane, in float64."""
+    if config.rotary_local_base is not None:
+        raise ConfigError("layers rotate differently: pass config.at(layer)")
     width = config.rotary_width
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-    return config.rotary_base**-exponents
+    frequencies = config.rotary_base**-exponents
+    factors = torch.tensor(config.rotary_factors or (1.0,), dtype=torch.float64)
+    return frequencies / factors
 
 
 def rotate(

@@ -39,7 +39,8 @@ class Recording(enum.Enum):
 class NormScales:
     """What normalization multiplied by, 1/σ: one number per position and read.
 
-    All ones where the model does not normalize. With these and the patterns held fixed the model
+    `write` is of the norm after the heads, and multiplies what they write at each destination. All
+    ones where the model does not normalize. With these and the patterns held fixed the model
     is linear from every source to every read and to the logits.
     """
 
@@ -48,6 +49,7 @@ class NormScales:
     final: Scale
     query: tuple[Float[Tensor, "batch head pos"], ...]
     key: tuple[Float[Tensor, "batch kv pos"], ...]
+    write: tuple[Scale, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +142,7 @@ class _Pass:
         self.mlp_scales: list[Scale] = []
         self.query_scales: list[Tensor] = []
         self.key_scales: list[Tensor] = []
+        self.write_scales: list[Scale] = []
 
     def to_the_last_stream(self) -> None:
         """Everything but the unembedding."""
@@ -171,6 +174,7 @@ class _Pass:
             final=final,
             query=tuple(self.query_scales),
             key=tuple(self.key_scales),
+            write=tuple(self.write_scales),
         )
         return Run(
             weights=self.weights,
@@ -199,13 +203,18 @@ class _Pass:
     def _layer(self, index: int, layer: LayerWeights, stream: Stream) -> Stream:
         config = self.config
         z = self._heads(index, layer, stream)
-        attended = stream + transformer.write(layer, z)
-        for edit, written, _ in self.withheld:
+        added, write_scale = transformer.write(config, layer, z)
+        self._keep(self.write_scales, write_scale)
+        attended = stream + added
+        for at, (edit, written, moved_by) in enumerate(self.withheld):
             if edit.head.layer == index:
+                written = written * write_scale[..., None]
+                self.withheld[at] = (edit, written, moved_by * write_scale[..., None])
                 attended = attended - written
         for writer in self.watched:
             if isinstance(writer, HeadId) and writer.layer == index:
-                self.written[writer] = z[:, writer.head] @ layer.W_O[writer.head]
+                moved = z[:, writer.head] @ layer.W_O[writer.head]
+                self.written[writer] = moved * write_scale[..., None]
         if config.mlp == "none":
             return attended
         source = stream if config.block == "parallel" else attended
@@ -231,9 +240,9 @@ class _Pass:
         ):
             self._keep(kept, tensor)
         if self.record is Recording.LOGITS and not self.plan.needs_patterns(index):
-            return transformer.fused_attention(config, query, key, value)
+            return transformer.fused_attention(config, layer, query, key, value)
         if frozen is None:
-            pattern = transformer.attend(config, query, key)
+            pattern = transformer.attend(config, layer, query, key)
         else:
             pattern = _repeated(frozen.patterns[index], self.batch).clone()
         z = transformer.mix(config, pattern, value)
@@ -270,9 +279,8 @@ class _Pass:
         if given is not None:
             pattern = given.pattern.expand_as(pattern)
         elif changed and self.plan.frozen is None:
-            query = transformer.queries_and_keys(config, alone, read(Side.Q))[0]
-            key = transformer.queries_and_keys(config, alone, read(Side.K))[1]
-            pattern = transformer.attend(config, query, key)[:, 0]
+            query, key = self._query_and_key(head, layer, alone, read(Side.Q), read(Side.K))
+            pattern = transformer.attend(config, alone, query, key)[:, 0]
         output = self.plan.output.get(head)
         if output is not None:
             return pattern, output.z
@@ -281,7 +289,27 @@ class _Pass:
         if keep is None:
             return pattern, z
         bias = fold_bias(alone.W_V, alone.ln1_b, alone.b_V)
+        bias = bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
         return pattern, (z - bias) @ keep.matrix + bias
+
+    def _query_and_key(
+        self,
+        head: HeadId,
+        layer: LayerWeights,
+        alone: LayerWeights,
+        query_read: Stream,
+        key_read: Stream,
+    ) -> tuple[PerHead, PerHead]:
+        """The query and the key of one head, each from a read of its own."""
+        if self.config.qk_norm != "rms_all":
+            config = _one_head(self.config)
+            query = transformer.queries_and_keys(config, alone, query_read)[0]
+            return query, transformer.queries_and_keys(config, alone, key_read)[1]
+        # One norm over all heads of the layer: the others are needed for its scale.
+        at, kv = head.head, head.head // self.config.heads_per_kv
+        query = transformer.queries_and_keys(self.config, layer, query_read)[0]
+        key = transformer.queries_and_keys(self.config, layer, key_read)[1]
+        return query[:, at : at + 1], key[:, kv : kv + 1]
 
     def _withhold(
         self, index: int, layer: LayerWeights, scale: Scale, pattern: Pattern, z: PerHead
@@ -292,6 +320,8 @@ class _Pass:
                 kv = head.head // self.config.heads_per_kv
                 b_V = None if layer.b_V is None else layer.b_V[kv]
                 bias = fold_bias(layer.W_V[kv], layer.ln1_b, b_V)
+                if layer.sinks is not None:
+                    bias = bias * pattern[:, head.head].sum(-1, keepdim=True)
                 written = (z[:, head.head] - bias) @ layer.W_O[head.head]
                 self.withheld.append((edit, written, pattern[:, head.head] * scale[:, None]))
 
@@ -334,6 +364,7 @@ class _Pass:
             (self.mlp_scales, start.scales.mlp[:first]),
             (self.query_scales, start.scales.query[:first]),
             (self.key_scales, start.scales.key[:first]),
+            (self.write_scales, start.scales.write[:first]),
         ):
             if self.record is not Recording.LOGITS:
                 mine.extend(_repeated(tensor, self.batch) for tensor in recorded)
@@ -342,7 +373,8 @@ class _Pass:
             if isinstance(writer, HeadId):
                 if writer.layer < first:
                     W_O = self.weights.layers[writer.layer].W_O[writer.head]
-                    self.written[writer] = start.z(writer.layer)[:, writer.head] @ W_O
+                    moved = start.z(writer.layer)[:, writer.head] @ W_O
+                    self.written[writer] = moved * start.scales.write[writer.layer][..., None]
             elif writer.kind == "embed":
                 self.written[writer] = self.weights.W_E[self.tokens]
             elif writer.layer < first:
@@ -375,6 +407,7 @@ def _layer_of_one(config: Config, layer: LayerWeights, head: int) -> LayerWeight
         b_Q=pick(layer.b_Q, head),
         b_K=pick(layer.b_K, kv),
         b_V=pick(layer.b_V, kv),
+        sinks=pick(layer.sinks, head),
     )
 
 

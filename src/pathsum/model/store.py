@@ -83,7 +83,7 @@ def _check_is_safetensors(file: Path) -> None:
         head = opened.read(9)
     # A safetensors file begins with the length of its header and then the header's "{"; the length
     # alone may look like a pickle's first bytes.
-    looks_right = head[8:9] == b"{"
+    looks_right = head[8:9] == b"{" or head[4:8] == bytes(4)
     if not looks_right and (head[:1] == b"\x80" or head[:4] == b"PK\x03\x04"):
         raise FileError(
             f"{file} is a pickle (torch.save), which can run code when opened, so pathsum does not "

@@ -54,10 +54,10 @@ class Trace(Run):
         """What one head added to the stream (without the layer's shared b_O)."""
         found = self.model.head(head).id
         W_O = self.weights.layers[found.layer].W_O[found.head]
-        return self.z(found.layer)[:, found.head] @ W_O
+        return self.z(found.layer)[:, found.head] @ W_O * self.scales.write[found.layer][..., None]
 
     def attention_scores(self, layer: int) -> Pattern:
-        """Scores of a layer's heads before mask and softmax, recomputed from the stream."""
+        """Scores of a layer's heads before cap, mask and softmax, recomputed from the stream."""
         for head in range(self.weights.config.n_heads):
             self._check_scores_follow(HeadId(layer, head))
         config, raw = self.weights.config, self.weights.layers[layer]

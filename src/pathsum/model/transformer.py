@@ -6,8 +6,8 @@
     for layer in weights.layers:
         read, _ = attention_read(config, layer, stream)
         query, key, _, _ = queries_and_keys(config, layer, read)
-        z = fused_attention(config, query, key, values(layer, read))
-        attended = stream + write(layer, z)
+        z = fused_attention(config, layer, query, key, values(layer, read))
+        attended = stream + write(config, layer, z)[0]
         stream = attended + mlp(config, layer, attended)[0]
     logits, _ = unembed(weights, stream)
 
@@ -56,7 +56,18 @@ def normalize(
 
 def attention_read(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """What the heads of a layer read, and its scale."""
-    return normalize(config, stream, layer.ln1_w, layer.ln1_b)
+    return _block_read(config, stream, layer.ln1_w, layer.ln1_b)
+
+
+def _block_read(
+    config: Config,
+    stream: Stream,
+    gain: Float[Tensor, " d"] | None,
+    bias: Float[Tensor, " d"] | None,
+) -> tuple[Stream, Scale]:
+    if config.norm_place == "after":
+        return stream, stream.new_ones(()).expand(stream.shape[:-1])
+    return normalize(config, stream, gain, bias)
 
 
 def queries_and_keys(
@@ -67,8 +78,8 @@ def queries_and_keys(
     query, query_scale = _head_norm(config, project(placed, layer.W_Q, layer.b_Q), layer.q_norm_w)
     key, key_scale = _head_norm(config, project(placed, layer.W_K, layer.b_K), layer.k_norm_w)
     if config.positions == "rotary":
-        places = torch.arange(read.shape[1], device=read.device)
-        query, key = rotate(config, query, places), rotate(config, key, places)
+        places, here = torch.arange(read.shape[1], device=read.device), config.at(layer.index)
+        query, key = rotate(here, query, places), rotate(here, key, places)
     return query, key, query_scale, key_scale
 
 
@@ -84,26 +95,46 @@ def values(layer: LayerWeights, read: Stream) -> PerKey:
 
 
 def attention_scores(config: Config, query: PerHead, key: PerKey) -> Pattern:
-    """Scores before mask and softmax, soft cap included."""
+    """Scores before the soft cap, mask and softmax."""
     key = key.repeat_interleave(config.heads_per_kv, dim=1)
-    scores = (query * config.score_scale) @ key.transpose(-1, -2)
-    return soft_cap(scores, config.score_cap)
+    return (query * config.score_scale) @ key.transpose(-1, -2)
 
 
-def attention_pattern(scores: Pattern) -> Pattern:
-    """The causal softmax of scores: rows are destinations and sum to 1."""
-    return (scores + _future(scores)).softmax(-1)
+def attention_pattern(
+    scores: Pattern,
+    *,
+    cap: float | None = None,
+    window: int | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+) -> Pattern:
+    """The causal softmax of scores: rows are destinations and sum to 1, or less with sinks.
+
+    `cap` bends the scores first, `window` masks sources that many positions back and further.
+    """
+    scores = soft_cap(scores, cap)
+    return _softmax(scores + _masked(scores, scores.shape[-1], window), sinks)
 
 
-def attend(config: Config, query: PerHead, key: PerKey) -> Pattern:
+def attend(config: Config, layer: LayerWeights, query: PerHead, key: PerKey) -> Pattern:
     """The pattern of queries and keys; the scores are overwritten."""
-    scores = attention_scores(config, query, key)
-    return scores.add_(_future(scores)).softmax(-1)
+    scores = soft_cap(attention_scores(config, query, key), config.score_cap)
+    mask = _masked(scores, scores.shape[-1], config.window(layer.index))
+    return _softmax(scores.add_(mask), layer.sinks)
 
 
-def _future(scores: Pattern) -> Float[Tensor, "dest src"]:
+def _softmax(scores: Pattern, sinks: Float[Tensor, " head"] | None) -> Pattern:
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+
+
+def _masked(template: Tensor, length: int, window: int | None) -> Float[Tensor, "dest src"]:
     # Adding −∞ costs a third of what filling by a mask that has to be broadcast does.
-    return scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
+    nothing = template.new_full((length, length), -torch.inf)
+    if window is None or window >= length:
+        return nothing.triu(1)
+    return nothing.triu(1) + nothing.tril(-window)
 
 
 def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
@@ -116,39 +147,69 @@ def z(config: Config, layer: LayerWeights, stream: Stream, pattern: Pattern) -> 
     return mix(config, pattern, values(layer, attention_read(config, layer, stream)[0]))
 
 
-def fused_attention(config: Config, query: PerHead, key: PerKey, value: PerKey) -> PerHead:
-    """Scores, softmax and mix in one kernel; a soft cap on scores needs the plain way."""
-    if config.score_cap is not None:
-        return mix(config, attend(config, query, key), value)
+def fused_attention(
+    config: Config, layer: LayerWeights, query: PerHead, key: PerKey, value: PerKey
+) -> PerHead:
+    """Scores, softmax and mix in one kernel; soft caps on scores and sinks need the plain way."""
+    if config.score_cap is not None or layer.sinks is not None:
+        return mix(config, attend(config, layer, query, key), value)
+    window, length = config.window(layer.index), query.shape[2]
+    limited = window is not None and window < length
+    mask = _masked(query, length, window) if limited else None
     return F.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=config.score_scale, enable_gqa=True
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=config.score_scale,
+        enable_gqa=True,
     )
 
 
-def write(layer: LayerWeights, z: PerHead) -> Stream:
-    """What all heads of a layer add to the stream."""
+def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scale]:
+    """What all heads of a layer add to the stream, and the scale of the norm after them."""
     written = torch.einsum("bhpk,hkd->bpd", z, layer.W_O)
-    return written if layer.b_O is None else written + layer.b_O
+    if layer.b_O is not None:
+        written = written + layer.b_O
+    if config.norm_place == "before":
+        return written, written.new_ones(()).expand(written.shape[:-1])
+    # W_O holds the gain, and the norm measures what is written without it.
+    plain = written if layer.post1_w is None else written / layer.post1_w
+    scale = torch.rsqrt(plain.square().mean(-1) + config.norm_eps)
+    return written * scale[..., None], scale
 
 
 def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """What the layer's MLP adds to the stream, and the scale of its read."""
     assert layer.W_in is not None
     assert layer.W_out is not None
-    read, scale = normalize(config, stream, layer.ln2_w, layer.ln2_b)
+    read, scale = _block_read(config, stream, layer.ln2_w, layer.ln2_b)
     before = read @ layer.W_in
     if layer.b_in is not None:
         before = before + layer.b_in
-    if config.mlp == "silu_gated":
+    if config.gated:
         assert layer.W_gate is not None
         gate = read @ layer.W_gate
-        neurons = F.silu(gate if layer.b_gate is None else gate + layer.b_gate) * before
-    elif config.mlp == "relu":
-        neurons = F.relu(before)
+        neurons = activation(config, gate if layer.b_gate is None else gate + layer.b_gate) * before
     else:
-        neurons = F.gelu(before, approximate="tanh" if config.mlp == "gelu_tanh" else "none")
+        neurons = activation(config, before)
     written = neurons @ layer.W_out
-    return (written if layer.b_out is None else written + layer.b_out), scale
+    if layer.b_out is not None:
+        written = written + layer.b_out
+    if config.norm_place != "before":
+        written = normalize(config, written, layer.post2_w, None)[0]
+    return written, scale
+
+
+def activation(config: Config, x: Tensor) -> Tensor:
+    """The MLP's nonlinearity."""
+    kind = config.mlp.removesuffix("_gated")
+    if kind == "relu":
+        return F.relu(x)
+    if kind == "silu":
+        return F.silu(x)
+    return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
 def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
@@ -166,10 +227,16 @@ def soft_cap(x: Tensor, cap: float | None) -> Tensor:
 
 
 def _head_norm(
-    config: Config, x: PerHead, gain: Float[Tensor, " k"] | None
+    config: Config, x: PerHead, gain: Float[Tensor, "*head k"] | None
 ) -> tuple[PerHead, Float[Tensor, "batch head pos"]]:
     if config.qk_norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
-    scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
+    if config.qk_norm == "rms":
+        scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
+    else:
+        # One norm over all heads of the layer.
+        scale = torch.rsqrt(x.square().mean((1, 3)) + config.norm_eps)[:, None].expand(x.shape[:-1])
     y = x * scale[..., None]
-    return (y if gain is None else y * gain), scale
+    if gain is None:
+        return y, scale
+    return y * (gain if gain.ndim == 1 else gain[:, None]), scale

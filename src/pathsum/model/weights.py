@@ -25,7 +25,9 @@ CONVERTED_LAYERS_KEPT = 2 << 30
 class LayerWeights:
     """One layer's tensors, by the names of the paper, rows first (see `pathsum.shapes`).
 
-    `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only).
+    `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only). Where a norm
+    follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`.
+    `index` is the layer's number.
     """
 
     W_Q: Float[Tensor, "head d k"]
@@ -39,8 +41,9 @@ class LayerWeights:
     b_O: Float[Tensor, " d"] | None = None
     ln1_w: Float[Tensor, " d"] | None = None
     ln1_b: Float[Tensor, " d"] | None = None
-    q_norm_w: Float[Tensor, " k"] | None = None
-    k_norm_w: Float[Tensor, " k"] | None = None
+    q_norm_w: Float[Tensor, "*head k"] | None = None
+    k_norm_w: Float[Tensor, "*kv k"] | None = None
+    sinks: Float[Tensor, " head"] | None = None
     W_in: Float[Tensor, "d m"] | None = None
     W_gate: Float[Tensor, "d m"] | None = None
     W_out: Float[Tensor, "m d"] | None = None
@@ -49,9 +52,12 @@ class LayerWeights:
     b_out: Float[Tensor, " d"] | None = None
     ln2_w: Float[Tensor, " d"] | None = None
     ln2_b: Float[Tensor, " d"] | None = None
+    post1_w: Float[Tensor, " d"] | None = None
+    post2_w: Float[Tensor, " d"] | None = None
+    index: int = 0
 
 
-LAYER_NAMES = tuple(field.name for field in fields(LayerWeights))
+LAYER_NAMES = tuple(field.name for field in fields(LayerWeights) if field.name != "index")
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 
@@ -73,16 +79,22 @@ def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     }
     if config.positions == "qk":
         shapes["W_pos"] = (config.n_ctx, d)
-    if config.norm != "none":
+    if config.norm != "none" and config.norm_place != "after":
         shapes["ln1_w"] = (d,)
     if config.norm == "layer":
         shapes["ln1_b"] = (d,)
-    if config.qk_norm != "none":
+    if config.norm_place != "before":
+        shapes |= {"post1_w": (d,)} | ({} if config.mlp == "none" else {"post2_w": (d,)})
+    if config.qk_norm == "rms":
         shapes |= {"q_norm_w": (k,), "k_norm_w": (k,)}
+    if config.qk_norm == "rms_all":
+        shapes |= {"q_norm_w": (h, k), "k_norm_w": (kv, k)}
+    if config.sinks:
+        shapes["sinks"] = (h,)
     if config.mlp != "none":
         shapes |= {"W_in": (d, m), "W_out": (m, d), "b_in": (m,), "b_out": (d,)}
         shapes |= {name.replace("1", "2"): (d,) for name in ("ln1_w", "ln1_b") if name in shapes}
-    if config.mlp == "silu_gated":
+    if config.gated:
         shapes |= {"W_gate": (d, m), "b_gate": (m,)}
     return shapes
 
@@ -105,8 +117,8 @@ def model_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 def required_in_layer(config: Config) -> tuple[str, ...]:
     """Tensors that every layer of this config must have."""
     mlp = () if config.mlp == "none" else ("W_in", "W_out")
-    gate = ("W_gate",) if config.mlp == "silu_gated" else ()
-    return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate)
+    gate = ("W_gate",) if config.gated else ()
+    return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate, *(("sinks",) if config.sinks else ()))
 
 
 class Weights:
@@ -237,11 +249,28 @@ class Layers(Sequence[LayerWeights]):
                 copied += read[name].nbytes if weights.converts(flat) else 0
         if weights.config.positions == "qk" and "W_pos" not in read:
             read["W_pos"] = weights.W_pos
-        self._kept[layer] = LayerWeights(**read)
+        copied += _fold_post_gain(read, layer)
+        self._kept[layer] = LayerWeights(**read, index=layer)
         self._kept_bytes[layer] = copied
         while sum(self._kept_bytes.values()) > CONVERTED_LAYERS_KEPT and len(self._kept) > 1:
             dropped, _ = self._kept.popitem(last=False)
             del self._kept_bytes[dropped]
+
+
+def _fold_post_gain(read: dict[str, Any], layer: int) -> int:
+    """Multiply the gain of the norm after the heads into what they write; the bytes copied."""
+    gain = read.get("post1_w")
+    if gain is None:
+        return 0
+    if bool((gain == 0).any()):
+        raise WeightsError(
+            f"layers.{layer}.post1_w is exactly 0 in some dimension, so what the heads write there "
+            "cannot be told from what the norm removes; use a tiny number instead of 0"
+        )
+    for name in ("W_O", "b_O"):
+        if name in read:
+            read[name] = read[name] * gain
+    return read["W_O"].nbytes
 
 
 def _computing_dtype(store: Store) -> torch.dtype:

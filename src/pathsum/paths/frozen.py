@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import HeadId, Path, Run, Source, Weights
-from pathsum.model.folding import attention_bias, fold_read
+from pathsum.model.folding import attention_bias, fold_bias, fold_read
 from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -144,8 +145,12 @@ class Frozen:
         if head is not None:
             shared = head // weights.config.heads_per_kv
             q, kv = slice(head, head + 1), slice(shared, shared + 1)
+        pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
+        if weights.config.norm_place != "before":
+            # A norm after the heads multiplies what they write at each destination.
+            pattern = pattern * run.scales.write[layer][self.rows, None, : self.length, None]
         return FrozenLayer(
-            pattern=run.patterns[layer][self.rows, q, : self.length, : self.length],
+            pattern=pattern,
             scale=run.scales.attention[layer][self.rows, : self.length],
             W_V=fold_read(weights.config.norm, raw.W_V[kv], raw.ln1_w),
             W_O=raw.W_O[q],
@@ -212,8 +217,28 @@ def source_stream(run: Run, source: Source) -> Stream:
         assert weights.W_pos is not None
         row = weights.W_pos[: tokens.shape[1]]
     else:
-        row = attention_bias(weights, source.layer)
+        return bias_stream(run, source.layer)
     return row.expand(*tokens.shape, -1)
+
+
+def bias_stream(run: Run, layer: int) -> Stream:
+    """What a layer's attention biases write.
+
+    The same at every position, except where sinks take a share of a row, or a norm follows.
+    """
+    weights, shape = run.weights, (*run.tokens.shape, -1)
+    if weights.config.sinks:
+        raw = weights.layers[layer]
+        b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
+        b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
+        each = torch.einsum("hk,hkd->hd", b_V, raw.W_O)
+        written = torch.einsum("bhp,hd->bpd", run.patterns[layer].sum(-1), each)
+        written = written if raw.b_O is None else written + raw.b_O
+    else:
+        written = attention_bias(weights, layer).expand(shape)
+    if weights.config.norm_place == "before":
+        return written
+    return written * run.scales.write[layer][..., None]
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:

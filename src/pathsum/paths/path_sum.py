@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError, PathError
-from pathsum.model import Config, HeadId, Path, Source, Trace
+from pathsum.errors import InputError, PathError
+from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.folding import fold_bias, unembed
+from pathsum.model.transformer import soft_cap
 from pathsum.paths.frozen import Frozen, all_sources, relative_error
 from pathsum.paths.sweep import final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
@@ -24,24 +25,10 @@ if TYPE_CHECKING:
 def expand_logits(trace: Trace) -> "PathSum":
     """The logits of a run as a sum over paths; `trace.paths()` is the shorthand.
 
-    Raises NotExactError for a model with soft caps: a tanh of a sum is not the sum of its parts.
+    On a model with a soft cap on its logits these are the logits before the cap, which are an exact
+    sum. A cap on scores does not matter: patterns are held fixed.
     """
-    refuse_caps(trace.model.config)
     return PathSum(trace)
-
-
-def refuse_caps(config: Config) -> None:
-    """Raise NotExactError if a soft cap makes the logits something other than a sum over paths."""
-    for name, cap, what in (
-        ("score_cap", config.score_cap, "scores"),
-        ("logit_cap", config.logit_cap, "logits"),
-    ):
-        if cap is not None:
-            raise NotExactError(
-                f"this model limits its {what} by a soft cap ({name}={cap:g}), so its logits are "
-                "not an exact sum over paths; use a model without soft caps (running and tracing "
-                "this one works)"
-            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,8 +114,9 @@ class PathSum:
         return self.unembedded(final_stream(self.frozen)) + self._bias
 
     def remainder(self) -> float:
-        """max|total − model's logits| / max|model's logits|: rounding, if the sum is exact."""
-        return relative_error(self.total(), self.trace.logits)
+        """max|cap(total) − model's logits| / max|model's logits|: rounding, if the sum is exact."""
+        capped = soft_cap(self.total(), self.trace.model.config.logit_cap)
+        return relative_error(capped, self.trace.logits)
 
     def toward(
         self,

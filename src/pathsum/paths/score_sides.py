@@ -42,6 +42,7 @@ class QkRead:
     scale: Float[Tensor, "batch pos"]
     own_scale: Float[Tensor, "batch pos"]
     trace: Trace
+    layer: int
 
     def of_stream(self, x: Stream) -> Vectors:
         """The query (or key) of a stream, or of one part of it."""
@@ -62,7 +63,8 @@ class QkRead:
         x = x * self.own_scale[..., None]
         if self.trace.model.config.positions != "rotary":
             return x
-        return rotate(self.trace.model.config, x, torch.arange(x.shape[1], device=x.device))
+        here = self.trace.model.config.at(self.layer)
+        return rotate(here, x, torch.arange(x.shape[1], device=x.device))
 
     def adjoint(
         self, y: Float[Tensor, "src k"], positions: Sequence[int], sequence: int = 0
@@ -103,6 +105,7 @@ def qk_read(trace: Trace, head: HeadId, side: Side) -> QkRead:
         scale=scales.attention[head.layer],
         own_scale=own[:, at],
         trace=trace,
+        layer=head.layer,
     )
 
 

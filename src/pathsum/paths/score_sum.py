@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pathsum.errors import NotExactError
 from pathsum.model import HeadId, HeadName, Trace
 from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
@@ -21,15 +20,8 @@ if TYPE_CHECKING:
 def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
     """A head's scores as a sum over pairs of parts; `trace.scores("L1H3")` is the shorthand.
 
-    Raises NotExactError for soft-capped scores: a tanh of a sum is not the sum of its parts.
+    On a model with soft-capped scores these are the scores before the cap, which are exact sums.
     """
-    cap = trace.model.config.score_cap
-    if cap is not None:
-        raise NotExactError(
-            f"this model limits its scores by a soft cap (score_cap={cap:g}), so they are not an "
-            "exact sum over pairs of parts; use a model without soft caps (running and tracing "
-            "this one works)"
-        )
     return ScoreSum(trace, trace.model.head(head).id)
 
 
@@ -49,7 +41,7 @@ class ScorePair:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreSum:
-    """Scores before the softmax, split on both sides.
+    """Scores before soft cap and softmax, split on both sides.
 
     Queries and keys are sums of parts (sources, paths through lower heads, positions, a bias), and
     a score is bilinear in them:  `score = Σ_q Σ_k q_part · k_part · score_scale`, exactly. The four
@@ -150,12 +142,12 @@ class ScoreSum:
         return self.trace.attention_scores(self.head.layer)[:, self.head.head].tril()
 
     def attention(self) -> HeadPattern:
-        """The softmax of `total()`, which is the head's pattern."""
-        return softmax_rows(self.total())
+        """The softmax of `total()`, capped if the model caps: the head's pattern."""
+        return softmax_rows(self.trace, self.head, self.total())
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
         """The pattern without one term: the softmax of all others."""
-        return softmax_rows(self.total() - self.term(query, key))
+        return softmax_rows(self.trace, self.head, self.total() - self.term(query, key))
 
     def cell(
         self,
@@ -193,6 +185,12 @@ class ScoreSum:
         return f"ScoreSum({self.head}, {self.count:,} terms, {batch} × {length} tokens)"
 
 
-def softmax_rows(scores: HeadPattern) -> HeadPattern:
-    """The causal softmax of one head's scores."""
-    return attention_pattern(scores[:, None])[:, 0]
+def softmax_rows(trace: Trace, head: HeadId, scores: HeadPattern) -> HeadPattern:
+    """The pattern of one head's scores: its soft cap, window and sink, and the causal softmax."""
+    config, sinks = trace.model.config, trace.model.weights.layers[head.layer].sinks
+    return attention_pattern(
+        scores[:, None],
+        cap=config.score_cap,
+        window=config.window(head.layer),
+        sinks=None if sinks is None else sinks[head.head : head.head + 1],
+    )[:, 0]

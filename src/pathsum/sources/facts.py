@@ -80,6 +80,19 @@ class Facts:
             )
         return _MLP[value]
 
+    def windows(self, n_layers: int) -> tuple[int | None, ...]:
+        """`sliding_window` for each layer that `layer_types` calls sliding, or for all."""
+        if "sliding_window" not in self.values:
+            return ()
+        window = self.size("sliding_window")
+        kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
+        if len(kinds) != n_layers or not {*kinds} <= {"sliding_attention", "full_attention"}:
+            raise ConfigError(
+                f"{self.where} says layer_types={kinds!r}, but each of {n_layers} layers is "
+                "'sliding_attention' or 'full_attention'"
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
     def only(self, name: str, *allowed: Any, default: Any = None) -> None:
         """Refuse a checkpoint whose `name` is set to anything but `allowed` (or absent)."""
         value = self.values.get(name, allowed[0] if default is None else default)

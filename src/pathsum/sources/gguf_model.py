@@ -86,7 +86,10 @@ def _config(opened: GgufFile, architecture: str) -> Config:
     if facts.size("attention.value_length", d_head) != d_head:
         raise ConfigError(f"{facts.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        _refuse_scaled_rotations(facts, opened)
+        facts.only("rope.scaling.type", "none")
+        if "rope_freqs.weight" in opened.shapes:
+            # Llama 3 files store the factor of each plane.
+            fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").tolist())
         fields["rotary_base"] = facts.number("rope.freq_base", 10_000.0)
         fields["rotary_fraction"] = facts.size("rope.dimension_count", d_head) / d_head
     if "use_parallel_residual" in own:
@@ -106,12 +109,6 @@ def _config(opened: GgufFile, architecture: str) -> Config:
         tied="output.weight" not in opened.shapes,
         **fields,
     )
-
-
-def _refuse_scaled_rotations(facts: Facts, opened: GgufFile) -> None:
-    facts.only("rope.scaling.type", "none")
-    if "rope_freqs.weight" in opened.shapes:
-        raise ConfigError(f"{opened.file} scales its rotations, which pathsum does not compute")
 
 
 def _model_table(config: Config) -> dict[str, Stored]:

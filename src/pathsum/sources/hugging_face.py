@@ -91,10 +91,12 @@ def _model(
     tokenizer: Tokenizer | None,
     start: int | None,
 ) -> Model:
-    copies = [head for head in _HEADS if layout.config.tied and head in source.shapes]
+    used = {name for fact in layout.model.values() for name in fact.name.split("|")}
+    copies = [head for head in _HEADS if head in source.shapes and head not in used]
     store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
     for head in copies:
-        _check_tied(store.get("W_E"), source.get(head), head, where)
+        embedding = source.get(store.stored_name("W_E"))
+        _check_tied(embedding, source.get(head), head, where)
     config = layout.config
     if start is not None and start < config.d_vocab:
         config = config.replace(start_token=start)

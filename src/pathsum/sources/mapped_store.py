@@ -40,7 +40,8 @@ class Stored:
     along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
     them this is; interleaved ones are a number among the axes that comes first on the right side
     ("(h 3 k) d -> 3 h d k"), and `part` is its index. `add` is added to every entry (norms that
-    store their gain minus 1). An `optional` tensor is used if the checkpoint has it. Where programs
+    store their gain minus 1), then the first `upto` entries of the last axis (None: all) are
+    multiplied by `multiply`. An `optional` tensor is used if the checkpoint has it. Where programs
     disagree on a name, `name` lists the alternatives: "embed_out.weight|lm_head.weight".
     """
 
@@ -50,6 +51,8 @@ class Stored:
     part: int = 0
     axis: int = 0
     add: float = 0.0
+    multiply: float = 1.0
+    upto: int | None = None
     optional: bool = False
 
     def named(self, name: str) -> "Stored":
@@ -64,7 +67,7 @@ class Stored:
         return tuple(sizes)
 
     def of(self, tensor: Tensor, config: Config) -> Tensor:
-        """Our tensor: a view of the checkpoint's wherever nothing is added."""
+        """Our tensor: a view of the checkpoint's wherever nothing is added or multiplied."""
         if self.split:
             lengths = [_size(block.split(), config) for block in self.split]
             start = sum(lengths[: self.part])
@@ -75,7 +78,13 @@ class Stored:
         tensor = tensor.permute([atoms.index(atom) for atom in order])
         if order[0].isdigit():
             tensor = tensor[self.part]
-        return tensor + self.add if self.add else tensor
+        if self.add:
+            tensor = tensor + self.add
+        if self.multiply == 1.0:
+            return tensor
+        if self.upto is None or self.upto == tensor.shape[-1]:
+            return tensor * self.multiply
+        return torch.cat((tensor[..., : self.upto] * self.multiply, tensor[..., self.upto :]), -1)
 
     @property
     def _left(self) -> str:
@@ -100,6 +109,10 @@ class MappedStore(Store):
             name: tuple(fact.of(_without_numbers(fact, config), config).shape)
             for name, fact in self._stored.items()
         }
+
+    def stored_name(self, name: str) -> str:
+        """The checkpoint's name of the tensor that one of ours is made from."""
+        return self._stored[name].name
 
     def get(self, name: str) -> Tensor:
         """One of our tensors."""

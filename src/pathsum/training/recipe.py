@@ -250,3 +250,12 @@ def _check(recipe: Recipe) -> None:
             "score_cap and logit_cap cannot be trained, because fused attention does not support "
             "them; leave them out"
         )
+    for name in ("norm_place", "windows", "sinks", "rotary_factors", "rotary_local_base"):
+        default = type(recipe.config).__dataclass_fields__[name].default
+        if getattr(recipe.config, name) != default:
+            raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")
+    if recipe.config.qk_norm == "rms_all" or recipe.config.mlp in ("gelu_gated", "gelu_tanh_gated"):
+        raise InputError(
+            f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r} cannot be trained "
+            "together here; use qk_norm='rms' or 'none', and an ungated GELU or 'silu_gated'"
+        )

@@ -85,7 +85,7 @@ def read_factor(
     W_Q, W_K = head.W_Q.double(), head.W_K.double()
     near, far = (W_Q, W_K) if kind == "q" else (W_K, W_Q)
     far = remove_mean(far.mT, centered).mT
-    config = head.model.config
+    config = head.model.config.at(head.id.layer)
     scale = abs(config.score_scale)
     if config.positions != "rotary":
         root = triangle(far)
@@ -127,7 +127,7 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
 
 def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sides:
     """The forms of one layer's heads."""
-    config, raw = model.config, model.weights.layers[number]
+    config, raw = model.config.at(number), model.weights.layers[number]
     blind = centered or config.norm == "layer"
     shared = config.heads_per_kv
 

@@ -191,16 +191,15 @@ def _rotated(
                 f"offset={offset} is out of range: destination − source goes from 0 to "
                 f"{config.n_ctx - 1} in a context of {config.n_ctx}"
             )
-        return rotate(config, query, torch.full((len(query),), offset, device=query.device))
+        places = torch.full((len(query),), offset, device=query.device)
+        return rotate(config.at(head.id.layer), query, places)
     return query @ average_rotation(head)
 
 
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:
     """The mean of R(Δ) over the offsets 0 … n_ctx − 1."""
     config, dtype = head.model.config, head.model.weights.dtype
-    device = head.model.weights.device
+    device, here = head.model.weights.device, config.at(head.id.layer)
     every = torch.arange(config.n_ctx, device=device)
     axes = torch.eye(config.d_head, dtype=dtype, device=device)
-    return torch.stack(
-        [rotate(config, axis.expand(len(every), -1), every).mean(0) for axis in axes]
-    )
+    return torch.stack([rotate(here, axis.expand(len(every), -1), every).mean(0) for axis in axes])

@@ -108,7 +108,9 @@ def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
     """What the head added to the logit of `out` from the source, at each destination."""
     model = trace.model
     head = model.head(bug.head)
-    pattern = trace.pattern(head.id) * trace.scales.attention[head.id.layer][:, None]
+    scales = trace.scales
+    pattern = trace.pattern(head.id) * scales.attention[head.id.layer][:, None]
+    pattern = pattern * scales.write[head.id.layer][..., None]
     from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
     value = model.weights.W_E[bug.source.id] @ head.W_V @ head.W_O
     effect = unembed_through(model.weights, value)[bug.out.id]

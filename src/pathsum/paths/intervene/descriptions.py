@@ -19,8 +19,8 @@ from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.edits import TableToLogits
 from pathsum.model.folding import unembed_through
-from pathsum.model.transformer import attention_pattern
 from pathsum.names import Part, PartName
+from pathsum.paths.score_sum import softmax_rows
 from pathsum.result import parse_option
 from pathsum.shapes import HeadPattern, Tokens
 
@@ -165,7 +165,7 @@ def described_pattern(trace: Trace, head: HeadId, described: PatternDescription)
     if isinstance(described, IdealPattern):
         return described.of(trace.tokens, trace.logits.dtype)
     scores = trace.scores(head).term(described.query, described.key)
-    return attention_pattern(scores[:, None])[:, 0]
+    return softmax_rows(trace, head, scores)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ from pathsum.model.losses import (
 )
 from pathsum.model.run import run
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.paths.path_sum import refuse_caps
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import (
@@ -150,7 +149,6 @@ def term_importance(
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
-    refuse_caps(model.config)
     check_terms(model, sets)
     if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
         raise NotExactError(
@@ -254,6 +252,8 @@ def _note(model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predict
         f"nats per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals"
     ]
     parts.append("patterns are the run's own")
+    if model.config.logit_cap is not None:
+        parts.append("truncated logits pass through the soft cap")
     if model.config.norm != "none":
         whose = "the run's own" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
         parts.append(f"normalization scales are {whose}")

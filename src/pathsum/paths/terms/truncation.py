@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from pathsum.model import HeadId, Run, transformer
-from pathsum.model.folding import attention_bias
 from pathsum.model.losses import SequenceLosses, read_losses
-from pathsum.paths.frozen import Frozen, FrozenLayer, Streams
+from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, bias_stream
 from pathsum.shapes import Logits, Stream
 
 
@@ -81,7 +80,8 @@ class Truncated:
         """Logits of a truncated stream."""
         weights = self.frozen.run.weights
         logits = self.read(stream) @ weights.W_U
-        return logits if weights.b_U is None else logits + weights.b_U
+        logits = logits if weights.b_U is None else logits + weights.b_U
+        return transformer.soft_cap(logits, weights.config.logit_cap)
 
     def losses(self, stream: Stream, first: int = 0) -> SequenceLosses:
         """Losses of the logits of a truncated stream, from position `first` on."""
@@ -118,7 +118,7 @@ def truncate(
         for order in range(index, 0, -1):
             lower = streams[order - 1][None]
             streams[order] += _scaled(frozen, layer, lower, scale).apply(lower)[0]
-        leaves = attention_bias(run.weights, index) if recompute_mlps else frozen.added_after(index)
+        leaves = bias_stream(run, index) if recompute_mlps else frozen.added_after(index)
         for read, stream in zip(before, streams, strict=True):
             if leaves is not None:
                 stream += leaves
@@ -131,6 +131,6 @@ def truncate(
 def _scaled(frozen: Frozen, layer: FrozenLayer, streams: Streams, scale: Scales) -> FrozenLayer:
     """The layer as it reads truncated streams: with the run's own scale or with theirs."""
     config = frozen.run.weights.config
-    if scale is Scales.FROZEN or config.norm == "none":
+    if scale is Scales.FROZEN or config.norm == "none" or config.norm_place == "after":
         return layer
     return replace(layer, scale=transformer.normalize(config, streams[0], None, None)[1])

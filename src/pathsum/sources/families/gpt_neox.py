@@ -3,7 +3,7 @@
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
 from pathsum.sources.families.linear import embeddings, mlp, norm
-from pathsum.sources.families.rotary import rotary
+from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
@@ -11,7 +11,8 @@ from pathsum.sources.mapped_store import Layout, Stored
 def _describe(facts: Facts) -> Layout:
     d, heads = facts.size("hidden_size"), facts.size("num_attention_heads")
     fraction = facts.number("rotary_pct", 0.25)
-    rope = rotary(facts, fraction=fraction, base=facts.number("rotary_emb_base", 10_000.0))
+    base = facts.number("rotary_emb_base", 10_000.0)
+    rope = rotary(facts, d // heads, fraction=fraction, base=base)
     config = Config(
         n_layers=facts.size("num_hidden_layers"),
         n_heads=heads,
@@ -47,6 +48,7 @@ def _describe(facts: Facts) -> Layout:
     if not config.tied:
         # Called embed_out in files and, in memory, lm_head by transformers 5.
         model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
+    layer = scale_queries(facts, layer, config.rotary_width)
     return Layout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
 
 

@@ -4,7 +4,7 @@ from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
 from pathsum.sources.families.linear import attention, embeddings, mlp, norm
 from pathsum.sources.families.llama import llama_fields, llama_layout
-from pathsum.sources.families.rotary import rotary
+from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
@@ -26,7 +26,7 @@ def _phi(facts: Facts) -> Layout:
         d_mlp=facts.size("intermediate_size", 4 * d),
         block="parallel",
         tied=facts.flag("tie_word_embeddings", False),
-        **rotary(facts, fraction=0.5),
+        **rotary(facts, d // heads, fraction=0.5),
     )
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
     layer = {
@@ -39,11 +39,13 @@ def _phi(facts: Facts) -> Layout:
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied, bias=True),
         **norm("ln_f", "model.final_layernorm", bias=True),
     }
+    layer = scale_queries(facts, layer, config.rotary_width)
     return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
 def _phi3(facts: Facts) -> Layout:
-    config = Config(**llama_fields(facts))
+    fields = llama_fields(facts)
+    config = Config(**fields, windows=facts.windows(fields["n_layers"]))
     qkv, up = ("h k", "g k", "g k"), ("m", "m")
     layer = {
         "W_Q": Stored("self_attn.qkv_proj.weight", "(h k) d -> h d k", split=qkv, part=0),
@@ -54,7 +56,7 @@ def _phi3(facts: Facts) -> Layout:
         "W_in": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=1),
         "W_out": Stored("mlp.down_proj.weight", "d m -> m d"),
     }
-    return llama_layout(config, layer)
+    return llama_layout(config, scale_queries(facts, layer, config.rotary_width))
 
 
 PHI = Family("Phi", ("phi",), _phi)

@@ -1,23 +1,113 @@
-"""Rotary positions in a config.json: `rope_parameters` in transformers 5, else `rope_theta`."""
+"""Rotary positions in a config.json: `rope_parameters` in transformers 5, else `rope_theta`.
 
+Scaled rotations divide the frequency of each plane by a factor of its own. YaRN also multiplies
+what is rotated, queries and keys alike, by a number: its square is multiplied into the queries.
+"""
+
+import math
+from dataclasses import replace
 from typing import Any
 
 from pathsum.errors import ConfigError
 from pathsum.sources.facts import Facts
+from pathsum.sources.mapped_store import Stored
 
 
-def rotary(facts: Facts, *, base: float = 10_000.0, fraction: float = 1.0) -> dict[str, Any]:
-    """The fields of a `Config` that say how queries and keys are rotated."""
+def rope_facts(facts: Facts) -> Facts:
+    """The facts about rotations, wherever the config has them."""
     both = {**facts.values, **facts.table("rope_scaling").values}
     both |= facts.table("rope_parameters").values
-    found = Facts(both, facts.where)
-    kind = both.get("rope_type", both.get("type", "default"))
-    if kind != "default":
+    return Facts(both, facts.where)
+
+
+def rotary(
+    facts: Facts, d_head: int, *, base: float = 10_000.0, fraction: float = 1.0
+) -> dict[str, Any]:
+    """The fields of a `Config` that say how queries and keys are rotated."""
+    found = rope_facts(facts)
+    theta = found.number("rope_theta", base)
+    part = found.number("partial_rotary_factor", fraction)
+    # An odd or fractional width is refused by Config; factors need a whole number of planes.
+    width = int(d_head * part)
+    kind = found.values.get("rope_type", found.values.get("type", "default"))
+    scalings = {"default": _none, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+    if kind not in scalings:
         raise ConfigError(
-            f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute"
+            f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; it "
+            f"computes {', '.join(scalings)}"
         )
+    frequencies = [theta ** (-2 * plane / width) for plane in range(width // 2)]
+    factors = scalings[kind](found, frequencies, theta)
     return {
         "positions": "rotary",
-        "rotary_base": found.number("rope_theta", base),
-        "rotary_fraction": found.number("partial_rotary_factor", fraction),
+        "rotary_base": theta,
+        "rotary_fraction": width / d_head,
+        "rotary_factors": tuple(factors),
     }
+
+
+def scale_queries(facts: Facts, layer: dict[str, Stored], d_rotated: int) -> dict[str, Stored]:
+    """The table with the square of YaRN's attention factor multiplied into the queries."""
+    found = rope_facts(facts)
+    if found.values.get("rope_type", found.values.get("type")) != "yarn":
+        return layer
+    factor = _attention_factor(found) ** 2
+    # A norm of the queries comes after their projection and would undo a factor there.
+    names = ("q_norm_w",) if "q_norm_w" in layer else ("W_Q", "b_Q")
+    return {
+        name: _times(fact, factor, d_rotated) if name in names else fact
+        for name, fact in layer.items()
+    }
+
+
+def _times(fact: Stored, factor: float, upto: int) -> Stored:
+    return replace(fact, multiply=factor, upto=upto)
+
+
+def _none(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
+    return []
+
+
+def _linear(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
+    return [found.number("factor")] * len(frequencies)
+
+
+def _llama3(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
+    """Long waves are stretched by the factor, short ones kept, those between interpolated."""
+    factor, length = found.number("factor"), found.number("original_max_position_embeddings")
+    low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
+    factors: list[float] = []
+    for frequency in frequencies:
+        turns = length * frequency / (2 * math.pi)
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        factors.append(1 / ((1 - share) / factor + share))
+    return factors
+
+
+def _yarn(found: Facts, frequencies: list[float], theta: float) -> list[float]:
+    """Planes that turn often keep their frequency, slow ones are divided, with a ramp between."""
+    factor, planes = found.number("factor"), len(frequencies)
+    length = found.number("original_max_position_embeddings")
+
+    def plane(turns: float) -> float:
+        return planes * math.log(length / (turns * 2 * math.pi)) / math.log(theta)
+
+    low, high = plane(found.number("beta_fast", 32.0)), plane(found.number("beta_slow", 1.0))
+    if found.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * planes - 1)
+    high = high + 0.001 if low == high else high
+    ramp = [min(max((index - low) / (high - low), 0.0), 1.0) for index in range(planes)]
+    return [1 / (share / factor + (1 - share)) for share in ramp]
+
+
+def _attention_factor(found: Facts) -> float:
+    def grown(weight: float) -> float:
+        factor = found.number("factor")
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if "attention_factor" in found.values:
+        return found.number("attention_factor")
+    if "mscale" in found.values and "mscale_all_dim" in found.values:
+        return grown(found.number("mscale")) / grown(found.number("mscale_all_dim"))
+    return grown(1.0)

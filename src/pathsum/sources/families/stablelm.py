@@ -4,7 +4,7 @@ from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
 from pathsum.sources.families.linear import attention, embeddings, mlp, norm
 from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
-from pathsum.sources.families.rotary import rotary
+from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout
 
@@ -12,7 +12,8 @@ from pathsum.sources.mapped_store import Layout
 def _describe(facts: Facts) -> Layout:
     facts.only("qk_layernorm", False)
     parallel = facts.flag("use_parallel_residual", False)
-    fields = llama_fields(facts) | rotary(facts, fraction=0.25)
+    fields = llama_fields(facts)
+    fields |= rotary(facts, fields["d_head"], fraction=0.25)
     fields |= {
         "norm": "layer",
         "norm_eps": facts.number("layer_norm_eps", 1e-5),
@@ -29,6 +30,7 @@ def _describe(facts: Facts) -> Layout:
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied),
         **norm("ln_f", "model.norm", bias=True),
     }
+    layer = scale_queries(facts, layer, config.rotary_width)
     return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 

@@ -1,0 +1,102 @@
+"""Gemma 1, 2 and 3: gains stored minus 1, embeddings times √d, gated GELU.
+
+Gemma 2 adds norms after each block, soft caps and alternating windows; Gemma 3 has norms of queries
+and keys instead of caps, and rotates layers with windows by a base of their own.
+"""
+
+import math
+from typing import Any
+
+from pathsum.errors import ConfigError
+from pathsum.model.config import Config
+from pathsum.sources.facts import Facts
+from pathsum.sources.families.linear import attention, mlp, norm
+from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
+from pathsum.sources.family import Family
+from pathsum.sources.mapped_store import Layout, Stored
+
+
+def _gemma(facts: Facts) -> Layout:
+    return _layout(
+        facts,
+        Config(**_fields(facts)),
+        {
+            **norm("ln1", "input_layernorm", add=1.0),
+            **norm("ln2", "post_attention_layernorm", add=1.0),
+        },
+    )
+
+
+def _gemma2(facts: Facts) -> Layout:
+    fields = _fields(facts) | _scores(facts)
+    fields |= {"norm_place": "both", "windows": _alternating(facts, every=2)}
+    return _layout(facts, Config(**fields), _sandwich())
+
+
+def _gemma3(facts: Facts) -> Layout:
+    rope = facts.table("rope_parameters").values
+    full = {**facts.values, "rope_parameters": rope.get("full_attention", rope)}
+    local = rope.get("sliding_attention", {"rope_theta": facts.number("rope_local_base_freq", 1e4)})
+    if local.get("rope_type", "default") != "default":
+        raise ConfigError(f"{facts.where} scales the rotations of layers with windows")
+    fields = _fields(Facts(full, facts.where)) | _scores(facts)
+    fields |= {"norm_place": "both", "qk_norm": "rms", "windows": _alternating(facts, every=6)}
+    fields["rotary_local_base"] = Facts(local, facts.where).number("rope_theta", 10_000.0)
+    qk = {
+        "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
+        "k_norm_w": Stored("self_attn.k_norm.weight", "k", add=1.0),
+    }
+    return _layout(facts, Config(**fields), _sandwich() | qk)
+
+
+def _fields(facts: Facts) -> dict[str, Any]:
+    # Files of the first Gemma say "gelu" and mean the approximation; transformers reads them so.
+    for name in ("hidden_activation", "hidden_act"):
+        facts.only(name, "gelu_pytorch_tanh", "gelu")
+    fields = llama_fields(facts, activation="gelu_tanh_gated")
+    # Embeddings are multiplied and the unembedding is not: two tensors for us.
+    return fields | {"d_head": facts.size("head_dim", 256), "tied": False}
+
+
+def _scores(facts: Facts) -> dict[str, Any]:
+    return {
+        "score_scale": 1 / math.sqrt(facts.number("query_pre_attn_scalar", 256.0)),
+        "score_cap": facts.cap("attn_logit_softcapping"),
+        "logit_cap": facts.cap("final_logit_softcapping"),
+    }
+
+
+def _alternating(facts: Facts, every: int) -> tuple[int | None, ...]:
+    """Windows in all layers but each `every`-th, unless the config lists them."""
+    layers = facts.size("num_hidden_layers")
+    if "layer_types" in facts.values:
+        return facts.windows(layers)
+    every, window = facts.size("sliding_window_pattern", every), facts.size("sliding_window")
+    return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
+
+
+def _sandwich() -> dict[str, Stored]:
+    return {
+        **norm("ln1", "input_layernorm", add=1.0),
+        **norm("post1", "post_attention_layernorm", add=1.0),
+        **norm("ln2", "pre_feedforward_layernorm", add=1.0),
+        **norm("post2", "post_feedforward_layernorm", add=1.0),
+    }
+
+
+def _layout(facts: Facts, config: Config, norms: dict[str, Stored]) -> Layout:
+    bias = facts.flag("attention_bias", False)
+    table = "model.embed_tokens.weight"
+    tied = facts.flag("tie_word_embeddings", True)
+    model = {
+        "W_E": Stored(table, "v d", multiply=math.sqrt(config.d_model)),
+        "W_U": Stored(table if tied else "lm_head.weight", "v d -> d v"),
+        **norm("ln_f", "model.norm", add=1.0),
+    }
+    layer = {**norms, **attention(*PROJECTIONS, bias=bias, out_bias=bias), **mlp(*GATED)}
+    return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+
+
+GEMMA = Family("Gemma", ("gemma",), _gemma)
+GEMMA2 = Family("Gemma 2", ("gemma2",), _gemma2)
+GEMMA3 = Family("Gemma 3", ("gemma3_text",), _gemma3)
