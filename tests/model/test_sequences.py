@@ -8,6 +8,7 @@ import torch
 import pathsum as ps
 from pathsum.errors import FailedError, InputError, PathError, TokenError
 from pathsum.model.sequences import open_text, split, token_batches
+from pathsum.paths import direct_attribution
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 RAGGED = [[1, 2, 3, 4, 5, 6], [7, 8], [9, 10, 11, 12]]
@@ -136,3 +137,21 @@ def test_a_device_that_is_not_there(model: ps.Model) -> None:
         model.to(device="gpu")
     assert model.to("cpu").weights.device.type == "cpu"
     assert model.to(torch.float32)(torch.tensor([1, 2])).dtype == torch.float32
+
+
+def test_summaries_over_cells_leave_padding_out(model: ps.Model) -> None:
+    found = model.trace(RAGGED).scores("L1H0").summary().groups[0]
+    cells, squares = 0, 0.0
+    for ids in RAGGED:
+        one = model.trace(ids).scores("L1H0").summary().groups[0]
+        cells += len(ids) * (len(ids) + 1) // 2
+        squares += one.spread**2 * len(ids) * (len(ids) + 1) / 2
+    assert found.spread == pytest.approx((squares / cells) ** 0.5)
+
+
+def test_attribution_leaves_padding_out(model: ps.Model) -> None:
+    found = direct_attribution(model.trace(RAGGED)).total
+    for row, ids in enumerate(RAGGED):
+        one = direct_attribution(model.trace(ids)).total[0]
+        torch.testing.assert_close(found[row, : len(ids)], one, equal_nan=True)
+        assert bool(found[row, len(ids) :].isnan().all())

@@ -206,7 +206,8 @@ def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget
 
 def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
     """Target tokens, and which destinations have one."""
-    known = torch.ones_like(trace.tokens, dtype=torch.bool)
+    places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
+    known = places < trace.lengths[:, None]
     if targets is not None:
         if targets.shape != trace.tokens.shape:
             raise InputError(
@@ -221,5 +222,5 @@ def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
             "a sequence of one token has no next token to attribute to; give at least two tokens, "
             "or pass targets"
         )
-    known[:, -1] = False
+    known = places < trace.lengths[:, None] - 1
     return trace.tokens.roll(-1, 1), known

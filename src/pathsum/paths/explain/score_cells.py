@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
@@ -191,17 +191,18 @@ def rank_cell(
 def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
     _check_k(k)
+    lengths = scores.trace.lengths
     groups = [
-        _summary("all", "all", "all", scores.total()),
-        _summary("no head", "no head", "none", scores.none),
-        _summary("lower heads", "no head", "q", scores.q),
-        _summary("no head", "lower heads", "k", scores.k),
-        _summary("lower heads", "lower heads", "qk", scores.qk),
+        _summary("all", "all", "all", scores.total(), lengths),
+        _summary("no head", "no head", "none", scores.none, lengths),
+        _summary("lower heads", "no head", "q", scores.q, lengths),
+        _summary("no head", "lower heads", "k", scores.k, lengths),
+        _summary("lower heads", "lower heads", "qk", scores.qk, lengths),
     ]
     parts = _part_kind(scores, max_parts)
     found, count = _widest(scores, parts, k)
     terms = tuple(
-        _summary(str(query), str(key), group_of(query, key), scores.term(query, key))
+        _summary(str(query), str(key), group_of(query, key), scores.term(query, key), lengths)
         for query, key in found
     )
     return ScoreSummary(
@@ -217,45 +218,57 @@ def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
 def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
     """The k pairs with the largest spread, and how many there are; one sequence at a time."""
     batch, length = scores.trace.tokens.shape
+    lengths = scores.trace.lengths
     squares: dict[tuple[Part, Part], float] = {}
     for row in range(batch):
         rows = slice(row, row + 1)
         all_keys = list(_parts_with_vectors(scores.key.cut(rows, length), parts))
         for query, queries in _parts_with_vectors(scores.query.cut(rows, length), parts):
             for key, keys in all_keys:
-                spread = _spread(scores.product(queries, keys))
-                squares[query, key] = squares.get((query, key), 0.0) + spread**2
+                spread = _spread(scores.product(queries, keys), lengths[rows])
+                cells = float(_cells(lengths[rows]))
+                squares[query, key] = squares.get((query, key), 0.0) + spread**2 * cells
     ranked = sorted(squares, key=lambda pair: -squares[pair])
     return ranked[:k], len(ranked)
 
 
 def _summary(
-    query: str, key: str, group: str, scores: Float[Tensor, "batch dest src"]
+    query: str,
+    key: str,
+    group: str,
+    scores: Float[Tensor, "batch dest src"],
+    lengths: Int[Tensor, " batch"],
 ) -> SummaryTerm:
     length = scores.shape[-1]
-    place = int(_centered(scores).abs().argmax())
+    place = int(_centered(scores, lengths).abs().argmax())
     return SummaryTerm(
         query=query,
         key=key,
         group=group,
-        spread=_spread(scores),
+        spread=_spread(scores, lengths),
         largest=float(scores.flatten()[place]),
         destination=place // length % length,
         source=place % length,
     )
 
 
-def _centered(scores: Float[Tensor, "batch dest src"]) -> Float[Tensor, "batch dest src"]:
-    """A term minus its row's mean over causal cells; 0 elsewhere."""
+def _centered(
+    scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch dest src"]:
+    """A term minus its row's mean over causal cells; 0 in other cells and in padding."""
     places = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-    return (scores - (scores.sum(-1) / places)[..., None]).tril()
+    real = places <= lengths[:, None]
+    return (scores - (scores.sum(-1) / places)[..., None]).tril() * real[..., None]
 
 
-def _spread(scores: Float[Tensor, "batch dest src"]) -> float:
+def _spread(scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]) -> float:
     """Root mean square over causal cells of a term minus its row's mean."""
-    batch, length, _ = scores.shape
-    cells = batch * length * (length + 1) / 2
-    return float((_centered(scores).square().sum() / cells).sqrt())
+    return float((_centered(scores, lengths).square().sum() / _cells(lengths)).sqrt())
+
+
+def _cells(lengths: Int[Tensor, " batch"]) -> Tensor:
+    """How many causal cells sequences of these lengths have."""
+    return (lengths * (lengths + 1) / 2).sum()
 
 
 def _part_kind(scores: ScoreSum, max_parts: int) -> PartKind:
