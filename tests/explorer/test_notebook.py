@@ -46,8 +46,8 @@ def test_a_question_is_answered_with_bytes(explorer: Explorer) -> None:
 def test_a_refusal_is_words(explorer: Explorer, content: Any, kind: str, message: str) -> None:
     sent = Sent()
     reply(explorer, sent, content)
-    ((told, buffers),) = sent.messages
-    assert told["id"] == 1 and told["kind"] == kind and message in told["error"]
+    ((got, buffers),) = sent.messages
+    assert got["id"] == 1 and got["kind"] == kind and message in got["error"]
     assert buffers is None
 
 
@@ -64,7 +64,7 @@ def test_the_widget_carries_the_bundle(explorer: Explorer, monkeypatch: pytest.M
     assert "render" in widget._esm and widget.page_style == bundle.read(bundle.STYLE).decode()
     assert widget.height == 400 and widget.place == "/atlas"
     sent = Sent()
-    monkeypatch.setattr(type(widget), "send", lambda _, *said, **more: sent.send(*said, **more))
+    monkeypatch.setattr(type(widget), "send", lambda _, *params, **more: sent.send(*params, **more))
     widget._handle_custom_msg({"id": 0, "name": "model", "params": {}}, [])
     assert sent.messages[0][0] == {"id": 0}
 

@@ -26,7 +26,7 @@ def explorer_of(variant: str) -> Explorer:
     return _EXPLORERS[variant]
 
 
-def asked(name: str, explorer: Explorer) -> list[dict[str, Any]]:
+def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
     """Parameters that show a question on any model."""
     heads = explorer.workbench.models[0].model.heads
     last, first = heads[-1].label, heads[0].label
@@ -67,37 +67,37 @@ def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)
     if name in NEEDS_TWO_LAYERS and explorer.workbench.models[0].model.config.n_layers < 2:
         pytest.skip("one layer has no edges")
-    for parameters in asked(name, explorer):
-        told = decode(explorer.ask(name, parameters))
-        check_types(told, find_question(name).answer, name)
+    for parameters in params_for(name, explorer):
+        got = decode(explorer.ask(name, parameters))
+        check_types(got, find_question(name).answer, name)
 
 
-def check_types(told: Any, answer: type[Record], where: str) -> None:
+def check_types(got: Any, answer: type[Record], where: str) -> None:
     """What an answer's declared types promise the browser: a plain float is never null."""
-    problems = list(mismatches(told, schema(answer), where))
+    problems = list(mismatches(got, schema(answer), where))
     assert problems == []
 
 
-def mismatches(told: Any, node: dict[str, Any], where: str) -> Iterator[str]:
+def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
     """Where an answer is not what the TypeScript types, generated from its schema, say."""
     if "anyOf" in node:
-        options = [list(mismatches(told, inner, where)) for inner in node["anyOf"]]
+        options = [list(mismatches(got, inner, where)) for inner in node["anyOf"]]
         yield from min(options, key=len)
     elif "const" in node or "enum" in node:
-        if told not in node.get("enum", [node.get("const")]):
-            yield f"{where} is {told!r}"
+        if got not in node.get("enum", [node.get("const")]):
+            yield f"{where} is {got!r}"
     elif "properties" in node:
-        if not isinstance(told, dict) or set(told) != set(node["properties"]):
-            yield f"{where} is {told!r}"
+        if not isinstance(got, dict) or set(got) != set(node["properties"]):
+            yield f"{where} is {got!r}"
             return
         for name, inner in node["properties"].items():
-            yield from mismatches(told[name], inner, f"{where}.{name}")
+            yield from mismatches(got[name], inner, f"{where}.{name}")
     elif node["type"] == "object":
-        for name, value in told.items():
+        for name, value in got.items():
             yield from mismatches(value, node["additionalProperties"], f"{where}.{name}")
     elif "items" in node or "prefixItems" in node:
-        inner = node.get("prefixItems") or [node["items"]] * len(told)
-        for item, each in zip(told, inner, strict=True):
+        inner = node.get("prefixItems") or [node["items"]] * len(got)
+        for item, each in zip(got, inner, strict=True):
             yield from mismatches(item, each, where)
     else:
         kinds = {
@@ -110,14 +110,14 @@ def mismatches(told: Any, node: dict[str, Any], where: str) -> Iterator[str]:
         kind = node["type"]
         # NaN is written as null, which no answer holds outside of arrays.
         wanted = (int, float) if isinstance(kind, list) else kinds[kind]
-        if not isinstance(told, wanted):
-            yield f"{where} is {told!r}"
+        if not isinstance(got, wanted):
+            yield f"{where} is {got!r}"
 
 
 def test_a_model_without_heads_answers_what_it_can() -> None:
     explorer = explorer_of(NO_HEADS)
     for name in ("model", "vocabulary", "run", "composition", "terms", "paper"):
-        for parameters in asked_without_heads(name):
+        for parameters in params_without_heads(name):
             check_types(decode(explorer.ask(name, parameters)), find_question(name).answer, name)
     patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
     assert patterns["dense"].shape == (0, 3, 3) and patterns["heads"] == []
@@ -130,7 +130,7 @@ def test_a_model_without_heads_answers_what_it_can() -> None:
         explorer.ask("head", {"head": "L0H0"})
 
 
-def asked_without_heads(name: str) -> list[dict[str, Any]]:
+def params_without_heads(name: str) -> list[dict[str, Any]]:
     return [{"ids": "1,2,3"}] if name == "run" else [{}]
 
 
@@ -307,14 +307,14 @@ def test_the_bundled_models_can_be_asked_about_beside_any_other() -> None:
 
 
 def test_tokens_without_text_are_listed() -> None:
-    told = decode(explorer_of("two layers").ask("vocabulary"))
-    assert told["undecodable"] == list(range(40)) and set(told["tokens"]) == {""}
-    told = decode(Explorer(["two-layer"]).ask("vocabulary"))
+    got = decode(explorer_of("two layers").ask("vocabulary"))
+    assert got["undecodable"] == list(range(40)) and set(got["tokens"]) == {""}
+    got = decode(Explorer(["two-layer"]).ask("vocabulary"))
     model = Explorer(["two-layer"]).workbench.models[0].model
-    assert len(told["tokens"]) == model.config.d_vocab and model.tokenizer is not None
+    assert len(got["tokens"]) == model.config.d_vocab and model.tokenizer is not None
     common = model.tokenizer.encode(" the")[-1]
-    assert told["tokens"][common] == model.tokenizer.text(common)
-    assert 0 < len(told["undecodable"]) < len(told["tokens"]) // 4
+    assert got["tokens"][common] == model.tokenizer.text(common)
+    assert 0 < len(got["undecodable"]) < len(got["tokens"]) // 4
 
 
 def test_the_tour_holds_on_the_hand_built_model() -> None:

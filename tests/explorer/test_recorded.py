@@ -31,8 +31,8 @@ def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPat
     for example in examples:
         same = {"model": other, "ids": ",".join(map(str, example["ids"]))}
         assert Recorded("run", same) in found and Recorded("attention", same) in found
-    told = decode(explorer.ask("attention", found[-1].params))
-    assert len(told["heads"]) == 6  # all of the other model's
+    got = decode(explorer.ask("attention", found[-1].params))
+    assert len(got["heads"]) == 6  # all of the other model's
 
 
 def test_models_that_cannot_be_compared_are_not_shown_foreign_tokens(

@@ -56,8 +56,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
         patch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
-        told = ps.report(hostile(), path)
-    assert told.bytes == path.stat().st_size and told.answers > 40
+        got = ps.report(hostile(), path)
+    assert got.bytes == path.stat().st_size and got.answers > 40
     return path
 
 
@@ -110,10 +110,10 @@ def test_data_has_no_character_that_html_reads(written: Path) -> None:
 
 @pytest.mark.parametrize("variant", [NO_HEADS, CAPPED])
 def test_a_model_that_lacks_answers_says_which(variant: str, tmp_path: Path) -> None:
-    told = ps.report(ALL[variant](), tmp_path / "a.html")
-    assert told.answers > 5 and told.left_out
-    assert all(": " in said for said in told.left_out)
-    assert "report of" in told.to_table().to_text()
+    got = ps.report(ALL[variant](), tmp_path / "a.html")
+    assert got.answers > 5 and got.left_out
+    assert all(": " in reason for reason in got.left_out)
+    assert "report of" in got.to_table().to_text()
 
 
 def test_a_script_that_would_end_its_element(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,21 +46,19 @@ def test_a_step_that_was_not_kept(explorer: Explorer) -> None:
 
 
 def test_curves_and_the_phase_change(explorer: Explorer) -> None:
-    told = decode(explorer.ask("training"))
-    check_types(told, find_question("training").answer, "training")
-    assert told["steps"] == list(SHARES)
-    assert told["induction"].shape == (len(SHARES), len(told["heads"]))
-    assert told["pca"].shape == (len(SHARES), 2)
-    assert {curve["title"] for curve in told["curves"]} >= {"prefix matching"}
-    assert told["phase_change"] is not None or told["why_none"]
+    got = decode(explorer.ask("training"))
+    check_types(got, find_question("training").answer, "training")
+    assert got["steps"] == list(SHARES)
+    assert got["induction"].shape == (len(SHARES), len(got["heads"]))
+    assert got["pca"].shape == (len(SHARES), 2)
+    assert {curve["title"] for curve in got["curves"]} >= {"prefix matching"}
+    assert got["phase_change"] is not None or got["why_none"]
 
 
 def test_two_steps_are_compared(explorer: Explorer) -> None:
-    told = decode(
-        explorer.ask("compare", {"other": explorer.name, "step": 256, "other_step": 1024})
-    )
-    assert told["left"].endswith("at step 256") and told["right"].endswith("at step 1024")
-    assert [pair["left"] for pair in told["matches"]] == [pair["right"] for pair in told["matches"]]
+    got = decode(explorer.ask("compare", {"other": explorer.name, "step": 256, "other_step": 1024}))
+    assert got["left"].endswith("at step 256") and got["right"].endswith("at step 1024")
+    assert [pair["left"] for pair in got["matches"]] == [pair["right"] for pair in got["matches"]]
 
 
 def test_a_report_of_a_run_has_its_training(

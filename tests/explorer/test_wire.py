@@ -58,13 +58,13 @@ def tensors(draw: st.DrawFn) -> Tensor:
 )
 def test_round_trip(text: str, number: float, values: list[Tensor]) -> None:
     parts = tuple(Part(text, value) for value in values)
-    told = decode(encode(Answer(text, number, None, parts, None)))
-    assert told["format"] == "pathsum-test-wire"
-    assert told["text"] == text
-    assert told["number"] == (number if np.isfinite(number) else None)
-    assert told["absent"] is None and told["whole"] is None
-    assert "_hidden" not in told
-    for value, back in zip(values, told["parts"], strict=True):
+    got = decode(encode(Answer(text, number, None, parts, None)))
+    assert got["format"] == "pathsum-test-wire"
+    assert got["text"] == text
+    assert got["number"] == (number if np.isfinite(number) else None)
+    assert got["absent"] is None and got["whole"] is None
+    assert "_hidden" not in got
+    for value, back in zip(values, got["parts"], strict=True):
         array = back["values"]
         assert array.dtype == DTYPES[value.dtype]
         assert list(array.shape) == list(value.shape)

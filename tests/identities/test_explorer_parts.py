@@ -25,7 +25,7 @@ from pathsum.paths.explain.routes import source_values
 SMALL = {"max_layers": 3, "max_heads": 3}
 
 
-def said(tokens: Tensor) -> str:
+def ids_of(tokens: Tensor) -> str:
     return ",".join(map(str, tokens[0].tolist()))
 
 
@@ -36,7 +36,7 @@ def test_the_dot_products_of_score_parts_add_up_to_the_scores(
 ) -> None:
     model, tokens = drawn
     head = model.heads[chosen % len(model.heads)].label
-    found = scores(Workbench([open_model(model)]), ScoresParams(ids=said(tokens), head=head))
+    found = scores(Workbench([open_model(model)]), ScoresParams(ids=ids_of(tokens), head=head))
     terms = torch.einsum("qik,pjk->qpij", found.query, found.key)
     total = terms.sum((0, 1)).tril()
     expected = model.trace(tokens[:1]).scores(head).total()[0]
@@ -94,7 +94,7 @@ def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], s
 def test_why_adds_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | int) -> None:
     model, tokens = drawn
     position = chosen % tokens.shape[1]
-    params = WhyParams(ids=said(tokens), position=position, token=0, versus=versus)
+    params = WhyParams(ids=ids_of(tokens), position=position, token=0, versus=versus)
     found = why(Workbench([open_model(model)]), params)
     logits = model(tokens[0])[position]
     own = {"mean": logits.mean(), "none": 0.0, 1: logits[1]}[versus]

@@ -39,8 +39,8 @@ def client(explorer: Explorer) -> TestClient:
     return TestClient(app, base_url=BASE, raise_server_exceptions=False)
 
 
-def ask(client: TestClient, name: str, said: Any = None, **headers: str) -> Any:
-    body = said if isinstance(said, bytes) else json.dumps(said or {})
+def ask(client: TestClient, name: str, params: Any = None, **headers: str) -> Any:
+    body = params if isinstance(params, bytes) else json.dumps(params or {})
     return client.post(f"/api/{name}", content=body, headers={**JSON, **headers})
 
 
@@ -62,7 +62,7 @@ class TestAnswers:
         assert ask(client, "model", b"").status_code == 200
 
     @pytest.mark.parametrize(
-        ("name", "said", "status", "kind", "message"),
+        ("name", "params", "status", "kind", "message"),
         [
             ("run", {}, 400, "InputError", "exactly one way"),
             ("run", {"ids": "99"}, 400, "TokenError", "out of range"),
@@ -76,9 +76,9 @@ class TestAnswers:
         ],
     )
     def test_what_is_wrong_is_said_in_words(
-        self, client: TestClient, name: str, said: Any, status: int, kind: str, message: str
+        self, client: TestClient, name: str, params: Any, status: int, kind: str, message: str
     ) -> None:
-        found = ask(client, name, said)
+        found = ask(client, name, params)
         assert found.status_code == status
         assert found.json()["kind"] == kind and message in found.json()["error"]
 
@@ -237,10 +237,10 @@ class TestRunning:
     ) -> None:
         go_on, real = threading.Event(), Explorer.ask
 
-        def slow(self: Explorer, name: str, said: Any = None) -> bytes:
+        def slow(self: Explorer, name: str, params: Any = None) -> bytes:
             if name == "atlas":
                 go_on.wait(20)
-            return real(self, name, said)
+            return real(self, name, params)
 
         monkeypatch.setattr(Explorer, "ask", slow)
         server = ExplorerServer(explorer, port=0).start()

@@ -10,7 +10,7 @@ import type { Source } from "./source";
  */
 export class Answer<N extends QuestionName> {
   value = $state.raw<Answers[N] | null>(null);
-  /** The parameters `value` answers; differs from what is asked while `loading`. */
+  /** The parameters that `value` answers; they differ from the current ones while `loading`. */
   params = $state.raw<Params[N] | null>(null);
   error = $state.raw<Error | null>(null);
   loading = $state(false);

@@ -16,11 +16,11 @@ export interface Status {
 /** Everything views share. `useExplorer()` gives it to any component. */
 export class Explorer {
   readonly keyboard = new Keyboard();
-  /** The vocabulary of the model that is shown, once it is there (asked for at the start). */
+  /** The vocabulary of the model that is shown, once it has arrived (requested at the start). */
   vocabulary = $state.raw<Vocabulary | null>(null);
   status = $state.raw<Status>({});
   reachable = $state(true);
-  /** A picture is being made: parts that wait until they are seen are asked for, and all is drawn. */
+  /** A picture is being made: parts that load when they are seen are loaded, and everything is drawn. */
   whole = $state(false);
   info = $state.raw<ModelInfo>() as ModelInfo;
   /** Shows how to read the view, and the keys. */

@@ -35,12 +35,12 @@ export function percent(share: number | null | undefined): string {
   return minus(`${value.toFixed(decimals)} %`);
 }
 
-/** 12,345: thousands told apart, the same in every locale. */
+/** 12,345: with thousands separators, the same in every locale. */
 export function count(value: number): string {
   return minus(String(Math.round(value)).replace(/\B(?=(\d{3})+(?!\d))/g, ","));
 }
 
-/** A number on an axis: as many decimals as its ticks need to be told apart, and no more. */
+/** A number on an axis: just enough decimals to distinguish its ticks. */
 export function tickLabel(value: number, ticks: readonly number[]): string {
   if (value === 0) return "0";
   const most = Math.max(...ticks.map(Math.abs));
@@ -51,7 +51,7 @@ export function tickLabel(value: number, ticks: readonly number[]): string {
   return decimals === 0 ? count(value) : minus(value.toFixed(decimals));
 }
 
-/** A length of counting in words: "1 token", "3 tokens". */
+/** A count with its noun: "1 token", "3 tokens". */
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;
 }

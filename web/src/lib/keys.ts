@@ -1,4 +1,4 @@
-/** What a question is asked with: flat, and without the values the server would fill in itself. */
+/** Parameters of a question: flat, without those that have the server's default. */
 export type PlainParams = Record<string, string | number | boolean | undefined>;
 
 /**

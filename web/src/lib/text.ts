@@ -11,7 +11,7 @@ export function modelParams(url: UrlState, info: ModelInfo): ModelParams {
 }
 
 /**
- * The text of the page, said in one of three ways: `e` an example, `x` typed, `i` ids. A stale link (an
+ * The text of the page, given in one of three ways: `e` an example, `x` typed, `i` ids. A stale link (an
  * example that is not there) shows the first example rather than an error.
  */
 export function textParams(url: UrlState, info: ModelInfo): TextParams {

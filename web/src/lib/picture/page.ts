@@ -13,7 +13,7 @@ export interface Picture {
 const MARGIN = 12;
 
 /**
- * Draws what `view` shows, all of it: what scrolls is rolled out and what only serves to choose is left away,
+ * Draws what `view` shows, all of it: what scrolls is laid out in full, controls are left out,
  * as the style sheet says of `.picturing`. The page itself is as before when this returns.
  */
 export function pictureOf(view: HTMLElement, caption: string, ground: string): Picture {

@@ -60,7 +60,7 @@ export class TextScene {
       () => info.heads,
       () => this.shown?.run.ids.length ?? Infinity,
     );
-    // Only where the answer is sparse is a locked head asked for alone.
+    // A locked head is requested alone only if the whole answer is sparse.
     this.alone = answerOf(source, "attention", () => {
       const head = this.focus.lockedHead;
       if (head === null || this.attention.value === null || this.attention.value.dense !== null) return null;

@@ -5,7 +5,7 @@ import type { Patterns } from "./patterns";
 /** So many heads are drawn without waiting until they are seen. */
 export const DRAWN_AT_ONCE = 32;
 
-/** A head's pattern at most `size` pixels a side. */
+/** A head's pattern at most `size` pixels per side. */
 export function thumbnail(
   patterns: Patterns,
   head: number,
