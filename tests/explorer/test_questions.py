@@ -134,21 +134,20 @@ def params_without_heads(name: str) -> list[dict[str, Any]]:
     return [{"ids": "1,2,3"}] if name == "run" else [{}]
 
 
-def test_a_soft_capped_model_says_why_it_is_not_exact() -> None:
+def test_a_soft_capped_model_is_exact_before_the_cap() -> None:
     explorer = explorer_of(CAPPED)
     info = decode(explorer.ask("model"))
-    assert info["exact"] is False and "soft cap" in info["why_not_exact"]
-    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] is None
+    assert info["exact"] is True and info["why_not_exact"] == ""
+    assert decode(explorer.ask("run", {"ids": "1,2,3"}))["remainder"] < 1e-4
     assert decode(explorer.ask("attention", {"ids": "1,2,3"}))["dense"].shape == (4, 3, 3)
     for name, parameters in (
         ("attention", {"ids": "1,2,3", "weighting": "effect"}),
         ("why", {"ids": "1,2,3", "position": 1}),
         ("scores", {"ids": "1,2,3", "head": "L1H0"}),
     ):
-        with pytest.raises(NotExactError, match="soft cap"):
-            explorer.ask(name, parameters)
+        assert decode(explorer.ask(name, parameters))
     holds = {claim["id"]: claim["holds"] for claim in decode(explorer.ask("paper"))["claims"]}
-    assert holds["paths"] == "not measurable here"
+    assert holds["paths"] == "holds"
 
 
 def test_an_exact_model_has_no_remainder() -> None:
