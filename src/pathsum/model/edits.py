@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.names import Edge, HeadId, HeadRead, MlpRead, Reader, Side, Source, Writer
-from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
+from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,24 @@ class TableToLogits:
     rows: Int[Tensor, "batch pos"]
     raised: Int[Tensor, "row n"]
     values: Float[Tensor, "row n"]
+
+    def look_up(self, attended: HeadPattern, vocab: int) -> Logits:
+        """Σ_src attended[dest, src] · table[token at src], [batch, dest, vocab]."""
+        count, n = self.raised.shape
+        places = torch.arange(count, device=self.raised.device).repeat_interleave(n)
+        # Transposed: a sparse matrix multiplies from the left.
+        table = torch.sparse_coo_tensor(
+            torch.stack((self.raised.reshape(-1), places)),
+            self.values.reshape(-1),
+            size=(vocab, count),
+            check_invariants=True,
+        )
+        batch, dest, _ = attended.shape
+        by_row = attended.new_zeros(batch, dest, count)
+        rows = self.rows[:, None, :].expand_as(attended)
+        by_row.scatter_add_(-1, rows, attended)
+        raised = torch.sparse.mm(table, by_row.reshape(batch * dest, count).T.contiguous())
+        return raised.T.reshape(batch, dest, -1)
 
 
 @dataclass(frozen=True, eq=False)

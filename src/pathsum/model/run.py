@@ -6,7 +6,7 @@ and the truncated runs of term importance. The parts themselves are in `transfor
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -17,7 +17,7 @@ from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import Edit, Plan, TableToLogits, common_batch_size
 from pathsum.model.folding import fold_bias, folded_unembedding
-from pathsum.model.weights import LayerWeights, Weights
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
 from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
 
@@ -268,7 +268,7 @@ class _Pass:
         self, head: HeadId, layer: LayerWeights, stream: Stream, pattern: HeadPattern
     ) -> tuple[HeadPattern, Tensor]:
         """One edited head: its pattern and its z."""
-        config, alone = _one_head(self.config), _layer_of_one(self.config, layer, head.head)
+        config, alone = _one_head(self.config), layer_of_one_head(self.config, layer, head.head)
 
         def read(side: Side) -> Stream:
             seen = self._as_read(HeadRead(head, side), stream)
@@ -339,7 +339,7 @@ class _Pass:
             # The write belongs to the stream whose size the final normalization measures, so the
             # scale is that of the whole; its direct effect is the table's instead.
             direct = at(written) @ folded_unembedding(self.weights)[0]
-            looked_up = _look_up(edit, at(attended), logits.shape[-1])
+            looked_up = edit.look_up(at(attended), logits.shape[-1])
             logits = logits + scale[..., None] * (looked_up - direct)
         return logits, scale
 
@@ -389,45 +389,6 @@ class _Pass:
 @lru_cache(maxsize=64)
 def _one_head(config: Config) -> Config:
     return config.replace(n_heads=1, n_kv_heads=1)
-
-
-def _layer_of_one(config: Config, layer: LayerWeights, head: int) -> LayerWeights:
-    """A layer of one head, with the key/value head that it uses: it runs like any other layer."""
-    kv = head // config.heads_per_kv
-
-    def pick(tensor: Tensor | None, at: int) -> Tensor | None:
-        return None if tensor is None else tensor[at : at + 1]
-
-    return replace(
-        layer,
-        W_Q=layer.W_Q[head : head + 1],
-        W_K=layer.W_K[kv : kv + 1],
-        W_V=layer.W_V[kv : kv + 1],
-        W_O=layer.W_O[head : head + 1],
-        b_Q=pick(layer.b_Q, head),
-        b_K=pick(layer.b_K, kv),
-        b_V=pick(layer.b_V, kv),
-        sinks=pick(layer.sinks, head),
-    )
-
-
-def _look_up(edit: TableToLogits, attended: HeadPattern, vocab: int) -> Logits:
-    """Σ_src attended[dest, src] · table[token at src], [batch, dest, vocab]."""
-    count, n = edit.raised.shape
-    places = torch.arange(count, device=edit.raised.device).repeat_interleave(n)
-    # Transposed: a sparse matrix multiplies from the left.
-    table = torch.sparse_coo_tensor(
-        torch.stack((edit.raised.reshape(-1), places)),
-        edit.values.reshape(-1),
-        size=(vocab, count),
-        check_invariants=True,
-    )
-    batch, dest, _ = attended.shape
-    by_row = attended.new_zeros(batch, dest, count)
-    rows = edit.rows[:, None, :].expand_as(attended)
-    by_row.scatter_add_(-1, rows, attended)
-    raised = torch.sparse.mm(table, by_row.reshape(batch * dest, count).T.contiguous())
-    return raised.T.reshape(batch, dest, -1)
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

@@ -5,7 +5,7 @@ Sources make one, analyses consume one.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -271,6 +271,26 @@ def _fold_post_gain(read: dict[str, Any], layer: int) -> int:
         if name in read:
             read[name] = read[name] * gain
     return read["W_O"].nbytes
+
+
+def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWeights:
+    """A layer of one head, with the key/value head that it uses: it runs like any other layer."""
+    kv = head // config.heads_per_kv
+
+    def pick(tensor: Tensor | None, at: int) -> Tensor | None:
+        return None if tensor is None else tensor[at : at + 1]
+
+    return replace(
+        layer,
+        W_Q=layer.W_Q[head : head + 1],
+        W_K=layer.W_K[kv : kv + 1],
+        W_V=layer.W_V[kv : kv + 1],
+        W_O=layer.W_O[head : head + 1],
+        b_Q=pick(layer.b_Q, head),
+        b_K=pick(layer.b_K, kv),
+        b_V=pick(layer.b_V, kv),
+        sinks=pick(layer.sinks, head),
+    )
 
 
 def _computing_dtype(store: Store) -> torch.dtype:
