@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
