@@ -5,8 +5,9 @@ import torch
 
 import pathsum as ps
 from pathsum.errors import HeadError, InputError
+from pathsum.model import Config, random_model
 from pathsum.model.edits import HeadOutput
-from pathsum.paths import Ablation, After, Knockout, ablate
+from pathsum.paths import Ablation, After, Knockout, ablate, replace
 from pathsum.paths.intervene.ablation import KnockoutValue
 from pathsum.result import schema
 from pathsum.text.probes import random_repeats
@@ -91,3 +92,21 @@ def test_bad_input() -> None:
         ablate(model, "L1H0", PROBE.tokens, reference=PROBE.tokens)
     with pytest.raises(InputError, match="did you mean 'resample'"):
         ablate(model, "L1H0", PROBE.tokens, knockout="resampl")
+
+
+def test_ablations_share_a_run_that_is_there_already() -> None:
+    config = Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=20, n_ctx=12)
+    model = random_model(config, seed=5, dtype=torch.float64)
+    tokens = torch.randint(20, (4, 10), generator=torch.Generator().manual_seed(0))
+    start = model.trace(tokens)
+    for how in ({}, {"knockout": "mean"}, {"knockout": "first token"}):
+        alone = ablate(model, "L1H1", tokens, **how)
+        shared = ablate(model, "L1H1", tokens, start=start, **how)
+        assert shared.cost.value == pytest.approx(alone.cost.value, rel=1e-10, abs=1e-12)
+    alone = replace(model, "L0H1", tokens, pattern="previous")
+    shared = replace(model, "L0H1", tokens, pattern="previous", start=start)
+    assert shared.loss_replaced.value == pytest.approx(alone.loss_replaced.value, rel=1e-10)
+    with pytest.raises(InputError, match="trace of other tokens"):
+        ablate(model, "L1H1", tokens.flip(1), start=start)
+    with pytest.raises(InputError, match="unedited trace by the same model"):
+        ablate(random_model(config, seed=6, dtype=torch.float64), "L1H1", tokens, start=start)

@@ -31,11 +31,10 @@ from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import HeadEntry
-from pathsum.model import Model
+from pathsum.model import Model, Trace
 from pathsum.paths import (
     Ablation,
     After,
-    CopyingPart,
     IdealPattern,
     Knockout,
     Replacement,
@@ -126,23 +125,35 @@ def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
     """Knock a head out in four ways and put descriptions in its place, on each set of sequences."""
     model = bench.model(params)
     name = model.head(params.head).label
-    return HeadAblation(
-        name, tuple(_ablation_on(model, name, on) for on in bench.sequences(params))
-    )
+    tests: list[AblationOn] = []
+    for on in bench.sequences(params):
+        # The pages of all heads share the unedited run.
+        start = bench.result(
+            params, f"run of {on.name}", lambda model, on=on: model.trace(on.tokens)
+        )
+        tests.append(_ablation_on(start, name, on))
+    return HeadAblation(name, tuple(tests))
 
 
-def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
+def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
+    model, tokens, first = start.model, on.tokens, on.first
     ablations = [
-        ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
+        ablate(
+            *(model, name, tokens),
+            knockout=knockout,
+            after=after,
+            from_position=first,
+            start=start,
+        )
         for knockout, after in _KNOCKOUTS
     ]
     replacements = [
-        replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
+        replace_head(model, name, tokens, pattern=pattern, from_position=first, start=start)
         for pattern in IdealPattern
     ]
     if model.config.logit_cap is None:
         replacements.append(
-            replace_head(model, name, on.tokens, ov=CopyingPart(), from_position=on.first)
+            replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
         )
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
 

@@ -98,13 +98,15 @@ def ablate(
     from_position: int = 0,
     reference: TextOrTokens | None = None,
     seed: int = 0,
+    start: Trace | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads (one, or several together).
 
     `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
     predictions from `from_position` on. `reference` is what `knockout="mean"` averages over, by
-    default the batches themselves; `seed` draws the partners of `knockout="resample"`.
+    default the batches themselves; `seed` draws the partners of `knockout="resample"`. `start` is
+    the model's trace of the batches, if there is one already: several ablations can share it.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -118,6 +120,7 @@ def ablate(
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
     checked = token_batches(model, batches, from_position)
+    check_start(model, checked, start)
     replaced = KnockoutValue(model, found, knockout, checked, reference, seed)
     plain: list[SequenceLosses] = []
     without: list[SequenceLosses] = []
@@ -127,9 +130,9 @@ def ablate(
         for part, partner in zip(
             split_by_memory(model, tokens), split_by_memory(model, partners), strict=True
         ):
-            trace = model.trace(part)
+            trace = model.trace(part) if start is None else start
             edits = (*replaced.edits(trace, partner), *after_edits(trace, after))
-            edited = trace_run(model, part, edits)
+            edited = trace_run(model, part, edits, trace)
             plain.append(sequence_losses(trace.logits, part, from_position))
             without.append(sequence_losses(edited.logits, part, from_position))
     progress(len(checked), len(checked), "ablating")
@@ -145,6 +148,20 @@ def ablate(
         sequences=len(loss.total),
         predictions=int(loss.count.sum()),
     )
+
+
+def check_start(model: Model, batches: TokenBatches, start: Trace | None) -> None:
+    """Raises InputError if a shared run is not the model's own, unedited run of the batches."""
+    if start is None:
+        return
+    parts = [part for tokens in batches for part in split_by_memory(model, tokens)]
+    if start.model is not model or start.edits or len(parts) != 1:
+        raise InputError(
+            "start must be an unedited trace by the same model, of a single batch that fits in "
+            "memory; leave it out for several batches"
+        )
+    if start.tokens.shape != parts[0].shape or not bool((start.tokens == parts[0]).all()):
+        raise InputError("start is a trace of other tokens; pass the trace of these batches")
 
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:

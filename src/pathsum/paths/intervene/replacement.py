@@ -20,7 +20,13 @@ from pathsum.model.losses import (
     split_by_memory,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, after_edits
+from pathsum.paths.intervene.ablation import (
+    After,
+    Knockout,
+    KnockoutValue,
+    after_edits,
+    check_start,
+)
 from pathsum.paths.intervene.descriptions import (
     CopyingPart,
     CopyingProjector,
@@ -109,14 +115,15 @@ def replace(
     from_position: int = 0,
     reference: TextOrTokens | None = None,
     seed: int = 0,
+    start: Trace | None = None,
     progress: Progress = silent,
 ) -> Replacement:
     """Replace a head by a description and measure the share of its ablation cost it recovers.
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
     `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. What is not described stays the head's own.
-    `knockout`, `after`, `reference` and `seed` define the ablation, and `from_position` which
-    predictions count, as for `ablate`.
+    `knockout`, `after`, `reference` and `seed` define the ablation, `from_position` which
+    predictions count, and `start` is a run to share, as for `ablate`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -137,8 +144,9 @@ def replace(
         )
     described = _Described(model, model.head(head).id, attention, values, from_position)
     checked = token_batches(model, batches, from_position)
+    check_start(model, checked, start)
     ablated_by = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
-    losses = _Losses.measured(described, ablated_by, checked, after, from_position, progress)
+    losses = _Losses.measured(described, ablated_by, checked, after, from_position, start, progress)
     share, why = losses.share(described.head)
     return Replacement(
         model=model.name,
@@ -227,6 +235,7 @@ class _Losses:
         batches: TokenBatches,
         after: After,
         first: int,
+        start: Trace | None,
         progress: Progress,
     ) -> "_Losses":
         """Three runs of every sequence: as it is, with the head ablated, with the description."""
@@ -239,10 +248,11 @@ class _Losses:
                 split_by_memory(model, ablated_by.partners(tokens)),
             )
             for part, partners in zip(*pieces, strict=True):
-                trace = model.trace(part)
+                trace = model.trace(part) if start is None else start
                 held = after_edits(trace, after)
-                ablated = trace_run(model, part, (*ablated_by.edits(trace, partners), *held))
-                replaced = trace_run(model, part, (*described.edits(trace), *held))
+                edits = (*ablated_by.edits(trace, partners), *held)
+                ablated = trace_run(model, part, edits, trace)
+                replaced = trace_run(model, part, (*described.edits(trace), *held), trace)
                 for kept, run in zip(found, (trace, ablated, replaced), strict=True):
                     kept.append(sequence_losses(run.logits, part, first))
         progress(len(batches), len(batches), "replacing")
