@@ -45,6 +45,13 @@ class Trace(Run):
         raw = self.weights.layers[layer]
         return transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
 
+    @property
+    def uncapped_logits(self) -> Logits:
+        """The logits before the model's soft cap, which are sums over paths; else the logits."""
+        if self.weights.config.logit_cap is None:
+            return self.logits
+        return transformer.unembed_uncapped(self.weights, self.streams[-1])[0]
+
     def pattern(self, head: HeadName) -> HeadPattern:
         """One head's attention, [batch, dest, src]."""
         found = self.model.head(head).id

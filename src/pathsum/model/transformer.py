@@ -214,11 +214,17 @@ def activation(config: Config, x: Tensor) -> Tensor:
 
 def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
     """Logits of the final stream, and the scale of that read."""
+    logits, scale = unembed_uncapped(weights, stream)
+    return soft_cap(logits, weights.config.logit_cap), scale
+
+
+def unembed_uncapped(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
+    """The same before the soft cap on logits."""
     read, scale = normalize(weights.config, stream, weights.ln_f_w, weights.ln_f_b)
     logits = read @ weights.W_U
     if weights.b_U is not None:
         logits = logits + weights.b_U
-    return soft_cap(logits, weights.config.logit_cap), scale
+    return logits, scale
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:

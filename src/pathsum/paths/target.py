@@ -66,6 +66,8 @@ class Target:
             named = f"logit of {model.token_text(tokens.pop())} at position {positions.pop()}"
         else:
             named = "logit of each sequence's token at its position"
+        if model.config.logit_cap is not None:
+            named += ", before the soft cap"
         versus = self.versus_text(model)
         if versus is None:
             return named

@@ -61,7 +61,7 @@ class Growth:
         self.rival = rival
         self.run = FrozenRow(trace, row, self.position + 1)
         direction, bias = self.target.direction(trace.model.weights)
-        self.total = float(self.target.of(trace.logits[row : row + 1])[0])
+        self.total = float(self.target.of(trace.uncapped_logits[row : row + 1])[0])
         self.direction = direction[0] * self.run.frozen.final_scale[0, self.position]
         self.bias = float(bias[0])
         self.floor = threshold * abs(self.total)

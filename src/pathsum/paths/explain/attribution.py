@@ -195,7 +195,8 @@ def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget
     tokens, known = _next_tokens(trace, targets)
     everywhere = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
     direction, bias = everywhere.direction(trace.model.weights)
-    own = trace.logits.gather(-1, tokens[..., None])[..., 0] - trace.logits.mean(-1)
+    logits = trace.uncapped_logits
+    own = logits.gather(-1, tokens[..., None])[..., 0] - logits.mean(-1)
     return _NextTokenTarget(
         direction=direction.reshape(*tokens.shape, -1) * trace.scales.final[..., None],
         bias=bias.reshape(tokens.shape),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId
+from pathsum.model.transformer import soft_cap
 from pathsum.names import Part
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
 from pathsum.paths.score_sum import ScoreSum
@@ -157,7 +158,7 @@ def rank_cell(
     at_query, at_key = best // cell.shape[1], best % cell.shape[1]
     row = scores.total()[sequence, destination, :length]
     term_rows = torch.einsum("tk,tsk->ts", queries[at_query] * scale, keys[at_key])
-    without = (row - term_rows).softmax(-1)[:, source].tolist()
+    without = _attention(scores, row - term_rows)[:, source].tolist()
     listed = cell[at_query, at_key].tolist()
     terms = tuple(
         CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
@@ -175,7 +176,7 @@ def rank_cell(
         destination_text=model.token_text(tokens[destination]),
         source_text=model.token_text(tokens[source]),
         score=total,
-        attention=float(row.softmax(-1)[source]),
+        attention=float(_attention(scores, row[None])[0, source]),
         none=float(scores.none[at]),
         q=float(scores.q[at]),
         k=float(scores.k[at]),
@@ -213,6 +214,20 @@ def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
         parts=parts,
         remainder=scores.remainder(),
     )
+
+
+def _attention(scores: ScoreSum, rows: Float[Tensor, "rows src"]) -> Float[Tensor, "rows src"]:
+    """The softmax of rows of scores that end at their destination, as the model does it."""
+    config, head = scores.trace.model.config, scores.head
+    rows = soft_cap(rows, config.score_cap)
+    window = config.window(head.layer)
+    if window is not None and window < rows.shape[1]:
+        rows = rows.clone()
+        rows[:, :-window] = -torch.inf
+    sinks = scores.trace.model.weights.layers[head.layer].sinks
+    if sinks is None:
+        return rows.softmax(-1)
+    return torch.cat((rows, sinks[head.head].expand(len(rows), 1)), -1).softmax(-1)[:, :-1]
 
 
 def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
