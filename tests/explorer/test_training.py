@@ -76,3 +76,8 @@ def test_a_report_of_a_run_has_its_training(
 def test_a_model_without_snapshots_says_so() -> None:
     with pytest.raises(InputError, match="has no snapshots of its training"):
         Explorer(["hand-built-induction"]).ask("training")
+
+
+def test_the_bundled_run_opens_with_its_snapshots() -> None:
+    info = decode(Explorer(["two-layer-quick"]).ask("model"))
+    assert len(info["steps"]) > 5

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pathsum.errors import FileError
-from pathsum.model import Model, Weights
+from pathsum.model import Config, Model, Weights
 from pathsum.model.storage import write_together
 from pathsum.model.store import FileStore
 from pathsum.sources.named import open_folder
@@ -88,7 +88,8 @@ def _with_weights(shared: Model, file: Path) -> Model:
     about = store.metadata
     if about.get("format") != FORMAT or about.get("version") != str(VERSION):
         raise FileError(f"{file} is not a snapshot that this version of pathsum reads")
-    if json.loads(about["config"]) != shared.config.to_dict():
+    # As configs, not as JSON: a file from before a field was added means its default.
+    if Config.from_dict(json.loads(about["config"])) != shared.config:
         raise FileError(
             f"{file} and {shared.name!r} have different configs, so they are of different runs; "
             "restore the file that belongs to this run"
