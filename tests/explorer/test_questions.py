@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
-from pathsum.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question

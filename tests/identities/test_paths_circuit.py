@@ -1,5 +1,7 @@
 """The circuit of a prediction adds up, node by node, on every variant of a model, in float64."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.model import Model
+from pathsum.model import Config, Model, random_model
 from pathsum.names import HeadId, Node, NodeEdge, Part, Side, Source
 from pathsum.paths.circuit import Circuit, CircuitNode, find_circuit, score_weights
 
@@ -129,3 +131,38 @@ def test_nodes_and_their_edges_print_as_they_parse(writer: Node, reader: Node, s
     kind = Side.V if reader.component == "logits" else side
     edge = NodeEdge(writer, reader, kind)
     assert NodeEdge.parse(str(edge)) == edge
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": (2, None, 3)},
+        {"norm": "rms", "norm_place": "both"},
+        {"norm": "rms", "norm_place": "after"},
+        {"sinks": True},
+        {"qk_norm": "rms_all"},
+        {"score_cap": 2.0, "logit_cap": 5.0},
+    ],
+    ids=str,
+)
+def test_inputs_add_up_on_what_real_models_have(changes: dict[str, Any]) -> None:
+    sizes = {"n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
+    config = Config(**sizes, d_vocab=17, n_ctx=8, **changes)
+    model = random_model(config, seed=1, dtype=torch.float64, biases=True, gains=True)
+    trace = model.trace(torch.tensor([[3, 1, 4, 1, 5, 9, 2]]))
+    found = find_circuit(trace, -1, 6, "mean", 1e-4, effects=False)
+    assert found.remainder < 1e-9
+    size = max(abs(one.value) for one in found.nodes)
+    taken_apart = 0
+    for one in inner_nodes(found):
+        added = added_up(found, one.node, Side.V, "share")
+        assert added == pytest.approx(one.value, abs=1e-9 * size)
+        if one.attended is None:
+            continue
+        worth = one.attended.uniform + one.attended.effect
+        assert worth == pytest.approx(one.value, abs=1e-9 * size)
+        for kind in (Side.Q, Side.K) if not one.note else ():
+            taken_apart += 1
+            added = added_up(found, one.node, kind, "share")
+            assert added == pytest.approx(one.attended.effect, abs=1e-5 * size)
+    assert taken_apart

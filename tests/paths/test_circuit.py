@@ -96,7 +96,7 @@ def test_the_first_position_has_no_scores_to_explain() -> None:
     model = construct.induction()
     found = model.trace("a b").circuit(position=0, threshold=1e-6)
     heads = [node for node in found.nodes if node.node.head]
-    assert all(node.attended is None and "first position" in node.note for node in heads)
+    assert all(node.attended is None and "nothing else" in node.note for node in heads)
 
 
 def test_bad_input() -> None:

@@ -39,7 +39,9 @@ def find_circuit(
     >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
     ['L0H0@2→L1H0@5.k', 'embed@2→L1H0@5.v', 'embed@5→L1H0@5.q']
 
-    Not the causes of everything: an MLP is a leaf, and normalization scales are held fixed.
+    Not the causes of everything: an MLP is a leaf, and normalization scales are held fixed. On a
+    model with a soft cap on its logits, shares are of the logit before the cap, and effects are on
+    the capped one.
     """
     if not 0 < threshold <= 1:
         raise InputError(
@@ -83,7 +85,6 @@ def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> No
             "this run was edited, so its scores and writes need not follow from its streams; ask "
             "for the circuit of the unedited run"
         )
-    _refuse_unsplit(trace)
     batch = len(trace.tokens)
     if not 0 <= sequence < batch:
         raise InputError(
@@ -94,17 +95,6 @@ def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> No
         raise InputError(
             f"rival position {rival} is out of range: no head at position {position} can attend "
             f"to it; give a position from 0 to {position}"
-        )
-
-
-def _refuse_unsplit(trace: Trace) -> None:
-    config, length = trace.model.config, trace.tokens.shape[1]
-    limited = any(window is not None and window < length for window in config.windows)
-    if limited or config.sinks or config.norm_place != "before" or config.qk_norm == "rms_all":
-        raise NotExactError(
-            "circuits are not implemented for sliding windows shorter than the text, attention "
-            "sinks, norms after a block and one QK-norm over all heads; use trace.paths() and "
-            "trace.scores(), which are exact there"
         )
 
 

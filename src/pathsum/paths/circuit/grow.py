@@ -112,6 +112,7 @@ class Growth:
         writers = self.run.writers(head.layer)
         self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, positions))
         values = scale * (self.run.streams[head.layer][:many] @ along)
+        values = values * self.trace.scales.write[head.layer][self.row, here]
         attended, note = self._attention(node, head, values)
         self.nodes.append(CircuitNode(node, self._text(node), opened.value, attended, note))
 
@@ -119,38 +120,47 @@ class Growth:
         self, node: Node, head: HeadId, values: Float[Tensor, " src"]
     ) -> tuple[Attended | None, str]:
         """Q and K edges of a node, if where it looks is worth enough."""
-        if len(values) == 1:
-            return None, "the first position has nothing else to attend to"
-        query, keys = self.run.query(head, node.position), self.run.keys(head, node.position)
+        window, here = self.trace.model.config.window(head.layer), node.position
+        sinks = self.trace.weights.layers[head.layer].sinks
+        first = 0 if window is None else max(0, here + 1 - window)
+        values = values[first:]
+        if len(values) == 1 and sinks is None:
+            return None, "there is nothing else to attend to"
+        query, keys = self.run.query(head, here), self.run.keys(head, here)[first:]
         scores = keys @ query
-        found = score_weights(scores, values, self.trace.model.config.score_cap)
+        sink = None if sinks is None else float(sinks[head.head])
+        found = score_weights(scores, values, self.trace.model.config.score_cap, sink)
         self.quadrature_error = max(self.quadrature_error, found.error)
-        pattern = self.run.layers[head.layer].pattern[0, head.head, node.position, : len(values)]
+        pattern = self.trace.patterns[head.layer][self.row, head.head, here, first : here + 1]
         source = int((pattern * (values - values.mean())).abs().argmax())
-        rival = self.rival if self.rival is not None and self.rival < len(values) else None
+        rival = None if self.rival is None else self.rival - first
+        rival = rival if rival is not None and 0 <= rival < len(values) else None
         rival = None if rival == source else rival
         contrast = _contrast(pattern, source, rival)
         attended = Attended(
-            source=source,
+            source=source + first,
             weight=float(pattern[source]),
             score=float(scores[source]),
             contrast=float(contrast @ scores),
-            rival=rival,
-            uniform=float(values.mean()),
+            rival=None if rival is None else rival + first,
+            uniform=found.uniform,
             effect=found.effect,
             error=found.error,
         )
         if abs(found.effect) < self.floor:
             return attended, "where it looks matters too little to take its scores apart"
-        self._keep(node, self.run.key_inputs(head, query, found.weights, contrast))
-        self._keep(node, self.run.query_inputs(head, node.position, keys, found.weights, contrast))
+        positions = range(first, here + 1)
+        by_key = self.run.key_inputs(head, query, positions, found.weights, contrast)
+        by_query = self.run.query_inputs(head, here, keys, found.weights, contrast)
+        self._keep(node, by_key, found.sink)
+        self._keep(node, by_query, found.sink)
         return attended, ""
 
     def _text(self, node: Node) -> str:
         return self.trace.model.token_text(int(self.trace.tokens[self.row, node.position]))
 
-    def _keep(self, reader: Node, inputs: Inputs) -> None:
-        """Edges that carry enough; the rest is left out, together."""
+    def _keep(self, reader: Node, inputs: Inputs, sink: float = 0.0) -> None:
+        """Edges that carry enough; the rest, a sink's share included, is left out together."""
         kept = inputs.shares.abs() >= self.floor
         for writer, place in kept.nonzero().tolist():
             node = Node(inputs.writers[writer], inputs.positions[place])
@@ -168,7 +178,7 @@ class Growth:
         rest, exact = inputs.shares[~kept], inputs.exact[~kept]
         there = int((rest != 0).sum())
         self.left_out.append(
-            LeftOut(reader, inputs.side, float(exact.sum()), float(rest.sum()), there)
+            LeftOut(reader, inputs.side, float(exact.sum()), float(rest.sum()) + sink, there)
         )
 
 
@@ -249,16 +259,17 @@ class FrozenRow:
         self,
         head: HeadId,
         query: Float[Tensor, " k"],
+        positions: range,
         weights: Float[Tensor, " src"],
         contrast: Float[Tensor, " src"],
     ) -> Inputs:
         """What each writer put into the keys."""
-        positions = list(range(len(weights)))
-        along = self.read(head, "k").adjoint(query.expand(len(weights), -1), positions)
-        parts = [self.writes_along(head.layer, along, positions)]
+        at = list(positions)
+        along = self.read(head, "k").adjoint(query.expand(len(at), -1), at)
+        parts = [self.writes_along(head.layer, along, at)]
         writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
         for part, vectors in self.extra(head, "k"):
-            parts.append((vectors[: len(weights)] @ query)[None])
+            parts.append((vectors[at] @ query)[None])
             writers = (*writers, part)
         scores = torch.cat(parts)
         gradient = along * weights[:, None]

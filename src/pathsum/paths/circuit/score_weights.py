@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 # Nodes of the first rule, doubled until the split is complete to this share of the range of v.
@@ -28,11 +28,14 @@ _TOLERANCE = 1e-6
 class ScoreWeights:
     """`weights[j]` is what a unit of score j is worth; `effect` is what they split.
 
-    `error` is how far Σ_j s_j w_j is from `effect`, in the unit of the values.
+    `uniform` is what equal scores would be worth. `sink` is the share of the sink's logit, if there
+    is one. `error` is how far Σ_j s_j w_j + sink is from `effect`, in the unit of the values.
     """
 
     weights: Float[Tensor, " src"]
+    uniform: float
     effect: float
+    sink: float
     error: float
 
 
@@ -40,41 +43,50 @@ def score_weights(
     scores: Float[Tensor, " src"],
     values: Float[Tensor, " src"],
     cap: float | None = None,
+    sink: float | None = None,
     tolerance: float = _TOLERANCE,
 ) -> ScoreWeights:
     """The worth of each score, for attention over sources with these scores and values.
 
-    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. The
-    Gauss–Legendre rule is refined until the split is complete.
+    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. A `sink`
+    is one more logit in the softmax, which moves nothing. The Gauss–Legendre rule is refined until
+    the split is complete.
 
     >>> found = score_weights(torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0]))
     >>> round(float(found.weights @ torch.tensor([3.0, 0.0])), 4), round(found.effect, 4)
     (0.4526, 0.4526)
     """
     s, v = scores.double(), values.double()
-    attention = _softmax(s, cap)[0]
-    effect = float(attention @ v - v.mean())
+    if sink is not None:
+        s, v = torch.cat([s, s.new_tensor([sink])]), torch.cat([v, v.new_zeros(1)])
+    capped = torch.ones_like(s, dtype=torch.bool)
+    capped[len(scores) :] = False
+    uniform = float(v.mean())
+    effect = float(_softmax(s, cap, capped)[0] @ v) - uniform
     enough = tolerance * float(v.max() - v.min())
     nodes = _NODES
     while True:
         points, rule = _gauss_legendre(nodes)
-        patterns, slopes = _softmax(points.to(s.device)[:, None] * s, cap)
+        patterns, slopes = _softmax(points.to(s.device)[:, None] * s, cap, capped)
         gain = patterns * (v - (patterns @ v)[:, None]) * slopes
         weights = rule.to(s.device) @ gain
         error = abs(float(weights @ s) - effect)
         if error <= enough or nodes >= _MOST_NODES:
-            return ScoreWeights(weights.to(scores.dtype), effect, error)
+            rest = float(weights[len(scores) :] @ s[len(scores) :])
+            own = weights[: len(scores)].to(scores.dtype)
+            return ScoreWeights(own, uniform, effect, rest, error)
         nodes *= 2
 
 
 def _softmax(
-    scores: Float[Tensor, "*points src"], cap: float | None
+    scores: Float[Tensor, "*points src"], cap: float | None, capped: Bool[Tensor, " src"]
 ) -> tuple[Float[Tensor, "*points src"], Float[Tensor, "*points src"]]:
-    """Attention, and the slope of the cap at each score."""
+    """Attention, and the slope of the cap at each score; a sink's logit has no cap."""
     if cap is None:
         return scores.softmax(-1), torch.ones_like(scores)
     bent = torch.tanh(scores / cap)
-    return (cap * bent).softmax(-1), 1 - bent.square()
+    slopes = torch.where(capped, 1 - bent.square(), 1.0)
+    return torch.where(capped, cap * bent, scores).softmax(-1), slopes
 
 
 @lru_cache(maxsize=16)
