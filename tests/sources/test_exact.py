@@ -93,3 +93,16 @@ def test_sinks_take_their_share() -> None:
     assert trace.paths().remainder() < 1e-10
     assert trace.scores("L1H2").remainder() < 1e-10
     torch.testing.assert_close(trace.scores("L1H2").attention(), trace.pattern("L1H2"))
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "gemma3", "mistral", "llama-yarn"])
+def test_qk_of_tokens_gives_the_scores_of_the_first_layer(case: str, tmp_path: Path) -> None:
+    from pathsum.circuits.tokens.qk import token_qk
+
+    tiny.write(case, tmp_path)
+    model = ps.load(tmp_path).to(torch.float64)
+    circuit = token_qk(model, "L0H3", offset=2).dense()
+    tokens = torch.tensor([[5, 9, 11], [17, 9, 11]])
+    scores = model.trace(tokens).attention_scores(0)[:, 3, 2, 0]
+    found = circuit[11, 5] - circuit[11, 17]
+    torch.testing.assert_close(found, scores[0] - scores[1])

@@ -11,7 +11,7 @@ from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales
 from pathsum.model import Head, Model
-from pathsum.model.folding import key_read, query_read
+from pathsum.model.folding import gain_of, key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import attention_pattern
 
@@ -162,9 +162,9 @@ def _position_sides(
         queries, keys = places @ W_Q, places @ W_K
     queries = queries + bias
     if layer.q_norm_w is not None:
-        queries = queries * layer.q_norm_w
+        queries = queries * gain_of(layer.q_norm_w, head.id.head)
     if layer.k_norm_w is not None:
-        keys = keys * layer.k_norm_w
+        keys = keys * gain_of(layer.k_norm_w, head.kv)
     return queries.double() * config.score_scale, keys.double()
 
 

@@ -22,6 +22,10 @@ class Store(ABC):
     def get(self, name: str) -> Tensor:
         """One tensor, as stored."""
 
+    def copies(self, name: str) -> bool:  # noqa: ARG002
+        """Whether `get` makes a copy, which costs memory while it is kept."""
+        return False
+
 
 class MemoryStore(Store):
     """Tensors in memory."""

@@ -209,7 +209,8 @@ class Weights:
 
     def converts(self, name: str) -> bool:
         """Whether reading this tensor makes a copy."""
-        return self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
+        converted = self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
+        return converted or self.store.copies(name)
 
 
 class Layers(Sequence[LayerWeights]):

@@ -73,6 +73,10 @@ class GgufFile(Store):
             )
         self._bytes = np.memmap(file, dtype=np.uint8, mode="c")
 
+    def copies(self, name: str) -> bool:
+        """Whether a tensor is dequantized: all but those stored as float32."""
+        return self._tensors[name].kind != 0
+
     def get(self, name: str) -> Tensor:
         """One tensor: mapped if it is stored as float32, dequantized otherwise."""
         from gguf import GGMLQuantizationType

@@ -114,6 +114,11 @@ class MappedStore(Store):
         """The checkpoint's name of the tensor that one of ours is made from."""
         return self._stored[name].name
 
+    def copies(self, name: str) -> bool:
+        """Whether one of our tensors is more than a view of the checkpoint's."""
+        fact = self._stored[name]
+        return bool(fact.add) or fact.multiply != 1.0 or self._source.copies(fact.name)
+
     def get(self, name: str) -> Tensor:
         """One of our tensors."""
         fact = self._stored[name]

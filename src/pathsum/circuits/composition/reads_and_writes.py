@@ -165,12 +165,14 @@ def _inner_of_scores(
 
 
 def _scaled(
-    matrices: Float[Tensor, "n k k"], gain: Float[Tensor, " k"] | None
+    matrices: Float[Tensor, "n k k"], gain: Float[Tensor, "*head k"] | None
 ) -> Float[Tensor, "n k k"]:
-    """diag(gain) A diag(gain)."""
+    """diag(gain) A diag(gain), with one gain for all heads or one per (key/value) head."""
     if gain is None:
         return matrices
-    return gain.double()[:, None] * matrices * gain.double()
+    if gain.ndim == 2:
+        gain = gain.repeat_interleave(len(matrices) // len(gain), 0)
+    return gain.double()[..., :, None] * matrices * gain.double()[..., None, :]
 
 
 def rotated_gram(

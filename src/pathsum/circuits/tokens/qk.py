@@ -6,6 +6,7 @@ much more a destination attends to this source than to the average one. Centered
 different rows are comparable, raw scores are not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +28,8 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.tokens.token_basis import embed_through, require_uncapped_scores
 from pathsum.errors import InputError
-from pathsum.model import Head, HeadId, HeadName, Model, Path
-from pathsum.model.folding import key_read, query_read
+from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
+from pathsum.model.folding import gain_of, key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.result import Column, Record, Table, token_column
 
@@ -93,8 +94,8 @@ def token_qk(
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
     """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
-    weights = head.model.weights
-    return _read_alone(head, query_read(weights, head.id), weights.layers[head.id.layer].q_norm_w)
+    gain = head.model.weights.layers[head.id.layer].q_norm_w
+    return _read_alone(head, query_read, None if gain is None else gain_of(gain, head.id.head))
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
@@ -103,8 +104,8 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     Exact at layer 0, but for position vectors. Deeper it is the direct path's part, with the scale
     of a normalization left out; QK-norm, which does not see that scale, is applied.
     """
-    weights = head.model.weights
-    return _read_alone(head, key_read(weights, head.id), weights.layers[head.id.layer].k_norm_w)
+    gain = head.model.weights.layers[head.id.layer].k_norm_w
+    return _read_alone(head, key_read, None if gain is None else gain_of(gain, head.kv))
 
 
 def attention(
@@ -145,15 +146,24 @@ def rotary_note(model: Model, offset: int | None) -> str:
 
 def _read_alone(
     head: Head,
-    read: tuple[Float[Tensor, "d k"], Float[Tensor, " k"]],
+    read: Callable[[Weights, HeadId], tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]],
     gain: Float[Tensor, " k"] | None,
 ) -> Float[Tensor, "vocab k"]:
-    config = head.model.config
-    W, bias = read
-    x = embed_through(head.model.weights, head.id.layer, W) + bias
+    config, weights, layer = head.model.config, head.model.weights, head.id.layer
+
+    def project(one: HeadId) -> Float[Tensor, "vocab k"]:
+        W, bias = read(weights, one)
+        return embed_through(weights, layer, W) + bias
+
+    x = project(head.id)
     if config.qk_norm == "none":
         return x
-    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + config.norm_eps)
+    mean = x.square().mean(-1, keepdim=True)
+    if config.qk_norm == "rms_all":
+        # One norm over all heads; query heads that share a key count it equally often.
+        each = [project(HeadId(layer, one)).square().mean(-1) for one in range(config.n_heads)]
+        mean = torch.stack(each).mean(0)[:, None]
+    x = x * torch.rsqrt(mean + config.norm_eps)
     return x if gain is None else x * gain
 
 

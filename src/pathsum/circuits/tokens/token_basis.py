@@ -39,9 +39,10 @@ def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
     if the token stood alone; None where the model does not normalize or where the scale depends
     on what was written on the way and is left out.
     """
-    if layer > 0 or weights.config.norm == "none":
+    config = weights.config
+    if layer > 0 or config.norm == "none" or config.norm_place == "after":
         return None
-    parts = [normalize(weights.config, x[None], None, None)[1][0] for x in weights.W_E.split(ROWS)]
+    parts = [normalize(config, x[None], None, None)[1][0] for x in weights.W_E.split(ROWS)]
     return torch.cat(parts)
 
 
