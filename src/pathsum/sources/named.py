@@ -8,6 +8,7 @@ from pathlib import Path
 from pathsum.model import Config, Model, construct
 from pathsum.model.storage import CONFIG, read_model
 from pathsum.result import Record, Table, prose_column, text_column
+from pathsum.sources.fetched import FETCHED
 
 BUNDLED = Path(__file__).parent / "bundled"
 
@@ -118,6 +119,7 @@ def named_models() -> ModelList:
     ]
     rows.sort(key=lambda model: model.layers)
     rows += [_describe(name, about, make().config) for name, (about, make) in HAND_BUILT.items()]
+    rows += [_describe(m.name, m.about, m.config) for m in FETCHED.values() if m.config is not None]
     return ModelList(tuple(rows))
 
 
