@@ -223,7 +223,7 @@ class TestWhatStopsARun:
             save(tensors, file, metadata)
 
         monkeypatch.setattr(checkpoints, "save_file", full)
-        with pytest.raises(FailedError, match="No space left on device.*untouched"):
+        with pytest.raises(FailedError, match="No space left on device.*unchanged"):
             train(tiny_recipe(text), out=tmp_path / "run")
         kept = read_checkpoint(tmp_path / "run")
         assert kept is not None
