@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError
+from pathsum.errors import FileError, NotExactError
 from pathsum.model import Model, from_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.family import find_family
@@ -37,6 +37,7 @@ def from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, nam
     """The model that a bridge runs, its compatibility mode included (folded, centered)."""
     facts = Facts(bridge.original_model.config.to_dict(), f"the config of {name}")
     layout = find_family(facts).describe(facts)
+    _refuse_untested(layout, name)
     state: dict[str, Tensor] = {key: value.detach() for key, value in bridge.state_dict().items()}
     unknown = [key for key in state if _KNOWN.fullmatch(key) is None]
     if unknown:
@@ -58,6 +59,17 @@ def from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, nam
     tensors |= _gains(layout, state)
     config = layout.config.replace(tied=False, start_token=start)
     return from_tensors(config, tensors, name=name, tokenizer=tokenizer)
+
+
+def _refuse_untested(layout: Layout, name: str) -> None:
+    """What a bridge may keep elsewhere than we look: scaled tensors, and norms after a block."""
+    facts = (*layout.model.values(), *layout.layer.values())
+    if any(fact.multiply != 1 for fact in facts) or layout.config.norm_place != "before":
+        raise NotExactError(
+            f"{name} scales its embeddings or queries or has norms after its blocks, which "
+            "pathsum does not read from a bridge; load the checkpoint with pathsum.load, or pass "
+            "the transformers model to pathsum.from_hf before it is bridged"
+        )
 
 
 def _gains(layout: Layout, state: dict[str, Tensor]) -> dict[str, Tensor]:
