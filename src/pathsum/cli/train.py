@@ -26,7 +26,7 @@ def train(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick.")] = False,
     preset: Annotated[
-        str, typer.Option(help="quick, bundled (hours) or paper (GPUs).")
+        str, typer.Option(help="quick, bundled, long (hours) or paper (GPUs).")
     ] = "bundled",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME.")] = None,
     resume: Annotated[

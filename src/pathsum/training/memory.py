@@ -1,14 +1,19 @@
-"""Whether a run fits into memory: an estimate before anything large is allocated."""
+"""Whether a run fits into memory and on disk: estimates before anything large is allocated."""
 
 import os
+import shutil
+from pathlib import Path
 
 import torch
 
 from pathsum.errors import InputError
 from pathsum.model import Config
 from pathsum.training.recipe import Recipe
+from pathsum.training.snapshots import snapshot_steps
 
 _FLOAT = 4
+# A tokenizer, a config and the log of a run take little; this covers them.
+_BESIDES = 1 << 20
 
 
 def n_parameters(config: Config) -> int:
@@ -50,4 +55,28 @@ def check_memory(recipe: Recipe, device: torch.device, processes: int = 1) -> No
             f"parameters, {recipe.batch} × {recipe.config.n_ctx} tokens per step, a vocabulary of "
             f"{recipe.config.d_vocab:,}), and {free / 1e9:.1f} GB are free; lower batch, "
             "data.vocabulary or the model's sizes"
+        )
+
+
+def estimated_disk_bytes(recipe: Recipe) -> int:
+    """About what a run's folder takes at its fullest.
+
+    The model, a model per snapshot, and two checkpoints, because one is written before the last one
+    goes. A checkpoint holds the weights and up to two moments of each.
+    """
+    models = 1 + len(snapshot_steps(recipe.steps, recipe.watching.snapshots))
+    weights = _FLOAT * n_parameters(recipe.config)
+    return models * (weights + _BESIDES) + 2 * 3 * weights
+
+
+def check_disk(recipe: Recipe, folder: Path) -> None:
+    """Raise, before training starts, if a run would fill the disk."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    needed, free = estimated_disk_bytes(recipe), shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"the run needs about {needed / 1e9:.2f} GB in {folder} "
+            f"({recipe.watching.snapshots} snapshots of {n_parameters(recipe.config):,} "
+            f"parameters, a checkpoint), and {free / 1e9:.2f} GB are free there; name a folder on "
+            "another disk with --out, or lower watching.snapshots"
         )

@@ -240,6 +240,11 @@ def _check(recipe: Recipe) -> None:
     for name, low in least.items():
         if flat[name] < low:
             raise InputError(f"{name} is {flat[name]}, but must be at least {low:g}")
+    if recipe.steps < recipe.schedule.warmup:
+        raise InputError(
+            f"schedule.warmup is {recipe.schedule.warmup} and steps is {recipe.steps}, so the run "
+            "ends before its learning rates have risen; raise steps, or lower schedule.warmup"
+        )
     if not 0 <= recipe.schedule.decay <= 1:
         raise InputError(f"schedule.decay is {recipe.schedule.decay}, but must be between 0 and 1")
     for name, value in flat.items():

@@ -27,7 +27,7 @@ from pathsum.training.distributed import (
     join_world,
 )
 from pathsum.training.loop import TrainingLoop, stop_signals
-from pathsum.training.memory import check_memory
+from pathsum.training.memory import check_disk, check_memory
 from pathsum.training.metrics import Watch, read_metrics, unwatched
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
@@ -126,6 +126,8 @@ def train(
         if not resume and world.is_first:
             _check_not_started(folder)
         check_memory(chosen, world.device, world.size)
+        if not resume:
+            check_disk(chosen, folder)
         corpus = _open_corpus(chosen, world, progress)
         chosen = _with_start_token(chosen, corpus)
         if resume:
