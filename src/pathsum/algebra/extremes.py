@@ -66,7 +66,7 @@ def topk(
 
 
 def argmax_rows(f: Factored, *, block_bytes: int = BLOCK_BYTES) -> RowMaxima:
-    """The largest entry of every row and its column, [*batch, m]; of equal ones the first column.
+    """The largest entry of every row and its column, [*batch, m]; ties go to the first column.
 
     >>> f = Factored(torch.tensor([[1.0], [-1.0]]), torch.tensor([[3.0, -5.0, -5.0]]))
     >>> best = argmax_rows(f)

@@ -232,7 +232,7 @@ class UnitMoments:
 
     @classmethod
     def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
-        """Of projections onto subspaces, divided by their dimension."""
+        """Moments of projections onto subspaces, each divided by its dimension."""
         return cls(1 / rank, 1 / rank.square())
 
     def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> UnitMoments:

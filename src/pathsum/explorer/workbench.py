@@ -38,7 +38,7 @@ class Run:
 
     @property
     def truncated(self) -> bool:
-        """Whether the text was longer than what was run."""
+        """Whether the text was truncated before the run."""
         return self.given > self.trace.tokens.shape[1]
 
 
@@ -46,7 +46,7 @@ class Workbench:
     """The open models and everything cached about them.
 
     `bundled` names bundled models that the page offers in addition; each is loaded on first use.
-    Safe to use from many threads: what two of them need at once is computed once.
+    Safe to use from many threads: what several of them need at once is computed once.
     """
 
     def __init__(

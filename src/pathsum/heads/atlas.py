@@ -202,7 +202,7 @@ def atlas(
 
 
 def check_draws(draws: int) -> None:
-    """An error if so few random heads could never show a p of ALPHA."""
+    """Raise an error if there are too few random heads for p to reach ALPHA."""
     if draws + 1 < 1 / ALPHA:
         raise InputError(
             f"draws={draws} random heads per layer are too few: p could not fall below "

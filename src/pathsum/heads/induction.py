@@ -1,4 +1,8 @@
-"""`induction`: which heads do induction, through which lower head, how, and what it is worth."""
+"""`induction`: which heads do induction, through which lower head, how, and what it is worth.
+
+The scores that find candidates are in `kinds/induction_stripe` and `kinds/prefix_matching`; this
+file tests their mechanism.
+"""
 
 import math
 from dataclasses import dataclass

@@ -24,7 +24,8 @@ from pathsum.text.probes import RepeatedTokens
 class LayerView:
     """Heads of one layer on a probe; real ones, or random ones that read the same stream.
 
-    `read` is the stream times its normalization scale, as folded reads see it; `stream` is without.
+    `read` is the stream times its normalization scale, as folded reads see it; `stream` is the
+    stream itself.
     A score is a function of a view alone, so it means the same for real and for random heads.
     """
 

@@ -39,7 +39,7 @@ class Recording(enum.Enum):
 class NormScales:
     """What normalization multiplied by, 1/σ: one number per position and read.
 
-    `write` is of the norm after the heads, and multiplies what they write at each destination. All
+    `write` is the scale of the norm after the heads, which multiplies what they write. All
     ones where the model does not normalize. With these and the patterns held fixed the model
     is linear from every source to every read and to the logits.
     """

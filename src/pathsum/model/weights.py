@@ -149,7 +149,7 @@ class Weights:
 
     @cached_property
     def W_U(self) -> Float[Tensor, "d vocab"]:
-        """The unembedding; W_Eᵀ where they are tied."""
+        """The unembedding; W_Eᵀ if it is tied to the embedding."""
         return self.W_E.T if self.config.tied else self.read("W_U")
 
     @cached_property

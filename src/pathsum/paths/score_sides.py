@@ -218,7 +218,7 @@ class SideSum:
         for head in part.heads:
             if head.layer >= layer:
                 raise PathError(
-                    f"{self.head} cannot read what {head} wrote: only heads of layers below "
+                    f"{self.head} cannot read what {head} wrote: only heads in layers below "
                     f"{layer} come before it"
                 )
         if part.kind == "writer":

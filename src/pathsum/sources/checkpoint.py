@@ -143,17 +143,17 @@ def _check_shard(
         if place.get(name, file) != file:
             raise FileError(
                 f"{name} is in two shards: {index.name} places it in {place[name]}, and {file} "
-                "holds one too; the shards are of different checkpoints, so download them again"
+                "holds one too; the shards come from different checkpoints, so download them again"
             )
         if name not in place:
             raise FileError(
-                f"{file} holds {name}, which {index.name} does not list; the two are of different "
+                f"{file} holds {name}, which {index.name} does not list; the two come from different "
                 "checkpoints, so download them again"
             )
     for name, where in place.items():
         if where == file and name not in shapes:
             raise FileError(
-                f"{file} does not hold {name}, which {index.name} places there; the two are of "
+                f"{file} does not hold {name}, which {index.name} places there; the two come from "
                 "different checkpoints, so download them again"
             )
 

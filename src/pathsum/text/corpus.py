@@ -141,7 +141,7 @@ class Corpus:
 
     @cached_property
     def train(self) -> TokenShards:
-        """Training tokens: documents one after another, each after a start token."""
+        """Training tokens: documents one after another, each preceded by a start token."""
         return shards(self.folder, TRAIN)
 
     @cached_property

@@ -27,7 +27,7 @@ class TokenPool:
     """The tokens of a vocabulary that may be drawn (`ids`) and shown (`common`).
 
     `counts` is how often training saw each token, or None; `excluded` are the start token, special
-    tokens and ids that no text has.
+    tokens and ids that never occur in text.
 
     >>> counts = torch.tensor([900, 5, 101, 400, 0])
     >>> TokenPool(5, counts, excluded=(0,)).ids(at_least=1)

@@ -1,4 +1,4 @@
-"""TrainingLoop: a run in memory, taken from its step to its last, saved between steps."""
+"""TrainingLoop: a run in memory, from its current step to its last, saved between steps."""
 
 import signal
 import threading

@@ -28,7 +28,7 @@ BLOCK_BYTES = 256 << 20
 WIDEST_BLOCK = 144
 """Wider blocks of one form no longer stay in a core's cache while they are made."""
 PAIRS_AT_ONCE = 128
-"""Up to this many heads all pairs are multiplied, including those not needed: it is quicker."""
+"""Up to this many heads, all pairs are multiplied, needed or not: that is faster."""
 
 Method: TypeAlias = Literal["blocks", "factors"]
 

@@ -14,7 +14,7 @@ from pathsum.paths.target import Versus
 
 @dataclass(frozen=True, kw_only=True)
 class WhyParams(TextParams):
-    """A position and a token: by default the next one, at the last position the predicted one.
+    """A position and a token: by default the next token, or the predicted one at the end.
 
     `versus` is as on the command line: "mean" (the vocabulary mean is subtracted), "none" (the raw
     logit), or another token, by id or text.

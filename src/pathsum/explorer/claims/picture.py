@@ -71,7 +71,7 @@ Picture: TypeAlias = (
     | TermsPicture
     | ScatterPicture
 )
-"""What shows a claim, by `type`; the report and the browser switch on it."""
+"""The picture of a claim; the report and the browser draw it by its `type`."""
 
 
 def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:

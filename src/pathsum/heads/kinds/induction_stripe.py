@@ -27,7 +27,7 @@ from pathsum.text.probes import RepeatedTokens
 def stripe(
     pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
 ) -> Float[Tensor, "sequence head"]:
-    """Mean attention, in the second copy, to one position less than a copy back."""
+    """Mean attention from the second copy to L − 1 positions back, L the length of a copy."""
     start, length = probe.first + probe.length, probe.length
     second = pattern[:, :, start : start + length]
     return second[..., start - length + 1 :].diagonal(dim1=-2, dim2=-1).mean(-1)

@@ -58,7 +58,9 @@ def find_circuit(
         edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
     total = growth.total
     if not math.isfinite(total):
-        raise InputError(f"the prediction is {total}, so it has no shares: the weights overflow")
+        raise InputError(
+            f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
+        )
     size = max(abs(total), float(trace.logits[sequence, growth.position].abs().max()))
     model, at = trace.model, growth.position
     return Circuit(
