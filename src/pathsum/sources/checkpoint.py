@@ -147,8 +147,8 @@ def _check_shard(
             )
         if name not in place:
             raise FileError(
-                f"{file} holds {name}, which {index.name} does not list; the two come from different "
-                "checkpoints, so download them again"
+                f"{file} holds {name}, which {index.name} does not list; the two come from "
+                "different checkpoints, so download them again"
             )
     for name, where in place.items():
         if where == file and name not in shapes:
