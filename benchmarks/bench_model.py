@@ -27,8 +27,8 @@ def plain(weights: Weights, tokens: Tokens) -> Logits:
         read, _ = transformer.attention_read(config, layer, stream)
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
         pattern = transformer.attention_pattern(transformer.attention_scores(config, query, key))
-        mixed = transformer.mix(config, pattern, transformer.values(layer, read))
-        stream = stream + transformer.write(layer, mixed)
+        z = transformer.mix(config, pattern, transformer.values(layer, read))
+        stream = stream + transformer.write(config, layer, z)[0]
     return transformer.unembed(weights, stream)[0]
 
 
