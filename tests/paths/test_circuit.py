@@ -1,6 +1,7 @@
 """The circuit of a prediction, on models whose circuits are known."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -157,3 +158,21 @@ def test_an_edited_run_has_no_circuit() -> None:
     trace = construct.induction().trace("a b c d a")
     with pytest.raises(NotExactError, match="was edited"):
         trace.patch({("L0H0", "L1H0", "k"): trace}).circuit()
+
+
+def test_padding_of_a_shorter_text_is_not_part_of_its_circuit() -> None:
+    model = construct.induction()
+    padded = model.trace(["a b c d a", "a b a"]).circuit(token="b", sequence=1)
+    alone = model.trace("a b a").circuit(token="b")
+    assert (padded.position, padded.tokens) == (alone.position, alone.tokens)
+    assert [str(edge) for edge in padded.edges] == [str(edge) for edge in alone.edges]
+    assert [edge.share for edge in padded.edges] == pytest.approx(
+        [edge.share for edge in alone.edges], abs=1e-4
+    )
+
+
+def test_a_run_that_overflowed_has_no_circuit() -> None:
+    trace = construct.induction().trace("a b c d a")
+    broken = replace(trace, logits=trace.logits * float("inf"))
+    with pytest.raises(InputError, match="the run overflowed"):
+        broken.circuit(token="b")

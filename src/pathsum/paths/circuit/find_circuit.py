@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Trace
 from pathsum.names import Node
-from pathsum.paths.circuit.circuit import Circuit, edge_layer
+from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, edge_layer
 from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.grow import Growth
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
@@ -51,33 +51,40 @@ def find_circuit(
     target = find_target(trace, position, token, versus)
     _check(trace, target, sequence, rival)
     growth = Growth(trace, target, sequence, threshold, rival)
+    if not math.isfinite(growth.total):
+        raise InputError(
+            f"the prediction is {growth.total}, which has no shares: the run overflowed; check the "
+            "weights"
+        )
     growth.grow()
     edges = growth.edges
     if effects:
         lost = cut_effects(trace, target, [e.edge for e in edges], sequence, other, progress)
         edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
-    total = growth.total
-    if not math.isfinite(total):
-        raise InputError(
-            f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
-        )
-    size = max(abs(total), float(trace.logits[sequence, growth.position].abs().max()))
-    model, at = trace.model, growth.position
+    return _record(trace, growth, edges, sequence, threshold)
+
+
+def _record(
+    trace: Trace, growth: Growth, edges: list[CircuitEdge], sequence: int, threshold: float
+) -> Circuit:
+    model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
+    logits = trace.logits[sequence, at]
+    size = max(abs(growth.total), float(logits.abs().max()))
     return Circuit(
         model=model.name,
-        tokens=tuple(model.token_text(int(token)) for token in trace.tokens[sequence, : at + 1]),
+        tokens=tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1]),
         position=at,
-        token=int(growth.target.tokens[0]),
-        token_text=model.token_text(int(growth.target.tokens[0])),
+        token=token,
+        token_text=model.token_text(token),
         versus=_versus_text(trace, growth.target),
-        total=total,
-        probability=float(trace.logits[sequence, at].softmax(-1)[growth.target.tokens[0]]),
+        total=growth.total,
+        probability=float(logits.softmax(-1)[token]),
         threshold=threshold,
         nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node))),
         edges=tuple(sorted(edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))),
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
-        remainder=abs(growth.added_up - total) / size,
+        remainder=abs(growth.added_up - growth.total) / size,
     )
 
 
