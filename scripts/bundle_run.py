@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from pathsum.model.storage import save_held_out
 from pathsum.sources import load
 from pathsum.training import read_snapshots
-from pathsum.training.run_folder import RUN, held_out_tokens, read_run, save_held_out
+from pathsum.training.run_folder import RUN, held_out_tokens, read_run
 from pathsum.training.snapshots import SNAPSHOTS, save_small_snapshot
 
 SEQUENCES = 128

@@ -1,5 +1,6 @@
 """Texts and token ids of every form, and sequences of different length."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,14 @@ def test_attribution_leaves_padding_out(model: ps.Model) -> None:
         one = direct_attribution(model.trace(ids)).total[0]
         torch.testing.assert_close(found[row, : len(ids)], one, equal_nan=True)
         assert bool(found[row, len(ids) :].isnan().all())
+
+
+def test_held_out_text_stays_with_a_model(tmp_path: Path) -> None:
+    config = ps.Config(n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=12, n_ctx=6)
+    tokens = torch.arange(12).view(2, 6)
+    model = replace(ps.random_model(config), held_out=tokens)
+    model.to(torch.float64).save(tmp_path)
+    assert torch.equal(ps.load(str(tmp_path)).held_out, tokens)
+    assert ps.random_model(config).held_out is None
+    with pytest.raises(TokenError, match="token id 12 is out of range"):
+        replace(model, held_out=tokens + 1)

@@ -14,10 +14,11 @@ from pathsum.cli.main import main
 from pathsum.errors import FileError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.model.losses import run_losses
+from pathsum.model.storage import HELD_OUT
 from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
 from pathsum.training.dynamics.dynamics_views import line_plot
-from pathsum.training.run_folder import HELD_OUT, held_out_tokens
+from pathsum.training.run_folder import held_out_tokens
 from pathsum.training.snapshots import save_snapshot
 
 MIDDLE = 90.0

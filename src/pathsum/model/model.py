@@ -27,8 +27,9 @@ from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
 class Model:
     """The object studied. Called on token ids it gives logits.
 
-    `tokenizer` and `token_counts` (how often training saw each token) are None where unknown;
-    `transformations` lists what was done to the weights since they were trained.
+    `tokenizer`, `token_counts` (how often training saw each token) and `held_out` (sequences of
+    text that training did not see) are None where unknown; `transformations` lists what was done
+    to the weights since they were trained.
     """
 
     weights: Weights
@@ -36,6 +37,7 @@ class Model:
     tokenizer: Tokenizer | None = None
     token_counts: Int[Tensor, " vocab"] | None = None
     transformations: tuple[str, ...] = field(default=())
+    held_out: Int[Tensor, "sequence pos"] | None = None
 
     def __post_init__(self) -> None:
         vocab = self.config.d_vocab
@@ -49,6 +51,8 @@ class Model:
                 f"token_counts has shape {list(self.token_counts.shape)}, but the vocabulary has "
                 f"{vocab} tokens; give one count per token"
             )
+        if self.held_out is not None:
+            check_tokens(self.config, self.held_out)
 
     @property
     def config(self) -> Config:
@@ -175,6 +179,7 @@ class Model:
             tokenizer=self.tokenizer,
             token_counts=self.token_counts,
             transformations=self.transformations,
+            held_out=self.held_out,
         )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Model folders: config.json, model.safetensors, tokenizer.json, in pathsum's own format.
+"""Model folders: config.json, model.safetensors, tokenizer.json, held_out.safetensors.
 
 config.json carries `"format": "pathsum-model"` and a version. The safetensors file repeats the
 config in its metadata, so that files of two different saves are detected.
@@ -25,6 +25,7 @@ from pathsum.text import Tokenizer
 FORMAT = "pathsum-model"
 VERSION = 1
 CONFIG, TENSORS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+HELD_OUT, HELD_OUT_FORMAT, HELD_OUT_VERSION = "held_out.safetensors", "pathsum-held-out", 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Stored:
     tokenizer: Tokenizer | None
     token_counts: Tensor | None
     transformations: tuple[str, ...]
+    held_out: Tensor | None
 
 
 def read_model(folder: Path) -> Stored:
@@ -59,6 +61,7 @@ def read_model(folder: Path) -> Stored:
         tokenizer=Tokenizer.from_file(file) if file.exists() else None,
         token_counts=counts,
         transformations=tuple(head.get("transformations", ())),
+        held_out=read_held_out(folder),
     )
 
 
@@ -70,6 +73,7 @@ def write_model(
     tokenizer: Tokenizer | None,
     token_counts: Tensor | None,
     transformations: tuple[str, ...],
+    held_out: Tensor | None = None,
 ) -> None:
     """Write a model folder; a failure leaves the old files intact and no partial ones."""
     config = weights.config.to_dict()
@@ -91,9 +95,33 @@ def write_model(
     if tokenizer is not None:
         text = tokenizer.to_json()
         writers[TOKENIZER] = lambda file: file.write_text(text, encoding="utf-8")
+    if held_out is not None:
+        writers[HELD_OUT] = lambda file: _write_held_out(file, held_out)
     write_together(folder, writers)
     if tokenizer is None:
         (folder / TOKENIZER).unlink(missing_ok=True)
+
+
+def read_held_out(folder: Path) -> Tensor | None:
+    """Held-out sequences that a folder keeps, [sequence, pos]; None if it keeps none."""
+    file = folder / HELD_OUT
+    if not file.exists():
+        return None
+    store = FileStore(file)
+    expected = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
+    if {name: store.metadata.get(name) for name in expected} != expected:
+        raise FileError(f"{file} is not held-out text that this version of pathsum reads")
+    return store.get("tokens").long()
+
+
+def save_held_out(folder: Path, tokens: Tensor) -> None:
+    """Keep held-out sequences in a folder, so that the corpus need not be rebuilt."""
+    write_together(folder, {HELD_OUT: lambda file: _write_held_out(file, tokens)})
+
+
+def _write_held_out(file: Path, tokens: Tensor) -> None:
+    about = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
+    save_file({"tokens": tokens.to(torch.int32).contiguous().cpu()}, str(file), about)
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:

@@ -109,6 +109,7 @@ def open_folder(folder: Path) -> Model:
         tokenizer=stored.tokenizer,
         token_counts=stored.token_counts,
         transformations=stored.transformations,
+        held_out=stored.held_out,
     )
 
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
-from pathsum.model.storage import write_together
-from pathsum.model.store import FileStore
+from pathsum.model.storage import HELD_OUT, read_held_out, write_together
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
@@ -19,9 +17,8 @@ from pathsum.text.building import HEAD
 from pathsum.training.recipe import Recipe, differences
 from pathsum.training.snapshots import SNAPSHOTS
 
-RUN, HELD_OUT = "run.json", "held_out.safetensors"
+RUN = "run.json"
 RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
-HELD_OUT_FORMAT, HELD_OUT_VERSION = "pathsum-held-out", 1
 # Enough to resolve a tenth of a nat between two positions of a text; a quarter of a megabyte at
 # context 256.
 KEPT_SEQUENCES = 256
@@ -83,13 +80,6 @@ def check_same_text(folder: Path, fingerprint: str) -> None:
         )
 
 
-def save_held_out(folder: Path, tokens: Int[Tensor, "sequence pos"]) -> None:
-    """Keep held-out sequences in the run folder, so that its corpus need not be rebuilt."""
-    about = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
-    plain = {"tokens": tokens.to(torch.int32).contiguous().cpu()}
-    write_together(folder, {HELD_OUT: lambda file: save_file(plain, str(file), about)})
-
-
 def held_out_tokens(
     folder: Path, sequences: int, progress: Progress = silent
 ) -> Int[Tensor, "sequence pos"]:
@@ -98,9 +88,8 @@ def held_out_tokens(
     A corpus that is not in the cache is rebuilt. If its text is no longer the one that the run
     learned from, this raises: what was held out then may have been trained on.
     """
-    file = folder / HELD_OUT
-    if file.exists():
-        kept = _read_held_out(file)
+    kept = read_held_out(folder)
+    if kept is not None:
         count = min(len(kept), sequences)
         return kept[[number * len(kept) // count for number in range(count)]]
     if not (folder / RUN).exists():
@@ -133,14 +122,6 @@ def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
         field=data.field,
         progress=progress,
     )
-
-
-def _read_held_out(file: Path) -> Int[Tensor, "sequence pos"]:
-    store = FileStore(file)
-    expected = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
-    if {name: store.metadata.get(name) for name in expected} != expected:
-        raise FileError(f"{file} is not held-out text that this version of pathsum reads")
-    return store.get("tokens").long()
 
 
 def bundled_runs() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model import Model
-from pathsum.model.storage import write_together
+from pathsum.model.storage import save_held_out, write_together
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus
@@ -38,7 +38,6 @@ from pathsum.training.run_folder import (
     check_same_text,
     open_corpus,
     read_recipe,
-    save_held_out,
     write_run,
 )
 

@@ -9,9 +9,10 @@ from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
+from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
 from pathsum.training import Dynamics, dynamics
-from pathsum.training.run_folder import HELD_OUT, RUN
+from pathsum.training.run_folder import RUN
 
 
 @dataclass(frozen=True, kw_only=True)
