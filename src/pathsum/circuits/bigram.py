@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.decompositions import require_finite
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.tokens.token import (
     RARE,
@@ -189,7 +190,7 @@ class DirectPath:
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
         """The logits that follow from some tokens."""
         x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
-        return unembed(self.weights, x) + self.bias
+        return require_finite(unembed(self.weights, x) + self.bias, "a block of W_E W_U")
 
 
 def block_rows(model: Model) -> int:

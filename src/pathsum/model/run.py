@@ -168,6 +168,7 @@ class _Pass:
             logits, final = None, transformer.normalize(self.config, self.last, None, None)[1]
         else:
             logits, final = self._logits(positions)
+        transformer.refuse_overflow(self.last if logits is None else logits)
         scales = NormScales(
             attention=tuple(self.attention_scales),
             mlp=tuple(self.mlp_scales),

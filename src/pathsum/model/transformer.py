@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.errors import InputError
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
@@ -246,3 +247,12 @@ def _head_norm(
     if gain is None:
         return y, scale
     return y * (gain if gain.ndim == 1 else gain[:, None]), scale
+
+
+def refuse_overflow(computed: Tensor) -> None:
+    """Raise unless every number is finite: what is measured on such a run would be NaN too."""
+    if not bool(torch.isfinite(computed).all()):
+        raise InputError(
+            f"the run overflowed {computed.dtype}: what it computed from finite weights is NaN or "
+            "infinite; check the weights (are they of the right scale?), or use float64"
+        )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
-from pathsum.algebra.decompositions import gram_of_rows
+from pathsum.algebra.decompositions import gram_of_rows, require_finite
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
 
@@ -143,6 +143,7 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     places = min(PLACES, config.n_ctx)
     keys = for_query_heads(config, reads.pos_K[:, :places])
     scores = reads.pos_Q[:, :places] @ keys.mT * config.score_scale
+    require_finite(scores, "a table of attention scores between positions")
     future = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
     pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
     # The first position can attend only to itself.

@@ -86,7 +86,9 @@ class Truncated:
     def losses(self, stream: Stream, first: int = 0) -> SequenceLosses:
         """Losses of the logits of a truncated stream, from position `first` on."""
         run = self.frozen.run
-        return read_losses(run.weights, self.read(stream), run.tokens, first)
+        losses = read_losses(run.weights, self.read(stream), run.tokens, first)
+        transformer.refuse_overflow(losses.total)
+        return losses
 
     def term(self, heads: Sequence[HeadId]) -> Stream:
         """What a chain of heads, bottom to top, writes of what no other head has touched."""
