@@ -1,17 +1,19 @@
-"""Put a training run into the package: its model, its snapshots, held-out text, its card.
+"""Put a training run into the package: its model, held-out text, its card, chosen snapshots.
 
-    python scripts/bundle_run.py RUN INTO [--name NAME] [--sequences N] [--no-card]
+    python scripts/bundle_run.py RUN INTO [--name NAME] [--sequences N] [--steps 0,9,…] [--no-card]
 
-RUN is the folder of a run of `pathsum train` that kept snapshots, INTO the folder that gets
-INTO/NAME (src/pathsum/sources/bundled, for a run that comes with pathsum). Weights are in half
-precision, one file per snapshot with one config and tokenizer; `ps.dynamics(INTO/NAME)` reads them
-and needs no corpus. The card needs the run's corpus, as scripts/cards.py does.
+RUN is the folder of a run of `pathsum train`, INTO the folder that gets INTO/NAME
+(src/pathsum/sources/bundled, for a model that comes with pathsum). Weights are in half precision.
+Held-out text comes along, so that nothing needs the corpus. Snapshots are kept at the steps named
+(`--steps all` for every one), one file each with one config and tokenizer; `ps.dynamics(INTO/NAME)`
+reads them. The card needs the run's corpus, as scripts/cards.py does.
 """
 
 import argparse
 import json
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,24 @@ from pathsum.training.snapshots import SNAPSHOTS, save_small_snapshot
 SEQUENCES = 128
 
 
-def bundle_run(run: Path, folder: Path, sequences: int = SEQUENCES) -> None:
-    """Write what `dynamics` needs of a run into a folder, small; what was there before goes."""
+def bundle_run(
+    run: Path, folder: Path, sequences: int = SEQUENCES, steps: Collection[int] | None = ()
+) -> None:
+    """Write a run into a folder, small, with snapshots at `steps` (None: all of them).
+
+    What was in the folder before is removed.
+    """
+    snapshots = read_snapshots(run) if steps is None or steps else ()
+    if steps is not None:
+        absent = set(steps) - {snapshot.step for snapshot in snapshots}
+        if absent:
+            raise SystemExit(f"{run} has no snapshots at steps {sorted(absent)}")
+        snapshots = tuple(snapshot for snapshot in snapshots if snapshot.step in steps)
     if folder.exists():
         shutil.rmtree(folder)
     model = load(run)
     model.to(torch.float16).save(folder)
-    for snapshot in read_snapshots(run):
+    for snapshot in snapshots:
         save_small_snapshot(folder, snapshot.step, snapshot.model)
     save_held_out(folder, held_out_tokens(run, sequences))
     stored: dict[str, Any] = read_run(run)
@@ -69,14 +82,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("into", type=Path, metavar="INTO")
     parser.add_argument("--name", help="by default that of the run's folder")
     parser.add_argument("--sequences", type=int, default=SEQUENCES)
+    parser.add_argument("--steps", default="", help="steps of the snapshots to keep, or all")
     parser.add_argument("--no-card", action="store_true")
     options = parser.parse_args(arguments)
     folder = options.into / (options.name or options.run.resolve().name)
-    bundle_run(options.run, folder, options.sequences)
+    steps = (
+        None if options.steps == "all" else [int(one) for one in options.steps.split(",") if one]
+    )
+    bundle_run(options.run, folder, options.sequences, steps)
     if not options.no_card:
         write_card(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    count = len(list((folder / SNAPSHOTS).iterdir()))
+    count = len(list((folder / SNAPSHOTS).glob("step-*")))
     print(f"{folder}: {count} snapshots, {size / 1e6:.1f} MB")
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "bundled"
 INTO = ROOT / "src" / "pathsum" / "sources" / "bundled"
+# Steps whose weights come with a model: dense where induction forms, few enough for a small wheel.
+SNAPSHOTS = {"two-layer": "0,65,122,169,233,320,441,608,1155,3020,15000"}
 
 
 def main(names: list[str]) -> None:
@@ -27,14 +29,8 @@ def main(names: list[str]) -> None:
         what = [str(run), "--resume"] if begun else [name, "--preset", "bundled", "--out", str(run)]
         command = [sys.executable, "-m", "pathsum", "train", *what]
         subprocess.run(command, env=environment, check=True)
-        cards = [
-            sys.executable,
-            str(ROOT / "scripts" / "cards.py"),
-            str(run),
-            "--bundle",
-            str(INTO),
-        ]
-        subprocess.run(cards, check=True)
+        bundle = [sys.executable, str(ROOT / "scripts" / "bundle_run.py"), str(run), str(INTO)]
+        subprocess.run([*bundle, "--steps", SNAPSHOTS.get(name, "")], check=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def test_a_bundled_run_is_small_and_says_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    script.main([str(run), str(tmp_path / "into"), "--name", "tiny-run", "--no-card"])
+    script.main(
+        [str(run), str(tmp_path / "into"), "--name", "tiny-run", "--no-card", "--steps", "all"]
+    )
     folder = tmp_path / "into" / "tiny-run"
     assert "tiny-run: 8 snapshots" in capsys.readouterr().out
     assert json.loads((folder / "run.json").read_text())["corpus"]["folder"] == ""
@@ -74,13 +76,29 @@ def test_snapshots_of_another_run_are_refused(
     run: Path, tmp_path: Path, script: ModuleType
 ) -> None:
     folder = tmp_path / "small"
-    script.bundle_run(run, folder, sequences=2)
+    script.bundle_run(run, folder, sequences=2, steps=None)
     other = ps.random_model(ps.load(run).config.replace(n_ctx=32))
     save_small_snapshot(folder, 99, other)
     with pytest.raises(FileError, match="different configs, so they are of different runs"):
         read_snapshots(folder)
-    script.bundle_run(run, folder, sequences=2)
+    script.bundle_run(run, folder, sequences=2, steps=None)
     snapshot = folder / "snapshots" / "step-0000000.safetensors"
     snapshot.write_bytes((run / "model.safetensors").read_bytes())
     with pytest.raises(FileError, match="is not a snapshot that this version of pathsum reads"):
         read_snapshots(folder)
+
+
+def test_only_the_named_snapshots_are_bundled(
+    run: Path, tmp_path: Path, script: ModuleType
+) -> None:
+    steps = [snapshot.step for snapshot in read_snapshots(run)]
+    script.main(
+        [str(run), str(tmp_path), "--name", "two", "--no-card", "--steps", f"0,{steps[-1]}"]
+    )
+    assert [one.step for one in read_snapshots(tmp_path / "two")] == [0, steps[-1]]
+    script.main([str(run), str(tmp_path), "--name", "none", "--no-card"])
+    assert read_snapshots(tmp_path / "none") == ()
+    assert (tmp_path / "none" / "held_out.safetensors").exists()
+    with pytest.raises(SystemExit, match=r"has no snapshots at steps \[7777\]"):
+        script.main([str(run), str(tmp_path), "--name", "none", "--no-card", "--steps", "0,7777"])
+    assert (tmp_path / "none" / "model.safetensors").exists()
