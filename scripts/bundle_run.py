@@ -21,7 +21,7 @@ import torch
 
 from pathsum.model.storage import save_held_out
 from pathsum.sources import load
-from pathsum.training import read_snapshots
+from pathsum.training import Recipe, read_snapshots
 from pathsum.training.run_folder import RUN, held_out_tokens, read_run
 from pathsum.training.snapshots import SNAPSHOTS, save_small_snapshot
 
@@ -51,6 +51,7 @@ def bundle_run(
     stored: dict[str, Any] = read_run(run)
     # The path of the corpus is private and does not exist on other machines.
     stored["corpus"]["folder"] = ""
+    stored["recipe"] = Recipe.from_dict(stored["recipe"]).to_dict()
     rename(folder)
     (folder / RUN).write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
 
