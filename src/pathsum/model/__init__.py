@@ -5,6 +5,7 @@ weights      tensors, read and checked on first use; `store` and `storage` are w
 transformer  the parts of the forward pass; `rotary` positions
 edits        what may be exchanged in a run
 run          the forward pass, with edits and recording
+node_reads   runs in which single edges between nodes are kept or cut
 trace        what one run did
 folding      normalization folded into reads; centered unembedding; shared K/V heads
 head, path   circuits of a head and of a path

@@ -7,21 +7,25 @@
     TableToLogits   a head raises logits by a table and writes nothing that is read
     SourceOutput    the embedding, or an MLP's output, is given
     Message         one reader sees another run's output of one writer
+    CutEdges        single nodes see, along listed edges, what a reference has in their place
 
 `pathsum.model.run.run` carries them out; everything after an edit is recomputed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.names import Edge, HeadId, HeadRead, MlpRead, Reader, Side, Source, Writer
-from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
+from pathsum.names import Edge, HeadId, HeadRead, MlpRead, NodeEdge, Reader, Side, Source, Writer
+from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Stream, Tokens
+
+if TYPE_CHECKING:
+    from pathsum.model.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +137,65 @@ class Message:
         return isinstance(reader, MlpRead)
 
 
+@dataclass(frozen=True, eq=False)
+class Writes:
+    """What every writer put into the stream, position by position.
+
+    `z[l]` is what the heads of layer l moved, times the scale of the norm after them: multiplied
+    by W_O it is what each of them wrote.
+    """
+
+    embed: Stream
+    z: tuple[PerHead, ...]
+    mlp_outputs: tuple[Stream, ...]
+
+    @classmethod
+    def of(cls, run: "Run") -> "Writes":
+        """The writes of a run."""
+        return cls(
+            embed=run.weights.W_E[run.tokens],
+            z=tuple(
+                run.z(layer) * scale[:, None, :, None]
+                for layer, scale in enumerate(run.scales.write)
+            ),
+            mlp_outputs=run.mlp_outputs,
+        )
+
+    def scaled(self, factor: float) -> "Writes":
+        """All of them multiplied by a number."""
+        return Writes(
+            embed=self.embed * factor,
+            z=tuple(z * factor for z in self.z),
+            mlp_outputs=tuple(output * factor for output in self.mlp_outputs),
+        )
+
+    def source(self, source: Source) -> Stream:
+        """What the embedding or an MLP wrote."""
+        return self.embed if source.kind == "embed" else self.mlp_outputs[source.layer]
+
+
+@dataclass(frozen=True, eq=False)
+class CutEdges:
+    """Edges between nodes that carry the reference's writes, a list of them for each sequence.
+
+    Only the reading node is affected: all other readers of the writer, and the same head at other
+    destinations, see what it wrote.
+    """
+
+    linear: ClassVar[bool] = False
+    edges: tuple[tuple[NodeEdge, ...], ...]
+    reference: Writes
+
+
 Edit: TypeAlias = (
-    Attend | FreezePatterns | HeadOutput | KeepPart | TableToLogits | SourceOutput | Message
+    Attend
+    | FreezePatterns
+    | HeadOutput
+    | KeepPart
+    | TableToLogits
+    | SourceOutput
+    | Message
+    | CutEdges
 )
 
 
@@ -149,6 +210,7 @@ class Plan:
     tables: dict[HeadId, TableToLogits] = field(default_factory=dict[HeadId, TableToLogits])
     sources: dict[Source, SourceOutput] = field(default_factory=dict[Source, SourceOutput])
     messages: dict[Reader, list[Message]] = field(default_factory=dict[Reader, list[Message]])
+    cut: CutEdges | None = None
 
     @classmethod
     def of(cls, edits: Sequence[Edit]) -> "Plan":
@@ -170,6 +232,8 @@ class Plan:
                     plan.sources[edit.source] = edit
                 case Message():
                     plan.messages.setdefault(edit.edge.reader, []).append(edit)
+                case CutEdges():
+                    plan.cut = edit
         return plan
 
     @property
@@ -197,9 +261,14 @@ class Plan:
 
     def needs_patterns(self, layer: int) -> bool:
         """Whether the patterns of a layer must be known to run it."""
-        if self.frozen is not None or self.heads_of(layer):
+        if self.frozen is not None or self.heads_of(layer) or layer in self._cut_layers:
             return True
         return any(head.layer == layer for head in self.tables)
+
+    @property
+    def _cut_layers(self) -> set[int]:
+        rows = () if self.cut is None else self.cut.edges
+        return {edge.reader.head.layer for row in rows for edge in row if edge.reader.head}
 
     def first_layer(self, n_layers: int) -> int:
         """The first layer that an edit changes; `n_layers` if edits change only the logits."""
@@ -207,6 +276,7 @@ class Plan:
             return 0
         heads = self.attend.keys() | self.keep.keys() | self.output.keys() | self.tables.keys()
         layers = [head.layer for head in heads] + [source.layer for source in self.sources]
+        layers += self._cut_layers
         for reader in self.messages:
             if isinstance(reader, HeadRead):
                 layers.append(reader.head.layer)
@@ -228,6 +298,8 @@ def common_batch_size(tokens: Tokens, edits: Sequence[Edit]) -> int:
                 sizes |= {pattern.shape[0] for pattern in edit.patterns}
             case SourceOutput() | Message():
                 sizes.add(edit.written.shape[0])
+            case CutEdges():
+                sizes.add(len(edit.edges))
             case KeepPart() | TableToLogits():
                 pass
     several = sorted(sizes - {1})

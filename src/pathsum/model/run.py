@@ -7,16 +7,15 @@ and the truncated runs of term importance. The parts themselves are in `transfor
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
-from pathsum.model.config import Config
 from pathsum.model.edits import Edit, Plan, TableToLogits, common_batch_size
 from pathsum.model.folding import fold_bias, folded_unembedding
+from pathsum.model.node_reads import Cuts, one_head
 from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
 from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
@@ -131,6 +130,7 @@ class _Pass:
         self.record, self.start = record, start
         self.batch = common_batch_size(tokens, edits)
         self.tokens = tokens.expand(self.batch, -1)
+        self.cuts = Cuts(weights, self.plan.cut)
         # What watched writers wrote, and what heads would have written that a table replaces.
         self.written: dict[Writer, Stream] = {}
         self.withheld: list[tuple[TableToLogits, Stream, HeadPattern]] = []
@@ -196,9 +196,10 @@ class _Pass:
         given = self.plan.sources.get(Source("embed"))
         if given is not None:
             stream = stream + (given.written - self.weights.W_E[self.tokens])
-        if Source("embed") in self.watched:
+        if Source("embed") in self.watched or self.cuts.any:
             embedded = self.weights.W_E[self.tokens] if given is None else given.written
             self.written[Source("embed")] = embedded
+            self.cuts.source(Source("embed"), embedded)
         return stream
 
     def _layer(self, index: int, layer: LayerWeights, stream: Stream) -> Stream:
@@ -216,6 +217,7 @@ class _Pass:
             if isinstance(writer, HeadId) and writer.layer == index:
                 moved = z[:, writer.head] @ layer.W_O[writer.head]
                 self.written[writer] = moved * write_scale[..., None]
+        self.cuts.wrote(index, z, write_scale)
         if config.mlp == "none":
             return attended
         source = stream if config.block == "parallel" else attended
@@ -224,6 +226,7 @@ class _Pass:
         output = output if given is None else given.written.expand_as(output)
         if Source("mlp", index) in self.watched:
             self.written[Source("mlp", index)] = output
+        self.cuts.source(Source("mlp", index), output)
         self._keep(self.mlp_outputs, output)
         self._keep(self.mlp_scales, scale)
         return attended + output
@@ -259,9 +262,10 @@ class _Pass:
                     torch.where(there, found[1], z[:, at]),
                 )
             pattern[:, at], z[:, at] = found
+        self.cuts.heads(layer, stream, (query, key, value), pattern, z)
         self._keep(self.patterns, pattern)
         if self.record is not Recording.LOGITS:
-            self.edited_z.append(z if edited else None)
+            self.edited_z.append(z if edited or self.cuts.any else None)
         self._withhold(index, layer, scale, pattern, z)
         return z
 
@@ -269,7 +273,7 @@ class _Pass:
         self, head: HeadId, layer: LayerWeights, stream: Stream, pattern: HeadPattern
     ) -> tuple[HeadPattern, Tensor]:
         """One edited head: its pattern and its z."""
-        config, alone = _one_head(self.config), layer_of_one_head(self.config, layer, head.head)
+        config, alone = one_head(self.config), layer_of_one_head(self.config, layer, head.head)
 
         def read(side: Side) -> Stream:
             seen = self._as_read(HeadRead(head, side), stream)
@@ -303,7 +307,7 @@ class _Pass:
     ) -> tuple[PerHead, PerHead]:
         """The query and the key of one head, each from a read of its own."""
         if self.config.qk_norm != "rms_all":
-            config = _one_head(self.config)
+            config = one_head(self.config)
             query = transformer.queries_and_keys(config, alone, query_read)[0]
             return query, transformer.queries_and_keys(config, alone, key_read)[1]
         # One norm over all heads of the layer: the others are needed for its scale.
@@ -334,7 +338,7 @@ class _Pass:
                 return rows
             return rows[torch.arange(self.batch, device=rows.device), positions][:, None]
 
-        stream = at(self._as_read(LogitsRead(), self.last))
+        stream = at(self.cuts.read_by_logits(self._as_read(LogitsRead(), self.last)))
         logits, scale = transformer.unembed(self.weights, stream)
         for edit, written, attended in self.withheld:
             # The write belongs to the stream whose size the final normalization measures, so the
@@ -380,16 +384,12 @@ class _Pass:
                 self.written[writer] = self.weights.W_E[self.tokens]
             elif writer.layer < first:
                 self.written[writer] = start.mlp_outputs[writer.layer]
+        self.cuts.take(start, first)
         return self._embed() if first == 0 else _repeated(start.streams[first], self.batch)
 
     def _keep(self, kept: list[Tensor], tensor: Tensor) -> None:
         if self.record is not Recording.LOGITS:
             kept.append(tensor)
-
-
-@lru_cache(maxsize=64)
-def _one_head(config: Config) -> Config:
-    return config.replace(n_heads=1, n_kv_heads=1)
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

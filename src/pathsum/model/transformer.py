@@ -16,7 +16,7 @@ A layer without an MLP ends at `attended`; in a parallel block the MLP reads `st
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
@@ -72,14 +72,22 @@ def _block_read(
 
 
 def queries_and_keys(
-    config: Config, layer: LayerWeights, read: Stream
+    config: Config,
+    layer: LayerWeights,
+    read: Stream,
+    places: Int[Tensor, " pos"] | None = None,
 ) -> tuple[PerHead, PerKey, Float[Tensor, "batch head pos"], Float[Tensor, "batch kv pos"]]:
-    """Queries and keys ready for their product, and the scales that QK-norm gave them."""
-    placed = read if layer.W_pos is None else read + layer.W_pos[: read.shape[1]]
+    """Queries and keys ready for their product, and the scales that QK-norm gave them.
+
+    `places` are the positions that are read, by default all from 0 on.
+    """
+    if places is None:
+        places = torch.arange(read.shape[1], device=read.device)
+    placed = read if layer.W_pos is None else read + layer.W_pos[places]
     query, query_scale = _head_norm(config, project(placed, layer.W_Q, layer.b_Q), layer.q_norm_w)
     key, key_scale = _head_norm(config, project(placed, layer.W_K, layer.b_K), layer.k_norm_w)
     if config.positions == "rotary":
-        places, here = torch.arange(read.shape[1], device=read.device), config.at(layer.index)
+        here = config.at(layer.index)
         query, key = rotate(here, query, places), rotate(here, key, places)
     return query, key, query_scale, key_scale
 
@@ -121,6 +129,29 @@ def attend(config: Config, layer: LayerWeights, query: PerHead, key: PerKey) -> 
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
     mask = _masked(scores, scores.shape[-1], config.window(layer.index))
     return _softmax(scores.add_(mask), layer.sinks)
+
+
+def attend_at(
+    config: Config,
+    layer: LayerWeights,
+    head: Int[Tensor, " node"],
+    place: Int[Tensor, " node"],
+    query: Float[Tensor, "node k"],
+    key: Float[Tensor, "node src k"],
+) -> Float[Tensor, "node src"]:
+    """The patterns of single destinations: the head and position of each, its query and its keys.
+
+    Keys from positions after its own, or out of its window, are not looked at.
+    """
+    scores = torch.einsum("nk,nsk->ns", query * config.score_scale, key)
+    scores = soft_cap(scores, config.score_cap)
+    offset = place[:, None] - torch.arange(key.shape[1], device=key.device)
+    window = config.window(layer.index)
+    hidden = offset < 0 if window is None else (offset < 0) | (offset >= window)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if layer.sinks is None:
+        return scores.softmax(-1)
+    return torch.cat((scores, layer.sinks[head][:, None]), -1).softmax(-1)[..., :-1]
 
 
 def _softmax(scores: Pattern, sinks: Float[Tensor, " head"] | None) -> Pattern:

@@ -1,18 +1,16 @@
 """What cutting an edge between two nodes does to a prediction, everything after it recomputed."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Trace
-from pathsum.model.edits import Message
+from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.node_reads import kept_logits
 from pathsum.model.run import run_logits
-from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, NodeEdge, Reader, Source, Writer
-from pathsum.paths.intervene.patching import written_by
+from pathsum.names import HeadId, Node, NodeEdge, Source
 from pathsum.paths.target import Target
 from pathsum.result import Progress, silent
 
@@ -42,69 +40,62 @@ def cut_effects(
         )
     here = target.rows(slice(sequence, sequence + 1))
     length = int(here.positions[0]) + 1
-    tokens = trace.tokens[sequence : sequence + 1, :length]
-    start = trace if tokens.shape == trace.tokens.shape else trace.model.trace(tokens)
+    start = one_sequence(trace, sequence, length)
+    own = Writes.of(start)
+    there = own.scaled(0.0) if other is None else Writes.of(one_sequence(other, sequence, length))
     before = float(here.of(start.logits)[0])
-    cuttable = [number for number, edge in enumerate(edges) if _writer(edge) is not None]
+    cuttable = [number for number, edge in enumerate(edges) if is_written(edge.writer)]
     found: list[float | None] = [None] * len(edges)
     together = max(1, _NUMBERS // (length * trace.model.config.d_model))
-    done = 0
-    for part in _parts(cuttable, together):
+    for done in range(0, len(cuttable), together):
         progress(done, len(cuttable), "cutting edges")
-        messages = _messages(start, [edges[number] for number in part], other, sequence)
-        positions = here.positions.expand(len(part))
-        logits = run_logits(trace.weights, tokens, messages, start, positions)
-        at_target = replace(
-            here,
-            positions=torch.zeros_like(positions),
-            tokens=here.tokens.expand(len(part)),
-            versus=here.versus.expand(len(part))
-            if isinstance(here.versus, Tensor)
-            else here.versus,
-        )
-        for number, value in zip(part, at_target.of(logits).tolist(), strict=True):
+        part = cuttable[done : done + together]
+        without = cut_values(start, here, [[edges[number]] for number in part], there)
+        for number, value in zip(part, without.tolist(), strict=True):
             found[number] = before - value
-        done += len(part)
     progress(len(cuttable), len(cuttable), "cutting edges")
     return found
 
 
-def _messages(
-    start: Trace, edges: Sequence[NodeEdge], other: Trace | None, sequence: int
-) -> list[Message]:
-    """One message per edge, each acting in its own copy of the sequence."""
-    count, length = len(edges), start.tokens.shape[1]
-    messages: list[Message] = []
-    for row, edge in enumerate(edges):
-        writer = _writer(edge)
-        assert writer is not None
-        own = written_by(start, writer)
-        written = own.expand(count, -1, -1).clone()
-        at = edge.writer.position
-        instead: Float[Tensor, " d"] | float = 0.0
-        if other is not None:
-            instead = written_by(other, writer)[sequence, at]
-        written[row, at] = instead
-        where = torch.zeros(count, length, dtype=torch.bool, device=own.device)
-        where[row, edge.reader.position] = True
-        messages.append(Message(Edge(writer, _reader(edge)), written, where))
-    return messages
+def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
+    """The unedited run of one sequence, up to a length; a batch of one is that of all."""
+    row = sequence if len(trace.tokens) > 1 else 0
+    tokens = trace.tokens[row : row + 1, :length]
+    return trace if tokens.shape == trace.tokens.shape else trace.model.trace(tokens)
 
 
-def _writer(edge: NodeEdge) -> Writer | None:
-    component = edge.writer.component
-    if isinstance(component, HeadId):
-        return component
-    if isinstance(component, Source) and component.kind in ("embed", "mlp"):
-        return component
-    return None
+def cut_values(
+    start: Trace, target: Target, rows: Sequence[Sequence[NodeEdge]], reference: Writes
+) -> Float[Tensor, " row"]:
+    """The target with some edges taken from the reference, for each of several lists of edges."""
+    edit = CutEdges(tuple(tuple(row) for row in rows), reference)
+    positions = target.positions.expand(len(rows))
+    logits = run_logits(start.weights, start.tokens, [edit], start, positions)
+    return values_at(target, logits[:, 0])
 
 
-def _reader(edge: NodeEdge) -> Reader:
-    head = edge.reader.head
-    return LogitsRead() if head is None else HeadRead(head, edge.side)
+def kept_values(
+    start: Trace, target: Target, rows: Sequence[Sequence[NodeEdge]], reference: Writes
+) -> Float[Tensor, " row"]:
+    """The target with all but some edges taken from the reference, for each of several lists."""
+    return values_at(target, kept_logits(start, rows, reference, int(target.positions[0])))
 
 
-def _parts(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for begin in range(0, len(numbers), size):
-        yield numbers[begin : begin + size]
+def values_at(target: Target, logits: Float[Tensor, "row vocab"]) -> Float[Tensor, " row"]:
+    """The number that a target of one sequence means, of each row of logits at its position."""
+    count = len(logits)
+    versus = target.versus
+    repeated = Target(
+        positions=target.positions.new_zeros(count),
+        tokens=target.tokens.expand(count),
+        versus=versus.expand(count) if isinstance(versus, Tensor) else versus,
+    )
+    return repeated.of(logits[:, None])
+
+
+def is_written(node: Node) -> bool:
+    """Whether a component writes it into the stream: not positions, not biases."""
+    component = node.component
+    if isinstance(component, Source):
+        return component.kind in ("embed", "mlp")
+    return isinstance(component, HeadId)

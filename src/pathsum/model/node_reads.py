@@ -1,0 +1,321 @@
+"""Edges between single nodes: a head at one position that sees other writes than the rest does.
+
+A node is a head at a position (or the logits there), and an edge into it says which writer, at
+which position, one of its reads sees. `NodeReads` computes the nodes whose reads differ from the
+stream's, by the differences alone: a read at a position is the stream there plus the changes of the
+listed edges, normalized anew; keys and values at all other positions are shared.
+
+    kept_logits   runs in which only the listed edges carry what is computed; all others carry a
+                  reference's writes
+    CutEdges      the other way round, an edit of the one forward pass (see `run`)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.model import transformer
+from pathsum.model.config import Config
+from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.shapes import Pattern, PerHead, PerKey, Scale, Stream
+
+if TYPE_CHECKING:
+    from pathsum.model.run import Run
+
+Rows = Sequence[Sequence[NodeEdge]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Changed reads of one head and side: for each, its node, its position, and what changes it.
+
+    `slots` are numbers of changes and `reads` says which read each belongs to.
+    """
+
+    head: int
+    side: Side
+    node: Int[Tensor, " read"]
+    place: Int[Tensor, " read"]
+    slots: Int[Tensor, " change"]
+    reads: Int[Tensor, " change"]
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerNodes:
+    """The nodes of one layer: their rows, heads and positions, and their changed reads."""
+
+    row: Int[Tensor, " node"]
+    head: Int[Tensor, " node"]
+    place: Int[Tensor, " node"]
+    groups: tuple[_Group, ...]
+
+
+class NodeReads:
+    """Nodes of a batch of runs whose reads are changed by listed edges, one list per run.
+
+    `changes[n]` is what edge writer n changes in a stream that reads it; they are filled in as the
+    run gets there.
+    """
+
+    def __init__(self, weights: Weights, rows: Rows) -> None:
+        self.weights, self.config, self.count = weights, weights.config, len(rows)
+        self.slots: dict[tuple[int, Node], int] = {}
+        readers: dict[tuple[int, Node], dict[tuple[Side, int], list[int]]] = {}
+        for row, edges in enumerate(rows):
+            for edge in edges:
+                slot = self.slots.setdefault((row, edge.writer), len(self.slots))
+                sides = readers.setdefault((row, edge.reader), {})
+                sides.setdefault((edge.side, edge.writer.position), []).append(slot)
+                if edge.writer.head is not None:
+                    readers.setdefault((row, edge.writer), {})
+        self._writers: dict[int | None, list[tuple[int, int, Node]]] = {}
+        for (row, node), slot in self.slots.items():
+            layer = node.head.layer if node.head else None
+            self._writers.setdefault(layer, []).append((slot, row, node))
+        dtype, device = weights.dtype, weights.device
+        self.changes = torch.zeros(len(self.slots), self.config.d_model, dtype=dtype, device=device)
+        layers = self.config.n_layers if readers else 0
+        self.layers = [_layer_nodes(layer, readers, device) for layer in range(layers)]
+        into = [
+            (row, node.position, slot)
+            for (row, node), sides in readers.items()
+            if node.component == "logits"
+            for slots in sides.values()
+            for slot in slots
+        ]
+        # Row, position and slot of what the logits read.
+        self.into_logits = torch.tensor(into, dtype=torch.long, device=weights.device).view(-1, 3).T
+
+    def written_at(self, layer: int | None) -> list[tuple[int, int, Node]]:
+        """Slot, row and node of the listed writers: heads of a layer, or, for None, sources."""
+        return self._writers.get(layer, [])
+
+    def nodes(
+        self,
+        layer: LayerWeights,
+        stream: Stream,
+        query: PerHead,
+        key: PerKey,
+        value: PerKey,
+    ) -> tuple[Float[Tensor, "node src"], Float[Tensor, "node k"]]:
+        """Pattern and z of a layer's nodes; a stream of one row is that of all runs."""
+        nodes = self.layers[layer.index]
+        row = nodes.row if len(stream) > 1 else torch.zeros_like(nodes.row)
+        kv = nodes.head // self.config.heads_per_kv
+        reads = {
+            Side.Q: query[row, nodes.head, nodes.place][:, None],
+            Side.K: key[row, kv],
+            Side.V: value[row, kv],
+        }
+        for group in nodes.groups:
+            seen = stream[row[group.node], group.place]
+            seen = seen.index_add(0, group.reads, self.changes[group.slots])
+            at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
+            reads[group.side][group.node, at] = self._read(layer, group, seen)
+        pattern = transformer.attend_at(
+            self.config, layer, nodes.head, nodes.place, reads[Side.Q][:, 0], reads[Side.K]
+        )
+        return pattern, torch.einsum("ns,nsk->nk", pattern, reads[Side.V])
+
+    def _read(
+        self, layer: LayerWeights, group: _Group, seen: Float[Tensor, "read d"]
+    ) -> Float[Tensor, "read k"]:
+        """Queries, keys or values of one head, each from a stream of its own."""
+        config, at = one_head(self.config), 0
+        alone = layer_of_one_head(self.config, layer, group.head)
+        if self.config.qk_norm == "rms_all" and group.side is not Side.V:
+            # One norm over all heads of the layer: the others are needed for its scale.
+            config, alone, at = self.config, layer, group.head
+            at = at if group.side is Side.Q else at // self.config.heads_per_kv
+        read = transformer.attention_read(config, alone, seen[None])[0]
+        if group.side is Side.V:
+            return transformer.values(alone, read)[0, 0]
+        both = transformer.queries_and_keys(config, alone, read, group.place)
+        return both[0 if group.side is Side.Q else 1][0, at]
+
+
+class Cuts:
+    """`CutEdges` as a run carries them out, or nothing to do: listed edges carry the reference."""
+
+    def __init__(self, weights: Weights, edit: CutEdges | None) -> None:
+        self.weights, self.edit = weights, edit
+        self.reads = NodeReads(weights, () if edit is None else edit.edges)
+        self.any = bool(self.reads.slots)
+
+    def source(self, source: Source, written: Stream) -> None:
+        """What the embedding or an MLP wrote."""
+        for slot, row, node in self.reads.written_at(None):
+            if node.component == source and self.edit is not None:
+                there, at = self.edit.reference.source(source), node.position
+                self.reads.changes[slot] = _row(there, row)[at] - _row(written, row)[at]
+
+    def heads(
+        self,
+        layer: LayerWeights,
+        stream: Stream,
+        read: tuple[PerHead, PerKey, PerKey],
+        pattern: Pattern,
+        z: PerHead,
+    ) -> None:
+        """Replace patterns and z of the nodes that see a cut edge; `read` is all q, k and v."""
+        if self.any and len((nodes := self.reads.layers[layer.index]).row):
+            where = nodes.row, nodes.head, nodes.place
+            pattern[where], z[where] = self.reads.nodes(layer, stream, *read)
+
+    def wrote(self, layer: int, z: PerHead, scale: Scale) -> None:
+        """What the heads of a layer wrote: z, and the scale of the norm after them."""
+        for slot, row, node in self.reads.written_at(layer):
+            assert node.head is not None
+            assert self.edit is not None
+            head, at = node.head.head, node.position
+            own = _row(z, row)[head, at] * _row(scale, row)[at]
+            there = _row(self.edit.reference.z[layer], row)[head, at]
+            self.reads.changes[slot] = (there - own) @ self.weights.layers[layer].W_O[head]
+
+    def take(self, start: "Run", first: int) -> None:
+        """Layers below the first that is computed wrote what they wrote in the unedited run."""
+        if not self.any or first == 0:
+            return
+        self.source(Source("embed"), self.weights.W_E[start.tokens])
+        for layer in range(first):
+            if self.reads.written_at(layer):
+                self.wrote(layer, start.z(layer), start.scales.write[layer])
+        for layer, output in enumerate(start.mlp_outputs[:first]):
+            self.source(Source("mlp", layer), output)
+
+    def read_by_logits(self, stream: Stream) -> Stream:
+        """What the unembedding sees."""
+        if not self.any:
+            return stream
+        rows, places, slots = self.reads.into_logits
+        return stream.index_put((rows, places), self.reads.changes[slots], accumulate=True)
+
+
+@torch.no_grad()
+def kept_logits(
+    start: "Run", rows: Rows, reference: Writes, position: int
+) -> Float[Tensor, "row vocab"]:
+    """Logits at a position if only the listed edges carry what the run computes.
+
+    `start` is the unedited run of one sequence. All other edges carry the reference's writes, so
+    every node outside the lists computes what it computes there, and costs nothing. What no
+    component writes (positions, biases) is the same in every run and stays. The embedding and MLPs
+    are leaves: a listed edge carries what they wrote in `start`.
+    """
+    weights = start.weights
+    reads, own = NodeReads(weights, rows), Writes.of(start)
+    for slot, _, node in reads.written_at(None):
+        assert isinstance(node.component, Source)
+        at = node.position
+        there, here = reference.source(node.component), own.source(node.component)
+        reads.changes[slot] = here[0, at] - there[0, at]
+    streams = reference_streams(start, own, reference)
+    for index, nodes in enumerate(reads.layers):
+        if len(nodes.row):
+            _keep_layer(reads, weights.layers[index], streams[index], reference.z[index])
+    into, _, slots = reads.into_logits
+    last = streams[-1][:, position].expand(len(rows), -1).index_add(0, into, reads.changes[slots])
+    return transformer.unembed(weights, last[:, None])[0][:, 0]
+
+
+def _keep_layer(reads: NodeReads, layer: LayerWeights, stream: Stream, reference: PerHead) -> None:
+    """What the listed nodes of a layer write, against the reference."""
+    config, nodes = reads.config, reads.layers[layer.index]
+    read = transformer.attention_read(config, layer, stream)[0]
+    query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+    value = transformer.values(layer, read)
+    _, z = reads.nodes(layer, stream, query, key, value)
+    if config.norm_place != "before":
+        # The norm after the heads measures what all of them write at a position.
+        pattern = transformer.attend(config, layer, query, key)
+        whole = transformer.mix(config, pattern, value)[0].transpose(0, 1)
+        places, which = torch.stack((nodes.row, nodes.place)).unique(dim=1, return_inverse=True)
+        together = whole[places[1]]
+        together[which, nodes.head] = z
+        scale = transformer.write(config, layer, together[:, :, None])[1][:, 0]
+        z = z * scale[which][:, None]
+    change = z - reference[0, nodes.head, nodes.place]
+    slots = [
+        reads.slots.get((row, Node(HeadId(layer.index, head), place)))
+        for row, head, place in zip(
+            nodes.row.tolist(), nodes.head.tolist(), nodes.place.tolist(), strict=True
+        )
+    ]
+    for head in nodes.head.unique().tolist():
+        here = [
+            number
+            for number, (one, slot) in enumerate(zip(nodes.head.tolist(), slots, strict=True))
+            if one == head and slot is not None
+        ]
+        if here:
+            to = [slot for number in here if (slot := slots[number]) is not None]
+            reads.changes[to] = change[here] @ layer.W_O[head]
+
+
+def reference_streams(start: "Run", own: Writes, reference: Writes) -> list[Stream]:
+    """The streams of a run in which every writer wrote what the reference has instead."""
+    change = reference.embed - own.embed
+    streams = [start.streams[0] + change]
+    for index, (there, here) in enumerate(zip(reference.z, own.z, strict=True)):
+        W_O = start.weights.layers[index].W_O
+        change = change + torch.einsum("bhpk,hkd->bpd", there - here, W_O)
+        if own.mlp_outputs:
+            change = change + reference.mlp_outputs[index] - own.mlp_outputs[index]
+        streams.append(start.streams[index + 1] + change)
+    return streams
+
+
+@lru_cache(maxsize=64)
+def one_head(config: Config) -> Config:
+    """The config of a layer of one head."""
+    return config.replace(n_heads=1, n_kv_heads=1)
+
+
+def _layer_nodes(
+    layer: int,
+    readers: dict[tuple[int, Node], dict[tuple[Side, int], list[int]]],
+    device: torch.device,
+) -> _LayerNodes:
+    """The nodes of one layer out of all readers, their changed reads grouped by head and side."""
+    here = [
+        (row, node.head.head, node.position, sides)
+        for (row, node), sides in readers.items()
+        if node.head is not None and node.head.layer == layer
+    ]
+
+    def long(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    found: dict[tuple[int, Side], list[tuple[int, int, list[int]]]] = {}
+    for number, (_, head, _, sides) in enumerate(here):
+        for (side, place), slots in sides.items():
+            found.setdefault((head, side), []).append((number, place, slots))
+    groups = tuple(
+        _Group(
+            head=head,
+            side=side,
+            node=long([number for number, _, _ in reads]),
+            place=long([place for _, place, _ in reads]),
+            slots=long([slot for _, _, slots in reads for slot in slots]),
+            reads=long([at for at, (_, _, slots) in enumerate(reads) for _ in slots]),
+        )
+        for (head, side), reads in found.items()
+    )
+    return _LayerNodes(
+        row=long([row for row, _, _, _ in here]),
+        head=long([head for _, head, _, _ in here]),
+        place=long([place for _, _, place, _ in here]),
+        groups=groups,
+    )
+
+
+def _row(tensor: Tensor, row: int) -> Tensor:
+    """One sequence of a batch; a batch of one is that of all."""
+    return tensor[row if len(tensor) > 1 else 0]

@@ -1,0 +1,172 @@
+"""Runs with single edges kept or cut, against the graph computed node by node, in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.identities.configs import models_with_tokens
+from torch import Tensor
+
+from pathsum.model import Config, Model, Trace, random_model, transformer
+from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.node_reads import kept_logits
+from pathsum.model.run import run_logits
+from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+
+REAL: list[dict[str, Any]] = [
+    {"windows": (2, None), "sinks": True},
+    {"norm": "rms", "norm_place": "both"},
+    {"norm": "rms", "norm_place": "after"},
+    {"qk_norm": "rms_all", "positions": "rotary"},
+    {"score_cap": 2.0, "logit_cap": 5.0, "norm": "layer"},
+]
+
+
+def real_model(changes: dict[str, Any]) -> tuple[Model, Tensor]:
+    sizes = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
+    config = Config(**sizes, d_vocab=17, n_ctx=8, **changes)
+    model = random_model(config, seed=1, dtype=torch.float64, biases=True, gains=True)
+    return model, torch.tensor([[3, 1, 4]])
+
+
+def writers(model: Model, layer: int, position: int) -> Iterator[Node]:
+    yield Node(Source("embed"), position)
+    for below in range(layer):
+        for head in range(model.config.n_heads):
+            yield Node(HeadId(below, head), position)
+        if model.config.mlp != "none":
+            yield Node(Source("mlp", below), position)
+
+
+def all_edges(model: Model, last: int) -> list[NodeEdge]:
+    """Every edge between the nodes up to a position, and into the logits there."""
+    config, found = model.config, list[NodeEdge]()
+    for layer in range(config.n_layers):
+        for head in range(config.n_heads):
+            for dest in range(last + 1):
+                reader = Node(HeadId(layer, head), dest)
+                found += [NodeEdge(one, reader, Side.Q) for one in writers(model, layer, dest)]
+                for source in range(dest + 1):
+                    for one in writers(model, layer, source):
+                        found += [NodeEdge(one, reader, side) for side in (Side.K, Side.V)]
+    top = Node("logits", last)
+    return found + [NodeEdge(one, top, Side.V) for one in writers(model, config.n_layers, last)]
+
+
+def node_by_node(trace: Trace, kept: set[NodeEdge], reference: Writes, last: int) -> Tensor:
+    """The oracle, for models without MLPs: each node reads a stream that is summed for it alone."""
+    model, config = trace.model, trace.model.config
+    own = Writes.of(trace)
+    wrote: dict[Node, Tensor] = {}
+    there: dict[Node, Tensor] = {}
+
+    def seen(reader: Node, side: Side, layer: int) -> Tensor:
+        # Positions and biases: what is left of the stream without all writes.
+        stream = trace.streams[layer][0].clone()
+        for at in range(len(stream)):
+            for one in writers(model, layer, at):
+                head = one.head
+                if head is None:
+                    before, after = own.embed[0, at], wrote[one]
+                else:
+                    W_O = model.weights.layers[head.layer].W_O[head.head]
+                    before, after = own.z[head.layer][0, head.head, at] @ W_O, wrote[one]
+                edge = NodeEdge(one, reader, side)
+                stream[at] += (after if edge in kept else there[one]) - before
+        return stream[None]
+
+    for at in range(last + 1):
+        node = Node(Source("embed"), at)
+        wrote[node], there[node] = own.embed[0, at], reference.embed[0, at]
+    for index, layer in enumerate(model.weights.layers):
+        z = torch.zeros_like(own.z[index])
+        for head in range(config.n_heads):
+            for dest in range(last + 1):
+                node = Node(HeadId(index, head), dest)
+                read = {
+                    side: transformer.attention_read(config, layer, seen(node, side, index))[0]
+                    for side in Side
+                }
+                query = transformer.queries_and_keys(config, layer, read[Side.Q])[0]
+                key = transformer.queries_and_keys(config, layer, read[Side.K])[1]
+                pattern = transformer.attend(config, layer, query, key)
+                moved = transformer.mix(config, pattern, transformer.values(layer, read[Side.V]))
+                z[0, head, dest] = moved[0, head, dest]
+        scale = transformer.write(config, layer, z)[1]
+        for head in range(config.n_heads):
+            for dest in range(last + 1):
+                node = Node(HeadId(index, head), dest)
+                wrote[node] = scale[0, dest] * z[0, head, dest] @ layer.W_O[head]
+                there[node] = reference.z[index][0, head, dest] @ layer.W_O[head]
+    stream = seen(Node("logits", last), Side.V, config.n_layers)
+    return transformer.unembed(model.weights, stream)[0][0, last]
+
+
+def other_run(model: Model, tokens: Tensor) -> Trace:
+    return model.trace((tokens + 1) % model.config.d_vocab)
+
+
+@given(models_with_tokens(max_layers=2, max_heads=2, mlps=("none",)), st.integers(0, 2**16))
+@settings(max_examples=8)
+def test_kept_edges_are_the_graph_node_by_node(drawn: tuple[Model, Tensor], seed: int) -> None:
+    model, tokens = drawn[0], drawn[1][:1, :3]
+    check_against_oracle(model, tokens, seed)
+
+
+@pytest.mark.parametrize("changes", REAL, ids=str)
+def test_the_same_on_what_real_models_have(changes: dict[str, Any]) -> None:
+    model, tokens = real_model(changes)
+    check_against_oracle(model, tokens, 5)
+
+
+def check_against_oracle(model: Model, tokens: Tensor, seed: int) -> None:
+    trace, last = model.trace(tokens), tokens.shape[1] - 1
+    reference = Writes.of(other_run(model, tokens))
+    edges = all_edges(model, last)
+    drawn = torch.rand(len(edges), generator=torch.Generator().manual_seed(seed)) < 0.5
+    kept = [edge for edge, keep in zip(edges, drawn.tolist(), strict=True) if keep]
+    found = kept_logits(trace, [kept, edges], reference, last)
+    torch.testing.assert_close(found[0], node_by_node(trace, set(kept), reference, last))
+    torch.testing.assert_close(found[1], trace.logits[0, last])
+
+
+@given(models_with_tokens(max_layers=3, max_heads=2), st.integers(0, 2**16))
+@settings(max_examples=8)
+def test_everything_from_the_reference_is_the_reference(
+    drawn: tuple[Model, Tensor], seed: int
+) -> None:
+    model, tokens = drawn[0], drawn[1][:1]
+    trace, other = model.trace(tokens), other_run(model, tokens)
+    last = seed % tokens.shape[1]
+    found = kept_logits(trace, [[]], Writes.of(other), last)
+    torch.testing.assert_close(found[0], other.logits[0, last])
+
+
+@given(models_with_tokens(max_layers=2, max_heads=2, mlps=("none",)), st.integers(0, 2**16))
+@settings(max_examples=8)
+def test_cutting_some_edges_is_keeping_the_others(drawn: tuple[Model, Tensor], seed: int) -> None:
+    model, tokens = drawn[0], drawn[1][:1, :3]
+    check_cut_and_kept(model, tokens, seed)
+
+
+@pytest.mark.parametrize("changes", [REAL[0], *REAL[3:]], ids=str)
+def test_cutting_is_keeping_the_others_on_what_real_models_have(changes: dict[str, Any]) -> None:
+    check_cut_and_kept(*real_model(changes), seed=7)
+
+
+def check_cut_and_kept(model: Model, tokens: Tensor, seed: int) -> None:
+    trace, last = model.trace(tokens), tokens.shape[1] - 1
+    reference = Writes.of(other_run(model, tokens))
+    edges = all_edges(model, last)
+    drawn = torch.rand(len(edges), generator=torch.Generator().manual_seed(seed)) < 0.2
+    cut = tuple(edge for edge, keep in zip(edges, drawn.tolist(), strict=True) if keep)
+    rest = [edge for edge, keep in zip(edges, drawn.tolist(), strict=True) if not keep]
+    kept = kept_logits(trace, [rest], reference, last)[0]
+    edit = CutEdges((cut, ()), reference)
+    for start in (None, trace):
+        found = run_logits(model.weights, tokens, [edit], start)
+        torch.testing.assert_close(found[0, last], kept)
+        torch.testing.assert_close(found[1], trace.logits[0])
