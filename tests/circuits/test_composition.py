@@ -12,7 +12,7 @@ from pathsum.circuits.composition import forms
 from pathsum.circuits.composition.composition import Composition
 from pathsum.circuits.composition.edges import Edges
 from pathsum.circuits.composition.reads_and_writes import KINDS, sides
-from pathsum.errors import InputError, NotExactError
+from pathsum.errors import InputError
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
@@ -256,9 +256,6 @@ def test_bad_options_raise() -> None:
     rotary = ps.random_model(shape(positions="rotary"))
     with pytest.raises(InputError, match="offset=9 is out of range"):
         ps.composition(rotary, offset=9)
-    capped = ps.random_model(shape(score_cap=30.0))
-    with pytest.raises(NotExactError, match="scores of this model are soft-capped"):
-        ps.composition(capped)
     found = ps.composition(model)
     with pytest.raises(InputError, match="kinds is empty"):
         found.edges([])

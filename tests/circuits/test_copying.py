@@ -12,7 +12,7 @@ from pathsum.circuits import clusters, copying
 from pathsum.circuits.copying import null_ratios
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token_basis import token_product
-from pathsum.errors import HeadError, InputError, NotExactError
+from pathsum.errors import HeadError, InputError
 from pathsum.model import Config, HeadId, Model, Path, construct, from_tensors, random_model
 from pathsum.result import schema
 
@@ -155,8 +155,6 @@ def test_bad_input_raises():
         copying(model, Path("embed"))
     with pytest.raises(HeadError, match="has no layers, so it has no heads"):
         copying(random_model(Config(0, 1, 8, 4, 10, 8)))
-    with pytest.raises(NotExactError, match="copying cannot be read from the weights"):
-        copying(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)))
     with pytest.raises(InputError, match="k=9 modes were requested, but there are 8"):
         clusters(model, "L0H0", modes=9)
 

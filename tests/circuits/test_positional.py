@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathsum.circuits import positional
-from pathsum.errors import HeadError, InputError, NotExactError
+from pathsum.errors import HeadError, InputError
 from pathsum.model import Config, construct, from_tensors, random_model
 from pathsum.result import schema
 
@@ -66,8 +66,6 @@ def test_bad_input_raises():
         positional(model, "L0H1")
     with pytest.raises(InputError, match="scores do not depend on position"):
         positional(random_model(Config(1, 1, 8, 4, 20, 16, positions="none")))
-    with pytest.raises(NotExactError, match="attention scores are soft-capped"):
-        positional(random_model(Config(1, 1, 8, 4, 20, 16, score_cap=3.0)))
     with pytest.raises(HeadError, match="has no layers"):
         positional(random_model(Config(0, 1, 8, 4, 20, 16)))
 

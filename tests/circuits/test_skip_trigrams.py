@@ -13,7 +13,7 @@ from pathsum.circuits.tokens.token import token_of
 from pathsum.circuits.trigrams.bug_cost import removed
 from pathsum.circuits.trigrams.bugs import Bug, Cause
 from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
-from pathsum.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.model import Config, HeadId, Model, construct, random_model
 from pathsum.model.folding import folded_unembedding
 from pathsum.result import schema
@@ -250,10 +250,6 @@ def test_bad_input_raises():
         skip_trigrams(model, "L1H0")
     with pytest.raises(HeadError, match="has no layers, so it has no heads"):
         skip_trigrams(random_model(Config(0, 1, 8, 4, 10, 8)))
-    with pytest.raises(NotExactError, match="attention scores are soft-capped"):
-        skip_trigrams(random_model(Config(1, 1, 8, 4, 10, 8, score_cap=5.0)))
-    with pytest.raises(NotExactError, match="logits are soft-capped"):
-        source_table(random_model(Config(1, 1, 8, 4, 10, 8, logit_cap=5.0)), 3)
     with pytest.raises(TokenError, match="did you mean 'keep'"):
         source_table(model, "keap")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from tests.identities.configs import models_with_tokens
 
 import pathsum as ps
-from pathsum.errors import InputError, NotExactError
+from pathsum.errors import InputError
 from pathsum.model import Model, trace_run
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import (
@@ -138,6 +138,3 @@ def test_bad_input() -> None:
         TopTokens(0)
     with pytest.raises(InputError, match="vocabulary of 27"):
         replace(model, "L1H0", PROBE.tokens, ov=TopTokens(28))
-    capped = ps.random_model(ps.Config(1, 1, 8, 4, 27, 64, logit_cap=5.0))
-    with pytest.raises(NotExactError, match="soft cap"):
-        replace(capped, "L0H0", PROBE.tokens, ov=TopTokens(3))

@@ -26,8 +26,6 @@ from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.circuits.tokens.token_basis import (
     embed_through,
     require_heads,
-    require_uncapped_logits,
-    require_uncapped_scores,
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model
@@ -287,8 +285,6 @@ def _idle(squares: Float[Tensor, " head"]) -> Bool[Tensor, " head"]:
 def _check(left: Model, right: Model) -> None:
     for model in (left, right):
         require_heads(model)
-        require_uncapped_scores(model, "what heads attend to")
-        require_uncapped_logits(model, "what heads do to logits")
     if left.config.d_vocab != right.config.d_vocab or _tokens_differ(left, right):
         raise InputError(
             f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "

@@ -26,10 +26,10 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import require_uncapped_logits
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
 from pathsum.model.sequences import TextOrTokens, split
+from pathsum.model.transformer import soft_cap
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
 BLOCK_BYTES = 32 << 20
@@ -174,7 +174,8 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
 class DirectPath:
     """Rows of `W_E W_U + b_U`, the final normalization folded in, computed on request.
 
-    On a model with no layers these are its logits exactly.
+    On a model with no layers these are its logits exactly; a soft cap on logits is applied, as if
+    heads and MLPs wrote nothing.
 
     >>> from pathsum.model import construct
     >>> path = DirectPath(construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]])))
@@ -183,14 +184,14 @@ class DirectPath:
     """
 
     def __init__(self, model: Model) -> None:
-        require_uncapped_logits(model, "the direct path")
         self.weights = model.weights
         self.bias = fold_bias(model.weights.W_U, model.weights.ln_f_b, model.weights.b_U)
 
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
         """The logits that follow from some tokens."""
         x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
-        return require_finite(unembed(self.weights, x) + self.bias, "a block of W_E W_U")
+        logits = require_finite(unembed(self.weights, x) + self.bias, "a block of W_E W_U")
+        return soft_cap(logits, self.weights.config.logit_cap)
 
 
 def block_rows(model: Model) -> int:
@@ -199,4 +200,6 @@ def block_rows(model: Model) -> int:
 
 
 def _basis_note(model: Model) -> str:
-    return token_basis_note(model.weights, model.config.n_layers)
+    depth = token_basis_note(model.weights, model.config.n_layers)
+    cap = model.config.logit_cap
+    return joined((depth, "" if cap is None else f"the direct path alone, capped at ±{cap:g}"))

@@ -28,8 +28,8 @@ from pathsum.circuits.tokens.token_basis import (
     basis_note,
     circuit_label,
     find_circuit,
+    logit_cap_note,
     require_heads,
-    require_uncapped_logits,
     token_product,
 )
 from pathsum.errors import InputError
@@ -137,7 +137,6 @@ def copying(
     middle is made once, and every head is d_head × d_head after that.
     """
     every = require_heads(model)
-    require_uncapped_logits(model, "copying")
     measures = parse_choice(get_args(Measures), measures, "measures")
     if draws < LEAST_DRAWS:
         raise InputError(
@@ -165,7 +164,7 @@ def copying(
     note = f"null: {draws} heads with Gaussian W_V, W_O between this model's W_E and W_U"
     if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
         note += "; layers above 0: direct path, scale omitted"
-    return Copying(tuple(found), draws, note)
+    return Copying(tuple(found), draws, joined((note, logit_cap_note(model.config))))
 
 
 def _normed(model: Model, path: Path) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise, null_spectra
 from pathsum.circuits.tokens.qk import average_rotation
-from pathsum.circuits.tokens.token_basis import ROWS, read_scales, require_uncapped_scores
+from pathsum.circuits.tokens.token_basis import ROWS, read_scales
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model
 
@@ -35,12 +35,12 @@ def matching_spectra(
     They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
     `C = embedding_product(model, writer's layer)`, passed as `product` and made once for all. Keys
     are centered over tokens, which also removes every bias; on a rotary model QK is averaged over
-    the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out.
+    the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out, and scores
+    are those before any soft cap.
 
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
-    require_uncapped_scores(model, "what heads match")
     below = model.head(writer)
     heads = [model.head(reader) for reader in readers]
     for head in heads:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
-from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales
+from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales, score_cap_note
 from pathsum.model import Head, Model
 from pathsum.model.folding import gain_of, key_read, query_read
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import attention_pattern
+from pathsum.model.transformer import attention_pattern, soft_cap
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +100,17 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
     else:
         scores = queries @ keys.T
         rows = _by_offset(scores, window)
-        attention = _by_offset(attention_pattern(scores[None, None])[0, 0], window).mean(0)
+        if config.score_cap is not None:
+            # The same along a row, so softmax ignores it, but a cap does not.
+            scores = scores + (queries @ _key_bias(head))[:, None]
+        attention = _by_offset(_pattern(head, scores), window).mean(0)
     Q, K = _content(head, shared)
     content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
     note = joined(
         (
             "" if scaled else "direct path, scale omitted",
             "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
+            score_cap_note(config),
         )
     )
     weights = torch.full_like(rows[:, 0], 1 / len(rows))
@@ -201,7 +205,7 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     rotated = rotate(config.at(head.id.layer), center.expand(len(every), -1), -every)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
-        attention = ((p @ queries) @ rotated.T).softmax(-1)[:window]
+        attention = _attention_by_offset(head, (p @ queries) @ rotated.T)[:window]
     Q, K = (queries * p[:, None]).T @ queries, _covariance(keys, p)
     axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
     variance = K.new_zeros(())
@@ -216,8 +220,32 @@ def _rotary(head: Head, window: int) -> OffsetParts:
         p,
         attention,
         float(variance.clamp(min=0).sqrt()),
-        note if scaled else joined((note, "direct path, scale omitted")),
+        joined((note, "" if scaled else "direct path, scale omitted", score_cap_note(config))),
     )
+
+
+def _pattern(head: Head, scores: Float[Tensor, "dest src"]) -> Float[Tensor, "dest src"]:
+    """The pattern of scores in one head: its soft cap, its window and its sink."""
+    config, sinks = head.model.config, head.model.weights.layers[head.id.layer].sinks
+    return attention_pattern(
+        scores[None, None],
+        cap=config.score_cap,
+        window=config.window(head.id.layer),
+        sinks=None if sinks is None else sinks[head.id.head : head.id.head + 1].to(scores),
+    )[0, 0]
+
+
+def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[Tensor, " offset"]:
+    """The same for a destination that sees every offset, offset 0 first."""
+    config, sinks = head.model.config, head.model.weights.layers[head.id.layer].sinks
+    seen = soft_cap(scores[: config.window(head.id.layer)], config.score_cap)
+    sink = seen.new_empty(0) if sinks is None else sinks[head.id.head : head.id.head + 1].to(seen)
+    found = torch.cat((seen, sink)).softmax(0)[: len(seen)]
+    return torch.cat((found, found.new_zeros(len(scores) - len(seen))))
+
+
+def _key_bias(head: Head) -> Float[Tensor, " k"]:
+    return key_read(head.model.weights, head.id)[1].double()
 
 
 def _tokens(

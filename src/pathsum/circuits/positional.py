@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_uncapped_scores
+from pathsum.circuits.tokens.token_basis import find_circuit, require_heads
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -128,7 +128,6 @@ def positional(
     positions) is not here: that is in the scores of a run.
     """
     require_heads(model)
-    require_uncapped_scores(model, "attention by position")
     config = model.config
     if config.positions == "none":
         raise InputError(

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.tokens.token_basis import require_heads
+from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
 from pathsum.errors import InputError, near_misses
 from pathsum.heads.atlas_views import atlas_html, heat_map
 from pathsum.heads.kinds import (
@@ -30,7 +31,7 @@ from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_view
 from pathsum.heads.probe import SEQUENCES, repeats_probe
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge
-from pathsum.model import HeadId, HeadName, Model
+from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
@@ -198,7 +199,9 @@ def atlas(
     absent = {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     if WORD_PIECE.name not in entries[0].scores:
         absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
-    return Atlas(model.name, entries, ALL_SCORES, absent, _note(sequences, draws, matching))
+    return Atlas(
+        model.name, entries, ALL_SCORES, absent, _note(model.config, sequences, draws, matching)
+    )
 
 
 def check_draws(draws: int) -> None:
@@ -261,12 +264,15 @@ def _add_matching(
     return matching
 
 
-def _note(sequences: int, draws: int, matching: ThroughPrevious) -> str:
+def _note(config: Config, sequences: int, draws: int, matching: ThroughPrevious) -> str:
     heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
     read = f"Matching is read through {heads}."
+    capped = joined((score_cap_note(config), logit_cap_note(config)))
     why_not = f"No score of matching through a previous-token head: {matching.absent}."
     return (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
         f"{sequences} sequences of repeated random tokens; null: {draws} random heads per "
-        f"layer on {min(sequences, NULL_SEQUENCES)} of them. " + (read if heads else why_not)
+        f"layer on {min(sequences, NULL_SEQUENCES)} of them. "
+        + (read if heads else why_not)
+        + (f" From weights: {capped}." if capped else "")
     )

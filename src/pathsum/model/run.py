@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathsum.model import transformer
 from pathsum.model.edits import Edit, Plan, TableToLogits, common_batch_size
-from pathsum.model.folding import fold_bias, folded_unembedding
+from pathsum.model.folding import fold_bias, unembed_through
 from pathsum.model.node_reads import Cuts, one_head
 from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
 from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
@@ -339,14 +339,14 @@ class _Pass:
             return rows[torch.arange(self.batch, device=rows.device), positions][:, None]
 
         stream = at(self.cuts.read_by_logits(self._as_read(LogitsRead(), self.last)))
-        logits, scale = transformer.unembed(self.weights, stream)
+        logits, scale = transformer.unembed_uncapped(self.weights, stream)
         for edit, written, attended in self.withheld:
             # The write belongs to the stream whose size the final normalization measures, so the
             # scale is that of the whole; its direct effect is the table's instead.
-            direct = at(written) @ folded_unembedding(self.weights)[0]
+            direct = unembed_through(self.weights, at(written))
             looked_up = edit.look_up(at(attended), logits.shape[-1])
             logits = logits + scale[..., None] * (looked_up - direct)
-        return logits, scale
+        return transformer.soft_cap(logits, self.config.logit_cap), scale
 
     # ---- messages, and what is taken from another run
 

@@ -202,6 +202,8 @@ def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple
         notes.append(
             f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
         )
+    if config.score_cap is not None:
+        notes.append(f"Q and K: scores before the cap (±{config.score_cap:g}).")
     return tuple(notes)
 
 

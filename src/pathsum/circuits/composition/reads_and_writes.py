@@ -25,7 +25,7 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.circuits.composition.forms import Forms, Outer
-from pathsum.errors import InputError, NotExactError
+from pathsum.errors import InputError
 from pathsum.model import Config, Head, LayerWeights, Model
 from pathsum.model.rotary import angular_frequencies, rotate
 from pathsum.result.options import parse_choice
@@ -45,13 +45,7 @@ def is_centered(config: Config, center: Center) -> bool:
 
 
 def check_offset(config: Config, offset: int | None) -> None:
-    """Raise if scores are not bilinear, or if the offset does not exist on this model."""
-    if config.score_cap is not None:
-        raise NotExactError(
-            f"the scores of this model are soft-capped (score_cap={config.score_cap:g}), so they "
-            "are not a bilinear form of what heads write, and Q- and K-composition are undefined; "
-            "use a model without score_cap"
-        )
+    """Raise if the offset does not exist on this model."""
     if offset is None:
         return
     if config.positions != "rotary":

@@ -20,7 +20,6 @@ from pathsum.circuits.tokens.token_basis import (
     basis_note,
     circuit_label,
     full_ov,
-    require_uncapped_logits,
 )
 from pathsum.model import HeadName, Model, Path
 from pathsum.result import Column, Record, Table, token_column
@@ -65,11 +64,10 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     7.5
 
     On a model that normalizes, embeddings are as the first head's layer reads them at layer 0 and
-    unnormalized deeper, and the final scale (one positive number per position) is left out.
+    unnormalized deeper, and the final scale (one positive number per position) is left out. On a
+    model with a soft cap on its logits these are logits before the cap.
     """
-    path = as_path(model, circuit)
-    require_uncapped_logits(model, f"what {circuit_label(path)} does to logits")
-    return full_ov(model, path)
+    return full_ov(model, as_path(model, circuit))
 
 
 def effect(

@@ -26,7 +26,7 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import embed_through, require_uncapped_scores
+from pathsum.circuits.tokens.token_basis import embed_through, score_cap_note
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
 from pathsum.model.folding import gain_of, key_read, query_read
@@ -75,7 +75,8 @@ def token_qk(
 
     A side may be read through lower heads instead of from the embedding: with
     `key_through=Path("embed", ["L0H7"])` the result is `W_E QK (OV)ᵀ W_Eᵀ`, the matrix by which
-    K-composition matches tokens. Such sides carry no bias and no QK-norm scale.
+    K-composition matches tokens. Such sides carry no bias and no QK-norm scale. On a model with a
+    soft cap on its scores these are scores before the cap.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind")])
@@ -84,7 +85,6 @@ def token_qk(
     >>> model.token_text(int(qk.row(destination).argmax()))
     'keep'
     """
-    require_uncapped_scores(model, f"what {model.head(head).label} attends to")
     found = model.head(head)
     query = _side(found, "query", query_through)
     key = _side(found, "key", key_through)
@@ -131,7 +131,12 @@ def attention(
         token=token_of(model, found),
         attends_to=top_scored(model, qk.row(found), k, common),
         attended_by=top_scored(model, qk.column(found), k, common),
-        note=joined((label.basis, rotary_note(model, offset), hidden_note(common, rare))),
+        note=joined(
+            (
+                *(label.basis, rotary_note(model, offset), score_cap_note(model.config)),
+                hidden_note(common, rare),
+            )
+        ),
     )
 
 

@@ -7,6 +7,10 @@ larger than vocabulary × width of the circuit:
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
 
 The second is in `pathsum.model.folding`. `full_ov` joins them.
+
+Soft caps bend the sum of what all parts write, so what one part does is known before the cap: a
+circuit's entries are exact terms of scores and logits there, and results say so (`score_cap_note`,
+`logit_cap_note`).
 """
 
 from collections.abc import Mapping
@@ -17,8 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.errors import HeadError, NotExactError
-from pathsum.model import Model, Path
+from pathsum.circuits.tokens.token import joined
+from pathsum.errors import HeadError
+from pathsum.model import Config, Model, Path
 from pathsum.model.folding import fold_read, token_basis_note, unembed_through
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import Weights
@@ -122,8 +127,9 @@ def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
 
 
 def basis_note(model: Model, path: Path) -> str:
-    """A note on what the token basis of a head or a virtual head leaves out."""
-    return token_basis_note(model.weights, path.heads[-1].layer)
+    """A note on what the full OV of a head or a virtual head leaves out."""
+    depth = token_basis_note(model.weights, path.heads[-1].layer)
+    return joined((depth, logit_cap_note(model.config)))
 
 
 def require_heads(model: Model) -> tuple[HeadId, ...]:
@@ -136,21 +142,15 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
     return tuple(head.id for head in model.heads)
 
 
-def require_uncapped_logits(model: Model, what: str) -> None:
-    """Raise NotExactError if logits are soft-capped, so they are not a sum over writes."""
-    if model.config.logit_cap is not None:
-        raise NotExactError(
-            f"{what} cannot be read from the weights of this model: its logits are soft-capped "
-            f"(logit_cap={model.config.logit_cap:g}), so they are not a sum over what its parts "
-            "write; use a model without logit_cap"
-        )
+def score_cap_note(config: Config) -> str:
+    """What scores from weights leave out on a model that caps its scores; empty if it does not."""
+    if config.score_cap is None:
+        return ""
+    return f"scores before the cap (±{config.score_cap:g})"
 
 
-def require_uncapped_scores(model: Model, what: str) -> None:
-    """Raise NotExactError if scores are soft-capped, so they are not a bilinear form."""
-    if model.config.score_cap is not None:
-        raise NotExactError(
-            f"{what} cannot be read from the weights of this model: its attention scores are "
-            f"soft-capped (score_cap={model.config.score_cap:g}), so they are not the bilinear "
-            "form QK; use a model without score_cap"
-        )
+def logit_cap_note(config: Config) -> str:
+    """What logits from weights leave out on a model that caps its logits; empty if it does not."""
+    if config.logit_cap is None:
+        return ""
+    return f"logits before the cap (±{config.logit_cap:g})"

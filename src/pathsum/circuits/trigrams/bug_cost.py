@@ -11,6 +11,7 @@ from pathsum.circuits.trigrams.bugs import Bug
 from pathsum.model import Model, Trace
 from pathsum.model.folding import unembed_through
 from pathsum.model.losses import target_losses
+from pathsum.model.transformer import soft_cap
 from pathsum.result import Progress, Record, silent
 
 LOGITS_AT_ONCE = 128 << 20
@@ -55,8 +56,8 @@ def bug_cost(
     A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
     wherever the destination comes after the source, exactly what the head added there:
     `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
-    run. Patterns stay fixed. On a model of several layers only what goes straight to the
-    logits is removed.
+    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers only
+    what goes straight to the logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
     each = [0.0] * len(bugs)
@@ -88,10 +89,11 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
     # Only the predictions that a bug takes part in are computed: logits are large.
-    rows = trace.logits[:, :-1][touched].double()
+    rows = trace.uncapped_logits[:, :-1][touched].double()
     target = trace.tokens[:, 1:][touched]
     amounts = amounts[:, touched]
-    before = target_losses(rows, target)
+    cap = trace.model.config.logit_cap
+    before = target_losses(soft_cap(rows, cap), target)
     cleaned = rows.clone()
     each: list[float] = []
     for bug, amount in zip(bugs, amounts, strict=True):
@@ -99,8 +101,9 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
         active = amount != 0
         alone = rows[active]  # indexing makes a copy
         alone[:, bug.out.id] -= amount[active]
-        each.append(float((before[active] - target_losses(alone, target[active])).sum()))
-    together = float((before - target_losses(cleaned, target)).sum())
+        without = target_losses(soft_cap(alone, cap), target[active])
+        each.append(float((before[active] - without).sum()))
+    together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
     return _Changes(together, each, int(touched.sum()))
 
 

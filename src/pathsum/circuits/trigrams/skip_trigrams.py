@@ -35,9 +35,9 @@ from pathsum.circuits.tokens.token import (
     token_of,
 )
 from pathsum.circuits.tokens.token_basis import (
+    logit_cap_note,
     require_heads,
-    require_uncapped_logits,
-    require_uncapped_scores,
+    score_cap_note,
 )
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
 from pathsum.circuits.trigrams.bugs import Bug, find_bugs
@@ -145,8 +145,6 @@ def skip_trigrams(
     a one-layer model is more than a table of skip-trigrams.
     """
     require_heads(model)
-    require_uncapped_scores(model, "skip-trigrams")
-    require_uncapped_logits(model, "skip-trigrams")
     common = common_tokens(model, rare)
     seen = int(common.sum())
     k = resolve_k(k, 50, seen * seen, "pairs of source and out")
@@ -161,8 +159,8 @@ def skip_trigrams(
     note = joined(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
-            rotary_note(model, offset),
-            hidden_note(common, rare),
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(common, rare)),
         )
     )
     return _with_evidence(model, triples, corpus, common, offset, note, progress)

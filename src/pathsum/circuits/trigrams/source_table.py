@@ -22,9 +22,9 @@ from pathsum.circuits.tokens.token import (
     top_scored,
 )
 from pathsum.circuits.tokens.token_basis import (
+    logit_cap_note,
     require_heads,
-    require_uncapped_logits,
-    require_uncapped_scores,
+    score_cap_note,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
@@ -99,8 +99,6 @@ def source_table(
     keep … in mind
     """
     require_heads(model)
-    require_uncapped_scores(model, "skip-trigrams")
-    require_uncapped_logits(model, "skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
     common = common_tokens(model, rare)
@@ -114,8 +112,8 @@ def source_table(
     note = joined(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
-            rotary_note(model, offset),
-            hidden_note(common, rare),
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(common, rare)),
         )
     )
     return SourceTable(token_of(model, token), tuple(rows), note)

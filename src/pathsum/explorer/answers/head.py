@@ -17,7 +17,7 @@ from pathsum.circuits import (
 )
 from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
 from pathsum.circuits.tokens.token import common_tokens, joined
-from pathsum.circuits.tokens.token_basis import as_path, require_uncapped_logits, token_product
+from pathsum.circuits.tokens.token_basis import as_path, token_product
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.tokens import (
@@ -95,7 +95,6 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
     model = bench.model(params)
     name = model.head(params.head).label
     null = bench.result(params, f"copying null {model.head(name).id.layer == 0}", _null_of(name))
-    require_uncapped_logits(model, "copying")
     copies = head_copying(model, as_path(model, name), null.product, null.ratios)
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
     edges = [edge for edge in all_composition(bench, params).edges() if _touches(edge, name)]
@@ -151,10 +150,9 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
         replace_head(model, name, tokens, pattern=pattern, from_position=first, start=start)
         for pattern in IdealPattern
     ]
-    if model.config.logit_cap is None:
-        replacements.append(
-            replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
-        )
+    replacements.append(
+        replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
+    )
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
 
 

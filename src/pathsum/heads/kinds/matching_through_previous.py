@@ -56,8 +56,6 @@ def through_previous(
     per layer that contains such a head, whatever the number of heads.
     """
     config = model.config
-    if config.score_cap is not None:
-        return ThroughPrevious({}, "attention scores are soft-capped, so QK is not a matrix")
     if config.n_layers == 1:
         return ThroughPrevious({}, "one layer of heads has no layer below it to read")
     if not previous:

@@ -212,11 +212,6 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
         raise InputError(
             f"TopTokens({count}) is more than the vocabulary of {model.config.d_vocab} tokens"
         )
-    if model.config.logit_cap is not None:
-        raise NotExactError(
-            "this model has a soft cap on its logits, so a head's own logits cannot be tabulated; "
-            "use ov=CopyingPart() instead"
-        )
     # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
     full = Factored(model.weights.W_E @ head.W_V, unembed_through(model.weights, head.W_O))
     ids, rows = tokens.unique(return_inverse=True)
