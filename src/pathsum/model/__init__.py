@@ -12,13 +12,14 @@ head, path   circuits of a head and of a path
 model        Model: all of the above under one name
 sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence
+precision    how far a low-precision forward is from the float32 one
 make         models from tensors, or random
 construct/   hand-built models with known circuits
 symmetries   changes of weights that change nothing
 """
 
 from pathsum.model.config import Config
-from pathsum.model.folding import fold
+from pathsum.model.folding import Folding, fold
 from pathsum.model.head import Head
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
@@ -29,6 +30,7 @@ from pathsum.names import HeadId, HeadName, Path, Source
 
 __all__ = [
     "Config",
+    "Folding",
     "Head",
     "HeadId",
     "HeadName",

@@ -12,10 +12,12 @@ multiply queries and keys column by column, are folded in the same way; its scal
     the unembedding       folded_unembedding centered_unembedding unembed unembed_through
     shared K/V heads      for_query_heads
     the token basis       embeddings_as_read token_basis_note
-    a whole model         fold without_gains
+    a whole model         fold: fold_gains center_writes fold_value_biases center_unembedding
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +30,7 @@ from pathsum.model.store import MemoryStore
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import LAYER_NAMES, Weights
 from pathsum.names import HeadId
+from pathsum.result import parse_option
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -186,18 +189,50 @@ def token_basis_note(weights: Weights, layer: int) -> str:
     return "direct path, scale omitted"
 
 
-def fold(model: "Model") -> "Model":
-    """An equivalent model with the gains and biases of its normalizations folded into the reads.
+class Folding(StrEnum):
+    """A change of weights that changes no probability; see the function of each."""
 
-    Same logits, and a stream without a preferred basis but for LayerNorm's ones-vector. Tied
-    embeddings come out untied, because W_U takes up the final gain. Where positions are added
-    after the normalization (positions="qk") each layer's W_pos is divided by the gain, so that the
-    read it meets gives the same; a gain of exactly 0 cannot be undone and is refused. QK-norm gains
-    stay: they act after the norm that they belong to, inside the head.
+    GAINS = "gains"
+    WRITES = "writes"
+    VALUE_BIASES = "value-biases"
+    UNEMBEDDING = "unembedding"
+
+
+def fold(model: "Model", which: Sequence[Folding | str] = (Folding.GAINS,)) -> "Model":
+    """An equivalent model, changed by each of these foldings in turn; `transformations` lists them.
+
+    `"gains"` (`fold_gains`), `"writes"` (`center_writes`), `"value-biases"` (`fold_value_biases`)
+    and `"unembedding"` (`center_unembedding`). Log-probabilities stay what they were. Raises
+    NotExactError where they would not: `"writes"` without LayerNorm, `"value-biases"` with
+    attention sinks, `"unembedding"` with a soft cap on logits. Gains are folded before value
+    biases, if both are to be, so that the biases of the norms move along.
+
+    >>> from pathsum.model import construct
+    >>> fold(construct.induction(), ["unembedding"]).transformations
+    ('unembedding centered over the vocabulary',)
     """
-    config, weights = model.config, model.weights
+    for name in which:
+        change, description = _FOLDINGS[parse_option(Folding, name, "which")]
+        weights = change(model.weights)
+        if weights is not model.weights:
+            done = (*model.transformations, description)
+            model = replace(model, weights=weights, transformations=done)
+    return model
+
+
+def fold_gains(weights: Weights) -> Weights:
+    """Gains and biases of normalizations multiplied into the reads that follow them.
+
+    Leaves a stream without a preferred basis but for LayerNorm's ones-vector. Tied embeddings come
+    out untied, because W_U takes up the final gain. Where positions are added after the
+    normalization (positions="qk") each layer's W_pos is divided by the gain, so that the read it
+    meets gives the same; a gain of exactly 0 cannot be undone and is refused. QK-norm gains stay:
+    they act after the norm that they belong to, inside the head; so do the gains of norms after a
+    block.
+    """
+    config = weights.config
     if config.norm == "none":
-        return model
+        return weights
     flat: dict[str, Tensor] = {}
     for layer in range(config.n_layers):
         folded = _fold_layer(weights, layer)
@@ -209,12 +244,85 @@ def fold(model: "Model") -> "Model":
     if config.positions == "residual":
         assert weights.W_pos is not None
         flat["W_pos"] = weights.W_pos
-    flat = {name: tensor.contiguous() for name, tensor in flat.items()}
-    return replace(
-        model,
-        weights=Weights(config.replace(tied=False), MemoryStore(flat)),
-        transformations=(*model.transformations, "normalization gains and biases folded"),
-    )
+    return _untied(weights, flat)
+
+
+def center_writes(weights: Weights) -> Weights:
+    """The mean over the stream's dimensions removed from everything that is written to it.
+
+    LayerNorm removes it from every read, so it reaches nothing; without LayerNorm it does.
+    """
+    if weights.config.norm != "layer":
+        raise NotExactError(
+            f"this model has norm={weights.config.norm!r}, which does not remove the mean of the "
+            "stream, so centering what is written would change its predictions; only models with "
+            "norm='layer' can be centered"
+        )
+    written = {"W_E", "W_O", "b_O", "W_out", "b_out"}
+    if weights.config.positions == "residual":
+        written.add("W_pos")
+    flat = dict(weights.items()) | {"W_U": weights.W_U}
+    for name, tensor in flat.items():
+        if name.rsplit(".", 1)[-1] in written:
+            flat[name] = tensor - tensor.mean(-1, keepdim=True)
+    return _untied(weights, flat)
+
+
+def fold_value_biases(weights: Weights) -> Weights:
+    """b_V moved into b_O: rows of a pattern sum to 1, so b_V W_O is written wherever heads attend.
+
+    With attention sinks rows sum to less, and what is written depends on the pattern.
+    """
+    config = weights.config
+    if config.sinks:
+        raise NotExactError(
+            "this model has attention sinks, so the rows of its patterns sum to less than 1 and "
+            "what value biases write depends on the pattern; its value biases cannot be folded"
+        )
+    flat = dict(weights.items())
+    biases = [name for name in flat if name.endswith(".b_V")]
+    for name in biases:
+        layer = name.removesuffix("b_V")
+        b_V = flat.pop(name).repeat_interleave(config.heads_per_kv, dim=0)
+        moved = torch.einsum("hk,hkd->d", b_V, flat[f"{layer}W_O"])
+        own = flat.get(f"{layer}b_O")
+        flat[f"{layer}b_O"] = moved if own is None else own + moved
+    return _rebuilt(config, weights, flat) if biases else weights
+
+
+def center_unembedding(weights: Weights) -> Weights:
+    """W_U and b_U without their mean over the vocabulary, which changes no probability.
+
+    Under a soft cap on logits a common shift does change probabilities, so that is refused.
+    """
+    cap = weights.config.logit_cap
+    if cap is not None:
+        raise NotExactError(
+            f"this model caps its logits (logit_cap={cap:g}), so a shift of all logits changes its "
+            "predictions; its unembedding cannot be centered"
+        )
+    flat = dict(weights.items())
+    flat["W_U"] = weights.W_U - weights.W_U.mean(-1, keepdim=True)
+    if weights.b_U is not None:
+        flat["b_U"] = weights.b_U - weights.b_U.mean()
+    return _untied(weights, flat)
+
+
+_FOLDINGS: dict[Folding, tuple[Callable[[Weights], Weights], str]] = {
+    Folding.GAINS: (fold_gains, "normalization gains and biases folded"),
+    Folding.WRITES: (center_writes, "writes to the stream centered"),
+    Folding.VALUE_BIASES: (fold_value_biases, "value biases folded into output biases"),
+    Folding.UNEMBEDDING: (center_unembedding, "unembedding centered over the vocabulary"),
+}
+
+
+def _untied(weights: Weights, flat: dict[str, Tensor]) -> Weights:
+    return _rebuilt(weights.config.replace(tied=False), weights, flat)
+
+
+def _rebuilt(config: Config, weights: Weights, flat: dict[str, Tensor]) -> Weights:
+    store = MemoryStore({name: tensor.contiguous() for name, tensor in flat.items()})
+    return Weights(config, store, weights.dtype, weights.device)
 
 
 def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
