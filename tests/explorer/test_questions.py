@@ -41,6 +41,12 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
             {**text, "position": 6, "versus": "none"},
             {**text, "position": 2, "token": 5, "versus": 3},
         ],
+        "circuit": [{**text, "position": 5}, {**text, "position": 2, "token": 5, "versus": 3}],
+        "story": [text, {"ids": "1,2,3"}, {"ids": "1"}],
+        "without": [
+            {**text, "position": 5, "off": off}
+            for off in ("", last, f"{first},{first}@2,embed→{last}.k", f"embed@2→{last}@5.k")
+        ],
         "head": [{"head": last}],
         "token": [{"head": last, "token": 3}],
         "trigrams": [{"head": first}],
@@ -341,3 +347,35 @@ def test_the_tour_of_the_bundled_model_holds() -> None:
 
 def claims_of(explorer: Explorer) -> dict[str, dict[str, Any]]:
     return {claim["id"]: claim for claim in decode(explorer.ask("paper"))["claims"]}
+
+
+@pytest.mark.parametrize("off", ["", "L1H0", "L0H0→L1H0.k", "embed→logits,L0H1→logits", "embed"])
+def test_the_parts_of_a_prediction_add_up_in_both_runs(off: str) -> None:
+    for variant in ("two layers", "residual positions, LayerNorm, parallel"):
+        asked = {"ids": "1,2,3,1,2,3", "position": 4, "versus": 2, "off": off}
+        got = decode(explorer_of(variant).ask("without", asked))
+        for when in ("before", "after"):
+            parts = got[f"parts_{when}"]
+            scale = float(np.abs(parts).sum())
+            assert got[when]["total"] == pytest.approx(float(parts.sum()), abs=1e-5 * scale)
+        changed = got["before"] != got["after"]
+        assert changed == (off != "")
+
+
+def test_the_story_of_a_text_is_the_induction_in_it() -> None:
+    explorer = explorer_of("hand-built induction")
+    got = decode(explorer.ask("story", {"text": "c a b d a b"}))
+    assert got["position"] == 5 and got["first"] == 2 and got["source"] == 3
+    assert (got["head"], got["writer"], got["side"], got["wrote"]) == ("L1H0", "L0H0", "k", 2)
+    assert got["probability"] > 0.9 > 0.3 > got["probability_without"]
+    assert got["weight"] > 0.9 > 0.3 > got["weight_without"]
+    # What it says without the head is what switching it off gives.
+    asked = {"text": "c a b d a b", "position": 5, "off": "L0H0", "head": "L1H0"}
+    cut = decode(explorer.ask("without", asked))
+    assert cut["after"]["probability"] == pytest.approx(got["probability_without"])
+    assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
+
+
+def test_a_text_without_repeats_has_a_story_too() -> None:
+    got = decode(explorer_of(NO_HEADS).ask("story", {"ids": "1,2,3"}))
+    assert got["position"] == 2 and got["head"] is None and got["writer"] is None

@@ -9,6 +9,7 @@ import Paper from "./views/paper/View.svelte";
 import Paths from "./views/paths/View.svelte";
 import Text from "./views/text/View.svelte";
 import Training from "./views/training/View.svelte";
+import Why from "./views/why/View.svelte";
 
 export interface ViewProps {
   source: Source;
@@ -26,11 +27,12 @@ export interface View {
 /** The first is what a link without a view shows. The head page belongs to the atlas and has no tab. */
 export const VIEWS: readonly View[] = [
   { name: "text", title: "Text", key: "1", component: Text },
-  { name: "atlas", title: "Atlas", key: "2", component: Atlas },
-  { name: "circuit", title: "Circuit", key: "3", component: Circuit },
-  { name: "paths", title: "Paths", key: "4", component: Paths },
-  { name: "training", title: "Training", key: "5", component: Training },
-  { name: "paper", title: "Paper", key: "6", component: Paper },
-  { name: "compare", title: "Compare", key: "7", component: Compare },
+  { name: "why", title: "Why", key: "2", component: Why },
+  { name: "atlas", title: "Atlas", key: "3", component: Atlas },
+  { name: "circuit", title: "Circuit", key: "4", component: Circuit },
+  { name: "paths", title: "Paths", key: "5", component: Paths },
+  { name: "training", title: "Training", key: "6", component: Training },
+  { name: "paper", title: "Paper", key: "7", component: Paper },
+  { name: "compare", title: "Compare", key: "8", component: Compare },
   { name: "head", title: "Head", key: null, component: Head },
 ];

@@ -117,9 +117,9 @@ def shuffled(tokens: Tokens, keep_first: bool) -> Tokens:
 
 def _texts(model: Model) -> list[Example]:
     written: tuple[tuple[str, str, str, Literal["text", "repeat"]], ...] = (
+        ("Names that return", NAMES, "Names of several tokens that occur again.", "text"),
         ("Code: a class", CODE, "Names that come back: self, words, word.", "text"),
         ("Prose: two notebooks", PROSE, "Phrases that come back with small changes.", "text"),
-        ("Names that return", NAMES, "Names of several tokens that occur again.", "text"),
         (
             "A text shown twice",
             LINE * 2,

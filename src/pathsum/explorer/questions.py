@@ -8,6 +8,7 @@ from pathsum.circuits import HeadAlignment, SkipTrigrams
 from pathsum.errors import InputError, near_misses
 from pathsum.explorer.answers.atlas import AtlasAnswer, atlas
 from pathsum.explorer.answers.attention import AttentionAnswer, AttentionParams, attention
+from pathsum.explorer.answers.circuit import Story, circuit, story
 from pathsum.explorer.answers.composition import (
     CompositionAnswer,
     EdgePage,
@@ -22,10 +23,12 @@ from pathsum.explorer.answers.scores import ScoreParts, ScoresParams, scores
 from pathsum.explorer.answers.tokens import TokenParams, TokenTables, token
 from pathsum.explorer.answers.whole_model import CompareParams, compare, terms, training
 from pathsum.explorer.answers.why import WhyParams, why
+from pathsum.explorer.answers.without import WithoutAnswer, WithoutParams, without_parts
 from pathsum.explorer.claims.tour import Tour, paper
 from pathsum.explorer.params import HeadParams, ModelParams, TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.paths import TermImportance
+from pathsum.paths.circuit import Circuit
 from pathsum.paths.explain.answer import PathsAnswer
 from pathsum.result import Record
 from pathsum.training import Dynamics
@@ -48,6 +51,9 @@ QUESTIONS = (
     Question("attention", AttentionParams, AttentionAnswer, attention),
     Question("scores", ScoresParams, ScoreParts, scores),
     Question("why", WhyParams, PathsAnswer, why),
+    Question("circuit", WhyParams, Circuit, circuit),
+    Question("story", TextParams, Story, story),
+    Question("without", WithoutParams, WithoutAnswer, without_parts),
     Question("atlas", ModelParams, AtlasAnswer, atlas),
     Question("head", HeadParams, HeadPage, head),
     Question("token", TokenParams, TokenTables, token),

@@ -171,6 +171,109 @@ export interface PathsAnswer {
   routes: Routes[];
 }
 
+export interface Attended {
+  source: number;
+  weight: number;
+  score: number;
+  contrast: number;
+  rival: number | null;
+  uniform: number;
+  effect: number;
+  error: number;
+}
+
+export interface CircuitNode {
+  node: string;
+  text: string;
+  value: number;
+  attended: Attended | null;
+  note: string;
+}
+
+export interface CircuitEdge {
+  edge: string;
+  exact: number;
+  unit: "logits" | "score";
+  share: number;
+  effect: number | null;
+}
+
+export interface LeftOut {
+  node: string;
+  kind: "q" | "k" | "v";
+  exact: number;
+  share: number;
+  count: number;
+}
+
+export interface Circuit {
+  format: "pathsum-circuit";
+  version: 1;
+  model: string;
+  tokens: string[];
+  position: number;
+  token: number;
+  token_text: string;
+  versus: string | null;
+  total: number;
+  probability: number;
+  threshold: number;
+  nodes: CircuitNode[];
+  edges: CircuitEdge[];
+  left_out: LeftOut[];
+  quadrature_error: number;
+  remainder: number;
+}
+
+export interface Story {
+  format: "pathsum-page-story";
+  version: 1;
+  position: number;
+  token: number;
+  probability: number;
+  first: number | null;
+  probability_first: number | null;
+  total: number;
+  head: string | null;
+  share: number;
+  source: number | null;
+  weight: number;
+  writer: string | null;
+  side: "q" | "k" | "v" | null;
+  wrote: number | null;
+  weight_without: number | null;
+  probability_without: number | null;
+}
+
+export interface Measured {
+  total: number;
+  probability: number;
+  rank: number;
+}
+
+export interface WithoutAnswer {
+  format: "pathsum-page-without";
+  version: 1;
+  off: string[];
+  position: number;
+  token: number;
+  before: Measured;
+  after: Measured;
+  top_ids: number[];
+  top_before: Matrix;
+  top_after: Matrix;
+  parts: string[];
+  parts_before: Matrix;
+  parts_after: Matrix;
+  heads: string[];
+  moved: Matrix;
+  head: string | null;
+  pattern_before: Matrix | null;
+  pattern_after: Matrix | null;
+  loss_before: Matrix;
+  loss_after: Matrix;
+}
+
 export interface Score {
   value: number;
   stderr: number | null;
@@ -672,6 +775,19 @@ export interface WhyParams {
   versus?: string | number;
 }
 
+export interface WithoutParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position: number;
+  token?: number;
+  versus?: string | number;
+  off: string;
+  head?: string;
+}
+
 export interface HeadParams {
   model?: string;
   step?: number;
@@ -706,6 +822,9 @@ export interface Questions {
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
   why: { params: WhyParams; answer: PathsAnswer };
+  circuit: { params: WhyParams; answer: Circuit };
+  story: { params: TextParams; answer: Story };
+  without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };
   token: { params: TokenParams; answer: TokenTables };

@@ -6,7 +6,8 @@ import type { Source } from "./source";
  *
  *     const run = answerOf(source, "run", () => textParams(url));   // run.value, run.error, run.loading
  *
- * `params` returning null asks nothing. Call it while a component is set up (it uses `$effect`).
+ * `params` returning null asks nothing. With `pause` (ms) a question is sent once it has not
+ * changed for so long, and withdrawn if it changes before its answer comes. Call it while a component is set up (it uses `$effect`).
  */
 export class Answer<N extends QuestionName> {
   value = $state.raw<Answers[N] | null>(null);
@@ -20,6 +21,7 @@ export function answerOf<N extends QuestionName>(
   source: Source,
   name: N,
   params: () => Params[N] | null,
+  { pause = 0 }: { pause?: number } = {},
 ): Answer<N> {
   const answer = new Answer<N>();
   let latest = 0;
@@ -34,7 +36,19 @@ export function answerOf<N extends QuestionName>(
       return;
     }
     answer.loading = true;
-    source.ask(name, asked).then(
+    if (pause <= 0) {
+      settle(source.ask(name, asked), asked, turn);
+      return;
+    }
+    const stale = new AbortController();
+    const timer = setTimeout(() => settle(source.ask(name, asked, stale.signal), asked, turn), pause);
+    return () => {
+      clearTimeout(timer);
+      stale.abort();
+    };
+  });
+  function settle(asking: Promise<Answers[N]>, asked: Params[N], turn: number): void {
+    asking.then(
       (value) => {
         if (turn !== latest) return;
         answer.value = value;
@@ -50,6 +64,6 @@ export function answerOf<N extends QuestionName>(
         answer.loading = false;
       },
     );
-  });
+  }
   return answer;
 }

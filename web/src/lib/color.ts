@@ -148,7 +148,7 @@ export interface LineStyle {
 
 /** How Q-, K- and V-composition are drawn wherever they appear. */
 export const KINDS: Record<"q" | "k" | "v", LineStyle> = {
-  q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "none", name: "query" },
-  k: { light: "#b3246b", dark: "#ff8fc0", dash: "6 3", name: "key" },
-  v: { light: "#6f6a00", dark: "#d6cf4a", dash: "1.5 3", name: "value" },
+  q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "7 4", name: "query" },
+  k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
+  v: { light: "#6f6a00", dark: "#d6cf4a", dash: "none", name: "value" },
 };

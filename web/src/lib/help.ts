@@ -28,6 +28,23 @@ export const HELP: Readonly<Record<string, Help>> = {
       "Type your own text; every number follows.",
     ],
   },
+  why: {
+    about:
+      "One prediction as a graph: what was moved (V), and what made each head look where it looked (Q and K), down to the tokens.",
+    marks: [
+      ["boxes", "heads at a layer and a position, with what they are worth to the prediction; tokens are below, the predicted token is on top"],
+      ["V, solid", "what a head moved, or wrote straight into the logit; attention held fixed, these add up"],
+      ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head looked there"],
+      ["width", "what the edge is worth to the prediction, in logits; ⊖ marks one that lowers it"],
+      ["+5", "smaller inputs that are not drawn; what is left out altogether is listed in the panel"],
+      ["lost if it is cut", "measured: the edge carries nothing and everything after it is computed again; another head may take over"],
+    ],
+    steps: [
+      "Click the dotted edge into the strongest head to cut it, and watch the prediction.",
+      "Click a head for its inputs: they add up to its number.",
+      "Type your own text and switch heads off.",
+    ],
+  },
   atlas: {
     about: "Every score of every head, compared with chance, to find the heads worth studying.",
     marks: [
@@ -58,9 +75,9 @@ export const HELP: Readonly<Record<string, Help>> = {
   circuit: {
     about: "Heads read what earlier heads wrote. An edge shows how strongly, compared with a random rotation between the two.",
     marks: [
-      ["Q, solid", "the earlier head changes the later one's queries"],
-      ["K, dashed", "it changes the later one's keys: this is how induction works"],
-      ["V, dotted", "it changes what the later one moves: a virtual head"],
+      ["Q, dashed", "the earlier head changes the later one's queries"],
+      ["K, dotted", "it changes the later one's keys: this is how induction works"],
+      ["V, solid", "it changes what the later one moves: a virtual head"],
       ["z", "standard deviations above chance; the bar shows how many edges chance alone would give"],
     ],
     steps: [

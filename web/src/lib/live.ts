@@ -20,27 +20,33 @@ export class LiveSource extends CachedSource {
     super();
   }
 
-  protected async fetchWire(name: QuestionName, params: PlainParams): Promise<ArrayBuffer> {
+  protected async fetchWire(
+    name: QuestionName,
+    params: PlainParams,
+    _key: string,
+    signal: AbortSignal,
+  ): Promise<ArrayBuffer> {
     for (;;) {
       try {
-        const wire = await this.once(name, params);
+        const wire = await this.once(name, params, signal);
         this.setReachable(true);
         return wire;
       } catch (error) {
-        if (!(error instanceof Unreachable)) throw error;
+        if (signal.aborted || !(error instanceof Unreachable)) throw error;
         this.setReachable(false);
         await this.untilBack();
       }
     }
   }
 
-  private async once(name: QuestionName, params: PlainParams): Promise<ArrayBuffer> {
+  private async once(name: QuestionName, params: PlainParams, signal: AbortSignal): Promise<ArrayBuffer> {
     let response: Response;
     try {
       response = await this.fetcher(this.base + name, {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify(params),
+        signal,
       });
       if (response.ok) return await response.arrayBuffer();
     } catch {

@@ -7,7 +7,8 @@ export type SourceKind = "live" | "report" | "notebook";
 /** Where answers come from; the page is the same for all three. */
 export interface Source {
   readonly kind: SourceKind;
-  ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]>;
+  /** With a signal, the question is withdrawn when it aborts, unless others wait for the same answer. */
+  ask<N extends QuestionName>(name: N, params: Params[N], signal?: AbortSignal): Promise<Answers[N]>;
   /** Can this be answered? Live: always. Report: if it was recorded. */
   has<N extends QuestionName>(name: N, params: Params[N]): boolean;
   /** How many questions are waiting for an answer. */
@@ -46,6 +47,9 @@ export class Unreachable extends Error {
 interface Entry {
   promise: Promise<unknown>;
   bytes: number;
+  /** Those who wait for it; Infinity once somebody waits who cannot withdraw. */
+  waiting: number;
+  stop: AbortController;
 }
 
 /** Cached answers, in bytes: a few long texts, or hundreds of short ones. */
@@ -63,6 +67,7 @@ export abstract class CachedSource implements Source {
     name: QuestionName,
     params: PlainParams,
     key: string,
+    signal: AbortSignal,
   ): Promise<ArrayBuffer | Uint8Array>;
 
   has<N extends QuestionName>(_name: N, _params: Params[N]): boolean {
@@ -80,17 +85,19 @@ export abstract class CachedSource implements Source {
     for (const listener of this.listeners) listener(reachable);
   }
 
-  ask<N extends QuestionName>(name: N, params: Params[N]): Promise<Answers[N]> {
+  ask<N extends QuestionName>(name: N, params: Params[N], signal?: AbortSignal): Promise<Answers[N]> {
     const key = questionKey(name, params as PlainParams);
     const known = this.entries.get(key);
     if (known) {
       this.entries.delete(key);
       this.entries.set(key, known); // most recently used last
+      this.wait(key, known, signal);
       return known.promise as Promise<Answers[N]>;
     }
-    const entry: Entry = { promise: Promise.resolve(), bytes: 0 };
+    const entry: Entry = { promise: Promise.resolve(), bytes: 0, waiting: 0, stop: new AbortController() };
+    this.wait(key, entry, signal);
     this.pending++;
-    entry.promise = this.fetchWire(name, params as PlainParams, key).then(
+    entry.promise = this.fetchWire(name, params as PlainParams, key, entry.stop.signal).then(
       (wire) => {
         this.pending--;
         entry.bytes = wire.byteLength;
@@ -99,12 +106,21 @@ export abstract class CachedSource implements Source {
       },
       (error: unknown) => {
         this.pending--;
-        this.entries.delete(key);
+        if (this.entries.get(key) === entry) this.entries.delete(key);
         throw error;
       },
     );
     this.entries.set(key, entry);
     return entry.promise as Promise<Answers[N]>;
+  }
+
+  private wait(key: string, entry: Entry, signal: AbortSignal | undefined): void {
+    entry.waiting = signal ? entry.waiting + 1 : Infinity;
+    signal?.addEventListener("abort", () => {
+      if (--entry.waiting > 0 || entry.bytes > 0) return;
+      if (this.entries.get(key) === entry) this.entries.delete(key);
+      entry.stop.abort();
+    });
   }
 
   private shrink(keep: string): void {

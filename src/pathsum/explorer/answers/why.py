@@ -37,11 +37,11 @@ ROUTES = 40
 def why(bench: Workbench, params: WhyParams) -> PathsAnswer:
     """Which paths made a prediction."""
     trace = bench.run(params).trace
-    position = _position(trace, params.position)
-    token = _token(trace, position, params.token)
+    position = position_of(trace, params.position)
+    token = token_of(trace, position, params.token)
     count = expand_logits(trace).count
     k = count if count <= MAX_PATHS else STRONGEST
-    versus = _versus(trace.model, params.versus)
+    versus = find_versus(trace.model, params.versus)
     budget = _budget(trace.model, position + 1)
     return answer(trace, position, token, versus, k, budget, n_routes=ROUTES)
 
@@ -50,7 +50,8 @@ def _budget(model: Model, tokens: int) -> int:
     return max(MIN_BUDGET, min(MAX_BUDGET, STEPS // (len(model.heads) * tokens or 1)))
 
 
-def _position(trace: Trace, position: int) -> int:
+def position_of(trace: Trace, position: int) -> int:
+    """A position that the text has."""
     length = trace.tokens.shape[1]
     if not 0 <= position < length:
         raise InputError(
@@ -59,7 +60,7 @@ def _position(trace: Trace, position: int) -> int:
     return position
 
 
-def _token(trace: Trace, position: int, token: int | None) -> int:
+def token_of(trace: Trace, position: int, token: int | None) -> int:
     """The token to explain: the given one, else the next one, else the model's prediction."""
     if token is not None:
         return trace.model.token_id(token)
@@ -68,7 +69,8 @@ def _token(trace: Trace, position: int, token: int | None) -> int:
     return int(trace.logits[0, position].argmax())
 
 
-def _versus(model: Model, versus: str | int) -> Versus:
+def find_versus(model: Model, versus: str | int) -> Versus:
+    """What the logit is compared with, from its parameter."""
     if versus == "mean":
         return "mean"
     return None if versus == "none" else find_token(model, versus)

@@ -5,7 +5,7 @@ import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
-import { mostInteresting } from "./interesting";
+import { mostInteresting } from "../../lib/interesting";
 import { Patterns, type Side, type Weighting } from "./patterns";
 
 export const WEIGHTINGS: readonly { value: Weighting; label: string; about: string; unit: string }[] = [

@@ -1,5 +1,5 @@
-import type { TextRun } from "../../generated/answers";
-import type { Patterns } from "./patterns";
+import type { TextRun } from "../generated/answers";
+import type { Patterns } from "../views/text/patterns";
 
 /** The place where the text repeats itself and the model knows best how it goes on; else the last token. */
 export function mostTelling(run: TextRun): { token: number; source: number | null } {

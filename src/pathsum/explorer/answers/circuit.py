@@ -1,0 +1,152 @@
+"""`circuit` and `story`: a prediction as a graph, and the most telling one of a text in numbers."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pathsum.errors import NotExactError
+from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
+from pathsum.explorer.params import TextParams
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import HeadId, Trace
+from pathsum.names import Node, Side
+from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
+from pathsum.paths.intervene.without import without
+from pathsum.result import Record
+
+# Edges from this share of the prediction on; the page shows the strongest first.
+THRESHOLD = 0.02
+# Repeats that are looked at for one that a head's attention explains.
+CANDIDATES = 4
+
+
+def circuit(bench: Workbench, params: WhyParams) -> Circuit:
+    """A prediction as a graph of V, Q and K edges, each with what cutting it costs."""
+    trace = bench.run(params).trace
+    position = position_of(trace, params.position)
+    token = token_of(trace, position, params.token)
+    versus = find_versus(trace.model, params.versus)
+    return find_circuit(trace, position, token, versus, THRESHOLD)
+
+
+@dataclass(frozen=True, eq=False)
+class Story(Record, kind="page-story"):
+    """The most telling prediction of a text, and why: numbers for one sentence.
+
+    `token` was predicted at `position` with `probability`; where the same pair of tokens stood
+    first, at `first`, with `probability_first` (None if the text repeats nothing). `head` adds most
+    to its logit, looking at `source` with `weight`. It looks there because `writer` had written
+    what it read at `wrote` into its key or query (`side`); with `writer` switched off, the weight
+    and the probability are `weight_without` and `probability_without`.
+    """
+
+    position: int
+    token: int
+    probability: float
+    first: int | None
+    probability_first: float | None
+    total: float
+    head: str | None
+    share: float
+    source: int | None
+    weight: float
+    writer: str | None
+    side: Side | None
+    wrote: int | None
+    weight_without: float | None
+    probability_without: float | None
+
+
+def story(bench: Workbench, params: TextParams) -> Story:
+    """The repeat that the context helps most and a lower head makes findable; else the best one."""
+    trace = bench.run(params).trace
+    ranked = _repeats(trace) or [(trace.tokens.shape[1] - 1, None)]
+    found = [_told(trace, position, first) for position, first in ranked[:CANDIDATES]]
+    return next((one for one in found if one.side is Side.K), found[0])
+
+
+def _repeats(trace: Trace) -> list[tuple[int, int | None]]:
+    """Repeated pairs of tokens, where and where first; the largest gain in probability first."""
+    ids = trace.tokens[0].tolist()
+    probabilities = _next_probabilities(trace)
+    firsts: dict[tuple[int, int], int] = {}
+    gains: list[tuple[float, int, int]] = []
+    for at, pair in enumerate(pairwise(ids)):
+        first = firsts.setdefault(pair, at)
+        if first != at:
+            gains.append((probabilities[at] - probabilities[first], at, first))
+    return [(at, first) for _, at, first in sorted(gains, key=lambda gain: (-gain[0], gain[1]))]
+
+
+def _next_probabilities(trace: Trace) -> list[float]:
+    each = trace.logits[0, :-1].softmax(-1)
+    return each.gather(-1, trace.tokens[0, 1:, None])[:, 0].tolist()
+
+
+def _told(trace: Trace, position: int, first: int | None) -> Story:
+    token = token_of(trace, position, None)
+    at_first = None if first is None else float(trace.logits[0, first].softmax(-1)[token])
+    try:
+        found = find_circuit(trace, position, token, threshold=THRESHOLD, effects=False)
+    except NotExactError:
+        found = None
+    probability = float(trace.logits[0, position].softmax(-1)[token])
+    top = None if found is None else _top_head(found)
+    head = None if top is None else top.edge.writer.head
+    if found is None or top is None or head is None:
+        total = float(trace.logits[0, position, token] - trace.logits[0, position].mean())
+        return Story(
+            *(position, token, probability, first, at_first, total),
+            *(None, 0.0, None, 0.0, None, None, None, None, None),
+        )
+    attended = found.node(top.edge.writer).attended
+    source = None if attended is None else attended.source
+    placed = None if source is None else _placed_by(found, top.edge.writer, source)
+    writer = None if placed is None else placed.edge.writer.head
+    cut = None if writer is None else without(trace, [str(writer)])
+    return Story(
+        position=position,
+        token=token,
+        probability=probability,
+        first=first,
+        probability_first=at_first,
+        total=found.total,
+        head=str(head),
+        share=top.share,
+        source=source,
+        weight=0.0 if attended is None else attended.weight,
+        writer=None if writer is None else str(writer),
+        side=None if placed is None else placed.kind,
+        wrote=None if placed is None else _wrote(found, placed),
+        weight_without=None if cut is None else _weight(cut, head, position, source),
+        probability_without=None
+        if cut is None
+        else float(cut.logits[0, position].softmax(-1)[token]),
+    )
+
+
+def _top_head(found: Circuit) -> CircuitEdge | None:
+    """The head that raises the prediction most."""
+    edges = found.inputs(Node("logits", found.position))
+    return next((edge for edge in edges if edge.edge.writer.head and edge.share > 0), None)
+
+
+def _placed_by(found: Circuit, reader: Node, source: int) -> CircuitEdge | None:
+    """The lower head that did most to place a head's attention: in the key there, or the query."""
+    edges = [
+        edge
+        for side, at in ((Side.K, source), (Side.Q, reader.position))
+        for edge in found.inputs(reader, side)
+        if edge.edge.writer.head and edge.edge.writer.position == at and edge.share > 0
+    ]
+    return edges[0] if edges else None
+
+
+def _wrote(found: Circuit, edge: CircuitEdge) -> int | None:
+    """The position of what a head wrote there: the strongest of its values."""
+    values = found.inputs(edge.edge.writer, Side.V)
+    return values[0].edge.writer.position if values else None
+
+
+def _weight(trace: Trace, head: HeadId, dest: int, source: int | None) -> float:
+    assert source is not None
+    return float(trace.patterns[head.layer][0, head.head, dest, source])

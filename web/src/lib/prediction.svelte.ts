@@ -1,0 +1,94 @@
+import type { ModelInfo, TextRun, WhyParams } from "../generated/answers";
+import { type Answer, answerOf } from "./answer.svelte";
+import type { Explorer } from "./explorer.svelte";
+import { mostTelling } from "./interesting";
+import { textParams } from "./text";
+import { label } from "./tokens";
+
+/** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
+export type Versus = "mean" | "none" | "token";
+
+/**
+ * One prediction of the text, from the URL: after which token (`pos`), of which token (`tok`), versus what (`vs`).
+ * Views that explain it share this. Made once a view, while it is set up.
+ */
+export class Prediction {
+  readonly runs: Answer<"run">;
+  /** Another token was chosen to compare with, but not yet which one. */
+  comparing = $state(false);
+
+  constructor(
+    private readonly explorer: Explorer,
+    private readonly info: ModelInfo,
+  ) {
+    this.runs = answerOf(explorer.source, "run", () => textParams(explorer.url, info));
+  }
+
+  get run(): TextRun | null {
+    return this.runs.value;
+  }
+
+  /** Tokens with their spaces marked, for axes and labels. */
+  readonly labels = $derived.by((): string[] => {
+    const { run } = this;
+    return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
+  });
+
+  readonly position = $derived.by((): number | null => {
+    const { run } = this;
+    if (!run) return null;
+    const asked = this.explorer.url.number("pos") ?? this.explorer.url.number("t");
+    return asked !== undefined && asked < run.ids.length ? asked : mostTelling(run).token;
+  });
+
+  /** The token that was chosen; null for the next one. */
+  get token(): number | null {
+    return this.known("tok");
+  }
+
+  /** The token to compare with, if it is one. */
+  get other(): number | null {
+    return this.known("vs");
+  }
+
+  get versus(): Versus {
+    if (this.other !== null || this.comparing) return "token";
+    return this.explorer.url.get("vs") === "none" ? "none" : "mean";
+  }
+
+  /** The parameters of a question about this prediction; null while the text is still loading. */
+  readonly params = $derived.by((): WhyParams | null => {
+    const { runs, position, token, other } = this;
+    if (position === null || !this.info.exact || runs.loading || !runs.params) return null;
+    return {
+      ...runs.params,
+      position,
+      ...(token === null ? {} : { token }),
+      ...(other !== null ? { versus: other } : this.versus === "none" ? { versus: "none" } : {}),
+    };
+  });
+
+  /** What is explained, in words; a difference of logits is always called one. */
+  quantity(token: number): string {
+    const name = `“${this.explorer.token(token)}”`;
+    if (this.other !== null) return `logit difference, ${name} minus “${this.explorer.token(this.other)}”`;
+    return this.versus === "none" ? `logit of ${name}` : `logit of ${name} above the mean of all tokens`;
+  }
+
+  /** The same for an axis. */
+  get axis(): string {
+    if (this.other !== null) return "logit difference";
+    return this.versus === "none" ? "logit" : "logit above the mean of all tokens";
+  }
+
+  /** To the prediction after another token. */
+  move(to: number, push = false): void {
+    const { run } = this;
+    if (run) this.explorer.url.set({ pos: Math.min(Math.max(to, 0), run.ids.length - 1), tok: null }, { push });
+  }
+
+  private known(key: string): number | null {
+    const id = this.explorer.url.number(key);
+    return id !== undefined && id < this.info.d_vocab ? id : null;
+  }
+}
