@@ -60,8 +60,14 @@ def story(bench: Workbench, params: TextParams) -> Story:
     """The repeat that the context helps most and a lower head makes findable; else the best one."""
     trace = bench.run(params).trace
     ranked = _repeats(trace) or [(trace.tokens.shape[1] - 1, None)]
-    found = [_told(trace, position, first) for position, first in ranked[:CANDIDATES]]
-    return next((one for one in found if one.side is Side.K), found[0])
+    best: Story | None = None
+    for position, first in ranked[:CANDIDATES]:
+        told = _told(trace, position, first)
+        if told.side is Side.K:
+            return told
+        best = best or told
+    assert best is not None
+    return best
 
 
 def _repeats(trace: Trace) -> list[tuple[int, int | None]]:

@@ -71,6 +71,7 @@ REPLACEMENT = "\ufffd"
 
 GUIDE = (
     GuideLink("text", "Scores and attention", "docs/scores.md"),
+    GuideLink("why", "Why this token", "docs/why.md"),
     GuideLink("atlas", "Who does what", "docs/heads.md"),
     GuideLink("head", "A head from its weights", "docs/heads-from-weights.md"),
     GuideLink("circuit", "Composition", "docs/composition.md"),

@@ -23,6 +23,9 @@ export interface SparseCells extends Size {
 
 export type Cells = DenseCells | SparseCells;
 
+/** How numbers become colors: as they are, by their square root, or each row by its own largest. */
+export type Contrast = "linear" | "sqrt" | "row";
+
 /** The part of a matrix that is shown: first row and column, and how many cells each way. */
 export interface Window {
   row: number;
@@ -49,6 +52,7 @@ export function pixels(
   scale: Scale,
   mode: Mode,
   most: { width: number; height: number },
+  contrast: Contrast = "linear",
 ): { width: number; height: number; data: Uint32Array } {
   const width = Math.max(1, Math.min(window.columns, Math.floor(most.width)));
   const height = Math.max(1, Math.min(window.rows, Math.floor(most.height)));
@@ -56,15 +60,27 @@ export function pixels(
   const data = new Uint32Array(width * height);
   const colors = table(scale, mode);
   const { offset, factor } = indexing(extent, scale);
+  const size = extent > 0 ? extent : 1;
   for (let y = 0; y < height; y++) {
     const from = pooled ? y * width : (window.row + y) * cells.columns + window.column;
     const values = pooled ?? (cells as DenseCells).values;
+    const stretch = contrast === "row" ? size / (largestOf(values, from, width) || size) : 1;
     for (let x = 0; x < width; x++) {
-      const value = values[from + x] as number;
+      let value = (values[from + x] as number) * stretch;
+      if (contrast === "sqrt") value = Math.sign(value) * Math.sqrt(Math.abs(value) * size);
       data[y * width + x] = colors[colorIndex(value, offset, factor)] as number;
     }
   }
   return { width, height, data };
+}
+
+function largestOf(values: ArrayLike<number>, from: number, count: number): number {
+  let most = 0;
+  for (let i = from; i < from + count; i++) {
+    const size = Math.abs(values[i] as number);
+    if (size > most) most = size;
+  }
+  return most;
 }
 
 function indexing(extent: number, scale: Scale): { offset: number; factor: number } {

@@ -1,5 +1,5 @@
 import type { KeyBinding } from "../../lib/keyboard.svelte";
-import type { TextScene } from "./scene.svelte";
+import { CONTRASTS, type TextScene } from "./scene.svelte";
 
 interface Actions {
   edit(): void;
@@ -46,7 +46,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     { keys: ["ArrowLeft", "ArrowRight"], about: "the token before, after", group, run: (event) => token((focus.token ?? 0) + (event.key === "ArrowLeft" ? -1 : 1)) },
     { keys: ["Home", "End"], about: "first, last token", group, run: (event) => token(event.key === "Home" ? 0 : last()) },
     { keys: ["ArrowUp", "ArrowDown"], about: "previous, next head", group, run: (event) => head(event.key === "ArrowUp" ? -1 : 1) },
-    { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer down, up", group, run: (event) => head(event.key === "ArrowUp" ? -info.n_heads : info.n_heads) },
+    { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer up, down", group, run: (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads) },
     { keys: "Enter", about: "lock or unlock the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
     { keys: "h", about: "lock or unlock the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
     { keys: "d", about: "lock or unlock the cell of the matrix", group, run: lockCell },
@@ -55,9 +55,10 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     { keys: "Escape", about: "unlock everything", group, inFields: true, run: () => leaveOrFree(scene) },
     { keys: "s", about: "use the focused token as destination or as source", group, run: () => url.set({ side: scene.side === "dest" ? "src" : null }, { push: true }) },
     { keys: "w", about: "next weighting: attention, information, effect", group, run: () => nextWeighting(scene) },
+    { keys: "c", about: "next contrast: linear, square root, per row", group, run: () => nextContrast(scene) },
     { keys: "0", about: "hide or show the first position", group, run: () => flag("nf", scene.hideFirst) },
     { keys: "l", about: "lines between tokens", group, run: () => flag("ln", scene.lines) },
-    { keys: "b", about: "break lines where the text has line breaks", group, run: () => flag("br", scene.breaks) },
+    { keys: "b", about: "break lines where the text has line breaks", group, run: () => url.set({ br: scene.breaks ? 0 : 1 }) },
     { keys: "r", about: "ranks under tokens", group, run: () => flag("rk", scene.ranks) },
     { keys: ["+", "="], about: "zoom into the matrix", group, run: () => actions.zoom(2) },
     { keys: ["-", "_"], about: "zoom out", group, run: () => actions.zoom(0.5) },
@@ -78,4 +79,10 @@ function nextWeighting(scene: TextScene): void {
   const order = ["attention", "information", "effect"] as const;
   const next = order[(order.indexOf(scene.weighting) + 1) % order.length] as string;
   scene.explorer.url.set({ w: next === "attention" ? null : next }, { push: true });
+}
+
+function nextContrast(scene: TextScene): void {
+  const order = CONTRASTS.map((item) => item.value);
+  const next = order[(order.indexOf(scene.contrast) + 1) % order.length] as string;
+  scene.explorer.url.set({ ct: next === "linear" ? null : next });
 }

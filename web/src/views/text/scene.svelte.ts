@@ -1,6 +1,8 @@
-import type { TextParams, ModelInfo, TextRun } from "../../generated/answers";
+import { untrack } from "svelte";
+import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
 import type { Scale } from "../../lib/color";
+import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, textParams } from "../../lib/text";
@@ -29,6 +31,15 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
   },
 ];
 
+export const CONTRASTS: readonly { value: Contrast; label: string; about: string }[] = [
+  { value: "linear", label: "linear", about: "Color follows the number" },
+  { value: "sqrt", label: "√", about: "Color follows the square root: diffuse attention becomes visible" },
+  { value: "row", label: "per row", about: "The largest of each row is darkest" },
+];
+
+/** Heads × tokens up to which a text's story is asked for without being wanted. */
+const STORY_COST = 20_000;
+
 /** What is on the page: a run and its patterns, of one and the same text. */
 export interface Shown {
   run: TextRun;
@@ -42,6 +53,8 @@ export class TextScene {
   readonly run: Answer<"run">;
   readonly attention: Answer<"attention">;
   private readonly alone: Answer<"attention">;
+  /** The most telling prediction of the text, in numbers. */
+  readonly story: Answer<"story">;
   readonly focus: Focus;
 
   constructor(
@@ -66,22 +79,61 @@ export class TextScene {
       if (head === null || this.attention.value === null || this.attention.value.dense !== null) return null;
       return { ...text, ...(this.weighting === "attention" ? {} : { weighting: this.weighting }), head };
     });
+    this.story = answerOf(
+      source,
+      "story",
+      () => (info.exact && this.isShort && source.has("story", text) ? text : null),
+      { pause: 1 },
+    );
     this.greet();
   }
 
-  /** Opened cold, the most telling token and head are focused softly; the first hover takes over. */
+  /** Whether the story is worth waiting for: it costs about heads × tokens. */
+  private get isShort(): boolean {
+    const tokens = this.run.value?.ids.length ?? Infinity;
+    return !this.run.loading && tokens * this.info.heads.length <= STORY_COST;
+  }
+
+  /**
+   * Opened cold, the most telling token and head are focused softly, and the cell that explains them is open; the
+   * first hover takes over.
+   */
   private greet(): void {
     let greeted: TextRun | null = null;
+    const { url } = this.explorer;
+    const cold = ["e", "x", "i", "h", "t", "d"].every((key) => url.get(key) === undefined);
+    let set: { token: number; head: string | null } | null = null;
     $effect(() => {
       const run = this.shown?.run;
       const patterns = this.patterns;
       if (!run || !patterns || greeted === run || this.run.loading || this.attention.loading) return;
       const first = greeted === null;
       greeted = run;
-      const { token, head } = mostInteresting(run, patterns);
-      this.focus.hoverToken(token);
-      if (first) this.focus.hoverHead(head);
+      const found = mostInteresting(run, patterns);
+      this.focus.hoverToken(found.token);
+      if (first) this.focus.hoverHead(found.head);
+      set = first ? found : null;
     });
+    // The story takes a moment longer, and has the last word if nothing was pointed at meanwhile.
+    $effect(() => {
+      const story = this.told;
+      if (!story || !set || !greeted) return;
+      const { token, head } = set;
+      set = null;
+      untrack(() => {
+        if (this.focus.token !== token || this.focus.head !== head || this.focus.cell) return;
+        this.focus.hoverToken(story.position);
+        this.focus.hoverHead(story.head);
+        if (cold && story.head && story.source !== null) {
+          this.focus.hoverCell({ dest: story.position, src: story.source });
+        }
+      });
+    });
+  }
+
+  /** The story of the text that is shown, once it is there. */
+  get told(): Story | null {
+    return this.shown && isSameText(this.shown.about, this.story.params) ? this.story.value : null;
   }
 
   get weighting(): Weighting {
@@ -105,9 +157,16 @@ export class TextScene {
     return this.explorer.url.get("ln") === "1";
   }
 
-  /** Whether lines of the text end where it says so; running on saves room. */
+  /** Whether lines of the text end where it says so, as they do unless it was chosen otherwise. */
   get breaks(): boolean {
-    return this.explorer.url.get("br") === "1";
+    const asked = this.explorer.url.get("br");
+    return asked === undefined ? (this.shown?.run.pieces.some((piece) => piece.includes("\n")) ?? false) : asked === "1";
+  }
+
+  /** How attention becomes color. */
+  get contrast(): Contrast {
+    const asked = this.explorer.url.get("ct");
+    return CONTRASTS.find((item) => item.value === asked)?.value ?? "linear";
   }
 
   get ranks(): boolean {
@@ -167,8 +226,9 @@ export class TextScene {
     const name = `“${this.labels[token] ?? ""}”`;
     const about =
       this.side === "dest" ? `what ${name} attends to, through ${who}` : `what attends to ${name}, through ${who}`;
-    const extent = patterns.weighting === "attention" && this.head >= 0 ? 1 : largest(values);
-    return { values, extent, about };
+    // One scale for one number: that of the matrix, whose row or column this is.
+    const extent = this.contrast === "row" ? largest(values) : patterns.extent(this.head, this.hideFirst);
+    return { values: this.contrast === "sqrt" ? rooted(values, extent) : values, extent, about };
   });
 
   get shadingScale(): Scale {
@@ -181,6 +241,10 @@ export class TextScene {
     return token === null || !this.patterns || token >= this.patterns.n ? null : this.patterns.care(token, this.side);
   });
 }
+
+/** Square roots in the same range, signs kept. */
+const rooted = (values: Float32Array, extent: number): Float32Array =>
+  values.map((value) => Math.sign(value) * Math.sqrt(Math.abs(value) * extent));
 
 function largest(values: Float32Array): number {
   let most = 0;

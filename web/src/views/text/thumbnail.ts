@@ -1,5 +1,5 @@
 import type { Mode } from "../../lib/color";
-import { blit, pixels, wholeWindow } from "../../lib/draw/matrix";
+import { blit, type Contrast, pixels, wholeWindow } from "../../lib/draw/matrix";
 import type { Patterns } from "./patterns";
 
 /** So many heads are drawn without waiting until they are seen. */
@@ -11,16 +11,17 @@ export function thumbnail(
   head: number,
   mode: Mode,
   size: number,
+  contrast: Contrast = "linear",
 ): { width: number; height: number; data: Uint32Array } {
   const scale = patterns.isSigned ? "diverging" : "sequential";
   const cells = patterns.cells(head, false);
-  return pixels(cells, wholeWindow(cells), patterns.extent(head, false), scale, mode, { width: size, height: size });
+  return pixels(cells, wholeWindow(cells), patterns.extent(head, false), scale, mode, { width: size, height: size }, contrast);
 }
 
 /** The same as a canvas of its own, to be drawn from. */
-export function bitmap(patterns: Patterns, head: number, mode: Mode, size: number): HTMLCanvasElement {
+export function bitmap(patterns: Patterns, head: number, mode: Mode, size: number, contrast: Contrast): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = size;
-  blit(canvas.getContext("2d") as CanvasRenderingContext2D, thumbnail(patterns, head, mode, size), 0, 0, size, size);
+  blit(canvas.getContext("2d") as CanvasRenderingContext2D, thumbnail(patterns, head, mode, size, contrast), 0, 0, size, size);
   return canvas;
 }
