@@ -18,7 +18,8 @@ from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import find_circuit, require_heads
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Model
+from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.processes import shared_map
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 WINDOW = 64
@@ -142,25 +143,23 @@ def positional(
             f"choose from 1 to {config.n_ctx}"
         )
     chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
-    found: list[OffsetProfile] = []
     shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
-    for index, head in enumerate(chosen):
-        progress(index, len(chosen), f"offsets of {head.label}")
+
+    def profile(head: Head) -> OffsetProfile:
         parts = offset_parts(head, window, shared[head.id.layer == 0])
         centered = parts.rows - parts.rows.mean(1, keepdim=True)
         weight = parts.weights[:, None]
         score = (weight * centered).sum(0)
-        found.append(
-            OffsetProfile(
-                head=head.label,
-                score=score,
-                sd=(weight * (centered - score).square()).sum(0).sqrt(),
-                attention=parts.attention,
-                position=float(score.std(correction=0)),
-                content=parts.content,
-                note=parts.note,
-            )
+        return OffsetProfile(
+            head=head.label,
+            score=score,
+            sd=(weight * (centered - score).square()).sum(0).sqrt(),
+            attention=parts.attention,
+            position=float(score.std(correction=0)),
+            content=parts.content,
+            note=parts.note,
         )
-    progress(len(chosen), len(chosen), "offsets")
+
+    found = shared_map(chosen, profile, progress, "offsets")
     remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
     return Positional(tuple(found), joined(tuple(remarks)))

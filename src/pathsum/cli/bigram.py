@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Corpus, ModelName
+from pathsum.cli.options import (
+    AsJson,
+    Corpus,
+    Device,
+    Dtype,
+    ModelName,
+    open_model,
+)
 from pathsum.cli.view import progress, show
 
 
@@ -17,14 +24,15 @@ def bigram(
         int | None, typer.Option("--k", "-k", help="How many rows (20), or tokens (10).")
     ] = None,
     corpus: Corpus = None,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the direct path W_E W_U: what each token predicts next without any head."""
     from pathsum.circuits import bigram as direct_path
     from pathsum.circuits import continuations, open_text
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     if token is not None:
         show(continuations(loaded, token, k), as_json)
         return

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName, Offset
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    ModelName,
+    Offset,
+    open_model,
+)
 from pathsum.cli.view import progress, show
 
 
@@ -44,6 +51,8 @@ def composition(
         typer.Option(help="Center what heads write; auto: where the model's norm does."),
     ] = Center.auto,
     offset: Offset = None,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against chance.
@@ -54,15 +63,17 @@ def composition(
     from pathsum.circuits import composition as compute
     from pathsum.circuits.composition.pair_components import compare_pair
     from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
-    from pathsum.sources import load
+    from pathsum.model.processes import join_world
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     wanted = {one.value for one in kind or ()}
     kinds: list[CompositionKind] = [one for one in KINDS if not wanted or one in wanted]
     if pair is not None:
         found = compare_pair(loaded, *pair, kinds, center=center.value, offset=offset)
         show(found, as_json)
         return
-    with progress(as_json) as advance:
-        every = compute(loaded, center=center.value, offset=offset, progress=advance)
-    show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k), as_json)
+    with join_world() as world:
+        with progress(as_json or not world.is_first) as advance:
+            every = compute(loaded, center=center.value, offset=offset, progress=advance)
+        if world.is_first:
+            show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k), as_json)

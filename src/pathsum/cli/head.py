@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName, Offset
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    ModelName,
+    Offset,
+    open_model,
+)
 from pathsum.cli.view import progress, show
 
 
@@ -22,16 +29,17 @@ def head(
     k: Annotated[
         int | None, typer.Option("--k", "-k", help="How many tokens to show with --token (10).")
     ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a head does: copying, token clusters, offsets; or its effect on one token."""
     from pathsum.circuits import head_card, token_card
     from pathsum.errors import InputError
     from pathsum.model import Path
-    from pathsum.sources import load
 
     circuit = Path("embed", [part.strip() for part in name.replace("→", ",").split(",")])
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     if token is not None:
         show(token_card(loaded, circuit, token, k, offset=offset), as_json)
         return

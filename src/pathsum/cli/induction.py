@@ -1,6 +1,15 @@
 """`pathsum induction`: induction heads, their partners and their mechanism, tested."""
 
-from pathsum.cli.options import AsJson, Draws, ModelName, ProbeSequences, Seed
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Draws,
+    Dtype,
+    ModelName,
+    ProbeSequences,
+    Seed,
+    open_model,
+)
 from pathsum.cli.view import console, progress, show
 
 
@@ -9,15 +18,17 @@ def induction(
     sequences: ProbeSequences = 10,
     draws: Draws = 200,
     seed: Seed = 0,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Find induction heads and test how they work by cutting edges and replacing patterns."""
     from pathsum.heads import induction as find_induction
-    from pathsum.sources import load
 
+    loaded = open_model(model, device, dtype, as_json)
     with progress(as_json) as advance:
         found = find_induction(
-            load(model), sequences=sequences, draws=draws, seed=seed, progress=advance
+            loaded, sequences=sequences, draws=draws, seed=seed, progress=advance
         )
     show(found, as_json)
     if not as_json:

@@ -21,6 +21,7 @@ from pathsum.cli.induction import induction
 from pathsum.cli.models import models
 from pathsum.cli.patch import patch
 from pathsum.cli.paths import paths
+from pathsum.cli.precision import precision
 from pathsum.cli.replace import replace
 from pathsum.cli.report import report
 from pathsum.cli.scores import scores
@@ -53,6 +54,7 @@ for command in (
     scores,
     why,
     terms,
+    precision,
     replace,
     patch,
     atlas,

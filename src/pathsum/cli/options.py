@@ -3,10 +3,16 @@
 Imports nothing heavy, because `--help` must be fast.
 """
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+
+from pathsum.cli.view import progress
+
+if TYPE_CHECKING:
+    from pathsum.model import Model
 
 ModelName: TypeAlias = Annotated[
     str,
@@ -84,6 +90,38 @@ Offset: TypeAlias = Annotated[
 Page: TypeAlias = Annotated[
     Path | None, typer.Option("--html", help="Also write the result to this HTML page.")
 ]
+
+
+class Numbers(StrEnum):
+    """What numbers are computed in."""
+
+    float32 = "float32"
+    float64 = "float64"
+
+
+# Where and in what it is computed.
+Device: TypeAlias = Annotated[
+    str | None, typer.Option("--device", help="Compute on this device: cpu, cuda, cuda:1 or mps.")
+]
+Dtype: TypeAlias = Annotated[
+    Numbers | None,
+    typer.Option(
+        "--dtype", help="Compute in this precision; default: the file's, at least float32."
+    ),
+]
+
+
+def open_model(name: str, device: str | None, dtype: Numbers | None, as_json: bool) -> "Model":
+    """The model of a command line, on its device; progress is shown while it is fetched."""
+    import torch
+
+    from pathsum.sources import load
+
+    with progress(as_json) as advance:
+        model = load(name, progress=advance)
+    if device is None and dtype is None:
+        return model
+    return model.to(None if dtype is None else getattr(torch, dtype.value), device)
 
 
 def parse_versus(versus: str) -> str | None:

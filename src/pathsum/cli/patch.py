@@ -6,11 +6,14 @@ import typer
 
 from pathsum.cli.options import (
     AsJson,
+    Device,
+    Dtype,
     InputText,
     ModelName,
     Position,
     TargetToken,
     Versus,
+    open_model,
     parse_versus,
 )
 from pathsum.cli.view import progress, show
@@ -38,14 +41,15 @@ def patch(
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what an edge does for a prediction by patching it; without one, rank all edges."""
     from pathsum.errors import InputError
     from pathsum.paths import causal_effects, patch_effect
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     trace, other = loaded.trace(text), loaded.trace(other_text)
     names = [*(edge or []), *(node or [])]
     if names and into:

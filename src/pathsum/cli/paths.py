@@ -6,11 +6,14 @@ import typer
 
 from pathsum.cli.options import (
     AsJson,
+    Device,
+    Dtype,
     InputText,
     ModelName,
     Position,
     TargetToken,
     Versus,
+    open_model,
     parse_versus,
 )
 from pathsum.cli.view import progress, show
@@ -27,13 +30,14 @@ def paths(
         int,
         typer.Option("--budget", help="How many paths to search before giving up the proof."),
     ] = 50_000,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction: the exact sum over paths, by order, head, edge and source token."""
     from pathsum.paths.explain.answer import answer
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     compared = parse_versus(versus)
     with progress(as_json) as advance:
         found = answer(loaded.trace(text), position, token, compared, k, budget, advance)

@@ -4,7 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Length, ModelName, Repeats, Seed, Sequences, TextFile
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    Length,
+    ModelName,
+    Repeats,
+    Seed,
+    Sequences,
+    TextFile,
+    open_model,
+)
 from pathsum.cli.sequences import measured_sequences
 from pathsum.cli.view import progress, show
 
@@ -49,13 +60,14 @@ def replace(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace a head by a description: what share of its ablation cost does that recover?"""
     from pathsum.paths import replace as put_in_place
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     tokens = measured_sequences(loaded, text, sequences, length, repeats, seed)
     with progress(as_json) as advance:
         found = put_in_place(

@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, InputText, ModelName
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    InputText,
+    ModelName,
+    open_model,
+)
 from pathsum.cli.view import show
 from pathsum.errors import InputError
 
@@ -23,12 +30,13 @@ def scores(
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="How many terms to list.")] = 10,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Decompose a head's attention scores into (query part, key part) terms, exactly."""
-    from pathsum.sources import load
 
-    expanded = load(model).trace(text).scores(head)
+    expanded = open_model(model, device, dtype, as_json).trace(text).scores(head)
     if cell is None:
         show(expanded.summary(k), as_json)
     else:

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Length, ModelName, Repeats, Seed, Sequences, TextFile
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    Length,
+    ModelName,
+    Repeats,
+    Seed,
+    Sequences,
+    TextFile,
+    open_model,
+)
 from pathsum.cli.sequences import measured_sequences
 from pathsum.cli.view import progress, show
 
@@ -46,24 +57,28 @@ def terms(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Term importance: the loss of paths through at most 0, 1, 2, … heads, order by order."""
+    from pathsum.model.processes import join_world
     from pathsum.paths import term_importance
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     tokens = measured_sequences(loaded, text, sequences, length, repeats, seed)
-    with progress(as_json) as advance:
-        found = term_importance(
-            loaded,
-            tokens,
-            sets=_sets(loaded, split),
-            scale="recomputed" if recompute_scales else "frozen",
-            mlps="recomputed" if recompute_mlps else "frozen",
-            progress=advance,
-        )
-    show(found, as_json)
+    with join_world() as world:
+        with progress(as_json or not world.is_first) as advance:
+            found = term_importance(
+                loaded,
+                tokens,
+                sets=_sets(loaded, split),
+                scale="recomputed" if recompute_scales else "frozen",
+                mlps="recomputed" if recompute_mlps else "frozen",
+                progress=advance,
+            )
+        if world.is_first:
+            show(found, as_json)
 
 
 def _sets(model: "Model", split: Split) -> "list[TermSet]":

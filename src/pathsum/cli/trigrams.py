@@ -4,7 +4,15 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Corpus, ModelName, Offset
+from pathsum.cli.options import (
+    AsJson,
+    Corpus,
+    Device,
+    Dtype,
+    ModelName,
+    Offset,
+    open_model,
+)
 from pathsum.cli.view import progress, show
 
 
@@ -26,14 +34,15 @@ def trigrams(
     ] = 100,
     offset: Offset = None,
     corpus: Corpus = None,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """List the strongest skip-trigrams [source] … [destination] → [out], and their bugs."""
     from pathsum.circuits import open_text, skip_trigrams, source_table
     from pathsum.result import Record
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     found: Record
     with progress(as_json) as advance:
         if source is not None:

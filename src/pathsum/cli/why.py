@@ -7,11 +7,14 @@ import typer
 
 from pathsum.cli.options import (
     AsJson,
+    Device,
+    Dtype,
     InputText,
     ModelName,
     Position,
     TargetToken,
     Versus,
+    open_model,
     parse_versus,
 )
 from pathsum.cli.view import progress, show
@@ -42,12 +45,13 @@ def why(
         Path | None,
         typer.Option("--graph", help="Write the graph: .json (circuit-tracer) or .dot (Graphviz)."),
     ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
-    from pathsum.sources import load
 
-    loaded = load(model)
+    loaded = open_model(model, device, dtype, as_json)
     if graph is not None:
         _check_suffix(graph)
     trace = loaded.trace(text)

@@ -27,11 +27,13 @@ from pathsum.heads.kinds import (
 from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo
 from pathsum.heads.kinds.matching_through_previous import ThroughPrevious, through_previous
 from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
-from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_views, random_heads
+from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_view, random_heads
 from pathsum.heads.probe import SEQUENCES, repeats_probe
 from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge
 from pathsum.model import Config, HeadId, HeadName, Model
+from pathsum.model.folding import centered_unembedding
+from pathsum.model.processes import shared_map
 from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
@@ -185,12 +187,12 @@ def atlas(
     model = in_full_precision(model)
     frames = RandomFrames(model, draws, seed)
     scores = _data_scores(model, sequences, seed, frames, progress)
-    for head, named in word_piece_scores(model, frames, seed).items():
+    for head, named in word_piece_scores(model, frames, seed, progress).items():
         scores[head] |= named
     for score in WEIGHT_SCORES:
         for head, found in score.measure(model, frames).items():
             scores[head][score.info.name] = found
-    verdicts = _verdicts(model, scores)
+    verdicts = _verdicts(model, scores, progress)
     matching = _add_matching(model, scores, verdicts, seed)
     entries = tuple(
         HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
@@ -219,24 +221,32 @@ def _data_scores(
 ) -> dict[HeadId, dict[str, Score]]:
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)
-    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
-    layers = model.config.n_layers
-    for layer, view in enumerate(layer_views(trace, probe)):
-        progress(layer, layers, "heads on the probe")
+    W_U = centered_unembedding(model.weights)
+
+    def layer_scores(layer: int) -> dict[HeadId, dict[str, Score]]:
+        view = layer_view(trace, probe, layer, W_U)
         drawn = random_heads(model, layer, view.first(NULL_SEQUENCES), frames)
+        found: dict[HeadId, dict[str, Score]] = {
+            HeadId(layer, head): {} for head in range(model.config.n_heads)
+        }
         for score in DATA_SCORES:
             compared = against_null(score.measure(view), score.measure(drawn).mean(0))
             for head, result in enumerate(compared):
                 found[HeadId(layer, head)][score.info.name] = result
-    progress(layers, layers, "heads on the probe")
-    return found
+        return found
+
+    layers = range(model.config.n_layers)
+    every = shared_map(layers, layer_scores, progress, "heads on the probe")
+    return {head: scores for part in every for head, scores in part.items()}
 
 
-def _verdicts(model: Model, scores: dict[HeadId, dict[str, Score]]) -> dict[HeadId, Verdict]:
-    composed = composition(model)
+def _verdicts(
+    model: Model, scores: dict[HeadId, dict[str, Score]], progress: Progress
+) -> dict[HeadId, Verdict]:
+    composed = composition(model, progress=progress)
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
-        profiles = {profile.head: profile for profile in positional(model).heads}
+        profiles = {each.head: each for each in positional(model, progress=progress).heads}
     return {
         head: judge(HeadEvidence(head, named, profiles.get(head), composed))
         for head, named in scores.items()

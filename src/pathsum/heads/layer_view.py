@@ -56,18 +56,24 @@ class LayerView:
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
     """The heads of each layer in turn, on a run of the probe."""
     W_U = centered_unembedding(trace.model.weights)
-    config = trace.model.config
-    for layer in range(config.n_layers):
-        reads = layer_reads(trace.model.weights, layer)
-        yield LayerView(
-            probe=probe,
-            stream=trace.streams[layer],
-            read=trace.streams[layer] * trace.scales.attention[layer][..., None],
-            pattern=trace.patterns[layer],
-            W_V=for_query_heads(config, reads.W_V),
-            W_O=trace.model.weights.layers[layer].W_O,
-            W_U=W_U,
-        )
+    for layer in range(trace.model.config.n_layers):
+        yield layer_view(trace, probe, layer, W_U)
+
+
+def layer_view(
+    trace: Trace, probe: RepeatedTokens, layer: int, W_U: Float[Tensor, "d vocab"]
+) -> LayerView:
+    """The heads of one layer, given the centered unembedding, which all layers share."""
+    reads = layer_reads(trace.model.weights, layer)
+    return LayerView(
+        probe=probe,
+        stream=trace.streams[layer],
+        read=trace.streams[layer] * trace.scales.attention[layer][..., None],
+        pattern=trace.patterns[layer],
+        W_V=for_query_heads(trace.model.config, reads.W_V),
+        W_O=trace.model.weights.layers[layer].W_O,
+        W_U=W_U,
+    )
 
 
 def in_full_precision(model: Model) -> Model:
@@ -93,25 +99,30 @@ class RandomFrames:
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
         self._empty = model.weights.W_E[:0]  # for its dtype and device
 
-    @cached_property
+    @property
     def query(self) -> Float[Tensor, "drawn d r"]:
         """Directions that queries read."""
-        return self._draw()
+        return self._drawn[0]
 
-    @cached_property
+    @property
     def key(self) -> Float[Tensor, "drawn d r"]:
         """Directions that keys read."""
-        return self._draw()
+        return self._drawn[1]
 
-    @cached_property
+    @property
     def value(self) -> Float[Tensor, "drawn d r"]:
         """Directions that values read."""
-        return self._draw()
+        return self._drawn[2]
 
-    @cached_property
+    @property
     def write(self) -> Float[Tensor, "drawn d r"]:
         """Directions that heads write to."""
-        return self._draw()
+        return self._drawn[3]
+
+    @cached_property
+    def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
+        # All at once, so that they do not depend on which of them is asked for first.
+        return tuple(self._draw() for _ in range(4))
 
     def _draw(self) -> Float[Tensor, "drawn d r"]:
         # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian

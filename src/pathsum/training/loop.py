@@ -14,10 +14,11 @@ from torch import Tensor
 
 from pathsum.errors import FailedError
 from pathsum.model import Model
+from pathsum.model.processes import World
 from pathsum.text import Corpus
 from pathsum.training.batching import Batches
 from pathsum.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from pathsum.training.distributed import Strategy, World, distribute, gather_weights
+from pathsum.training.distributed import Strategy, distribute, gather_weights
 from pathsum.training.metrics import (
     Metrics,
     MetricsFile,

@@ -13,19 +13,14 @@ import torch
 
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model import Model
+from pathsum.model.processes import World, join_world
 from pathsum.model.storage import save_held_out, write_together
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus
 from pathsum.text.cache import locked
 from pathsum.training.checkpoint import read_checkpoint
-from pathsum.training.distributed import (
-    STRATEGIES,
-    Strategy,
-    World,
-    check_batch_divides,
-    join_world,
-)
+from pathsum.training.distributed import STRATEGIES, Strategy, check_batch_divides
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.memory import check_disk, check_memory
 from pathsum.training.metrics import Watch, read_metrics, unwatched

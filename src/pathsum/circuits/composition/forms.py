@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root
 from pathsum.algebra.nulls import UnitMoments
+from pathsum.model.processes import shared_map, shared_sum
 from pathsum.result import Progress, silent
 
 BLOCK_BYTES = 256 << 20
@@ -295,13 +296,11 @@ def _by_blocks(
     pairs_at_once: int,
 ) -> list[Float[Tensor, "n n"]]:
     d, n, kinds = write.d, len(write), len(reads)
-    starts = range(0, d, width)
     writing = _Side(write, width)
     reading = _Side(_layer_by_layer(reads, heads), width)
-    total = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
-    steps = len(starts) * (len(starts) + 1) // 2
-    done = 0
-    for right in starts:
+
+    def column_of_blocks(right: int) -> Float[Tensor, "w r"]:
+        part = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
         stop = min(right + width, d)
         writing.set_columns(right, stop)
         reading.set_columns(right, stop)
@@ -310,9 +309,12 @@ def _by_blocks(
             weight = 1.0 if left == right else 2.0
             rows = (left, min(left + width, d))
             parts = (writing.block(*rows), reading.block(*rows))
-            _add_pairs(total, *parts, heads, weight, pairs_at_once)
-            done += 1
-            progress(done, steps, "composition")
+            _add_pairs(part, *parts, heads, weight, pairs_at_once)
+        return part
+
+    # The longest columns first, so that processes that share them finish together.
+    starts = range(0, d, width)[::-1]
+    total = shared_sum(starts, column_of_blocks, progress, "composition")
     return list(total.view(n, -1, kinds, heads).transpose(1, 2).flatten(2).unbind(1))
 
 
@@ -351,20 +353,21 @@ def _by_factors(
 ) -> list[Float[Tensor, "n n"]]:
     n, k = write.inner.shape[:2]
     written = write.roots()
-    totals: list[Tensor] = []
-    layers = n // heads
     at_a_time = max(1, block_bytes // (heads * k * k * write.dtype.itemsize))
-    for number, read in enumerate(reads):
-        total = torch.zeros(n, n, dtype=torch.float64, device=written.device)
-        roots = read.roots()
-        for layer in range(layers):
-            start, end = layer * heads, (layer + 1) * heads
-            reading = roots[start:end].flatten(0, 1).mT
-            for first in range(0, end, at_a_time):
-                last = min(first + at_a_time, end)
-                meets = written[first:last].flatten(0, 1) @ reading
-                squares = meets.square_().view(last - first, k, heads, k)
-                total[first:last, start:end] = squares.sum((1, 3), dtype=torch.float64)
-            progress(number * layers + layer + 1, layers * len(reads), "composition")
-        totals.append(total)
-    return totals
+
+    def layer_read(place: tuple[int, int]) -> Float[Tensor, "w heads"]:
+        kind, layer = place
+        end = (layer + 1) * heads
+        total = torch.zeros(n, heads, dtype=torch.float64, device=written.device)
+        reading = reads[kind].layer(layer, heads).roots().flatten(0, 1).mT
+        for first in range(0, end, at_a_time):
+            last = min(first + at_a_time, end)
+            meets = written[first:last].flatten(0, 1) @ reading
+            squares = meets.square_().view(last - first, k, heads, k)
+            total[first:last] = squares.sum((1, 3), dtype=torch.float64)
+        return total
+
+    layers = n // heads
+    places = [(kind, layer) for kind in range(len(reads)) for layer in range(layers)]
+    found = shared_map(places, layer_read, progress, "composition")
+    return [torch.cat(found[i * layers : (i + 1) * layers], 1) for i in range(len(reads))]

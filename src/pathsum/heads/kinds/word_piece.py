@@ -26,9 +26,12 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.layer_view import RandomFrames, layer_views, random_heads
+from pathsum.heads.layer_view import RandomFrames, layer_view, random_heads
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
+from pathsum.model.folding import centered_unembedding
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress, silent
 from pathsum.result.estimate import Estimate
 from pathsum.text.probes import RepeatedTokens
 
@@ -98,7 +101,7 @@ def split_words(model: Model, most: int = MOST_WORDS) -> SplitWords:
 
 @torch.no_grad()
 def word_piece_scores(
-    model: Model, frames: RandomFrames, seed: int = 0
+    model: Model, frames: RandomFrames, seed: int = 0, progress: Progress = silent
 ) -> dict[HeadId, Mapping[str, Score]]:
     """Both scores of every head; empty where the tokenizer splits too few words."""
     words = split_words(model)
@@ -114,18 +117,24 @@ def word_piece_scores(
         rows = torch.arange(len(pattern))
         return pattern[rows, :, -1, positions[: len(pattern)]]
 
-    found: dict[HeadId, Mapping[str, Score]] = {}
-    for layer, view in enumerate(layer_views(trace, probe)):
+    W_U = centered_unembedding(model.weights)
+
+    def layer_scores(layer: int) -> dict[HeadId, Mapping[str, Score]]:
+        view = layer_view(trace, probe, layer, W_U)
         drawn = random_heads(model, layer, view.first(WORDS_FOR_NULL), frames)
         null = attention_to_word(drawn.pattern).mean(0)
         scores = against_null(attention_to_word(view.pattern), null)
-        for head, score in enumerate(scores):
-            name = HeadId(layer, head)
-            found[name] = {
+        return {
+            HeadId(layer, head): {
                 WORD_PIECE.name: score,
-                WORD_PIECE_BY_WEIGHTS.name: _by_weights(model, name, words),
+                WORD_PIECE_BY_WEIGHTS.name: _by_weights(model, HeadId(layer, head), words),
             }
-    return found
+            for head, score in enumerate(scores)
+        }
+
+    layers = range(model.config.n_layers)
+    every = shared_map(layers, layer_scores, progress, "heads on split words")
+    return {head: scores for part in every for head, scores in part.items()}
 
 
 def _probe(

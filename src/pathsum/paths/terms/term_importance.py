@@ -17,6 +17,7 @@ from pathsum.model.losses import (
     SequenceLosses,
     split_by_memory,
 )
+from pathsum.model.processes import shared_map
 from pathsum.model.run import run
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.paths.terms.term_sets import TermSet, check_terms
@@ -166,12 +167,19 @@ def term_importance(
         )
     losses = _Losses(model, sets, scale, mlps, from_position)
     checked = token_batches(model, batches, from_position)
-    for number, tokens in enumerate(checked):
-        progress(number, len(checked), "term importance")
-        for part in split_by_memory(model, tokens, losses.streams):
-            losses.measure(part)
-    progress(len(checked), len(checked), "term importance")
+    pieces = [part for tokens in checked for part in split_by_memory(model, tokens, losses.streams)]
+    for measured in shared_map(pieces, losses.measure, progress, "term importance"):
+        losses.add(measured)
     return losses.result()
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Losses of one piece of a batch: of every order, and of every set of terms."""
+
+    orders: tuple[SequenceLosses, ...]
+    alone: tuple[SequenceLosses, ...]
+    without: tuple[SequenceLosses, ...]
 
 
 class _Losses:
@@ -192,17 +200,28 @@ class _Losses:
         config = self.model.config
         return 1 + 3 * config.n_layers * config.d_model // config.d_vocab
 
-    def measure(self, tokens: Tokens) -> None:
+    def measure(self, tokens: Tokens) -> _Measured:
         truncated = truncate(
             run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
         )
-        for order, stream in enumerate(truncated.last):
-            self.orders[order].append(truncated.losses(stream, self.first))
-        for place, terms in enumerate(self.sets):
+        alone: list[SequenceLosses] = []
+        without: list[SequenceLosses] = []
+        for terms in self.sets:
             written = _written(truncated, terms)
-            alone, without = truncated.last[terms.order - 1] + written, truncated.last[terms.order]
-            self.alone[place].append(truncated.losses(alone, self.first))
-            self.without[place].append(truncated.losses(without - written, self.first))
+            below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
+            alone.append(truncated.losses(below + written, self.first))
+            without.append(truncated.losses(whole - written, self.first))
+        orders = tuple(truncated.losses(stream, self.first) for stream in truncated.last)
+        return _Measured(orders, tuple(alone), tuple(without))
+
+    def add(self, measured: _Measured) -> None:
+        for kept, found in (
+            (self.orders, measured.orders),
+            (self.alone, measured.alone),
+            (self.without, measured.without),
+        ):
+            for place, losses in enumerate(found):
+                kept[place].append(losses)
 
     def result(self) -> TermImportance:
         orders = [SequenceLosses.joined(parts) for parts in self.orders]

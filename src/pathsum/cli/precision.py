@@ -1,0 +1,40 @@
+"""`pathsum precision`: a forward pass in low precision against the float32 one."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pathsum.cli.options import AsJson, Device, ModelName, Seed, Sequences, TextFile, open_model
+from pathsum.cli.sequences import measured_sequences
+from pathsum.cli.view import show
+
+
+class Low(StrEnum):
+    """A precision below float32."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def precision(
+    model: ModelName,
+    low: Annotated[
+        Low | None,
+        typer.Option("--low", help="The low precision; default: what the checkpoint is stored in."),
+    ] = None,
+    text: TextFile = None,
+    sequences: Sequences = 4,
+    seed: Seed = 0,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how far a forward pass in bfloat16 or float16 is from the float32 one.
+
+    Decompositions add up to the float32 numbers, whatever precision a checkpoint is stored in.
+    """
+    from pathsum.model.precision import precision_gap
+
+    loaded = open_model(model, device, None, as_json)
+    tokens = measured_sequences(loaded, text, sequences, None, 4, seed)
+    show(precision_gap(loaded, tokens, None if low is None else low.value), as_json)

@@ -1,0 +1,124 @@
+"""Several processes as one: torchrun starts them, each does its share, all have the whole result.
+
+    torchrun --nproc-per-node 4 -m pathsum composition smollm2
+
+`join_world` is this process's place among them; `shared_map` computes independent pieces of an
+analysis, each in one process. The pieces are joined in their own order, so the result is that of a
+single process.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pathsum.result import Progress, silent
+
+Piece = TypeVar("Piece")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, and which of them this one is."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Continue when every process has arrived."""
+        if self.size > 1:
+            dist.barrier()
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over processes."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values)
+            values = values / self.size
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        return bool(self.mean(torch.tensor(float(flag), device=self.device)) > 0)
+
+
+@contextmanager
+def join_world() -> Generator[World]:
+    """This process's place: alone, or among those that torchrun started."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    gpu = torch.cuda.is_available()
+    if size == 1:
+        yield World(0, 1, torch.device("cuda" if gpu else "cpu"))
+        return
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpu else "cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    initializes = not dist.is_initialized()
+    if initializes:
+        dist.init_process_group("nccl" if gpu else "gloo")
+    try:
+        yield World(dist.get_rank(), size, device)
+    finally:
+        if initializes:
+            dist.destroy_process_group()
+
+
+def shared_map(
+    pieces: Sequence[Piece],
+    compute: Callable[[Piece], Found],
+    progress: Progress = silent,
+    what: str = "",
+) -> list[Found]:
+    """`[compute(piece) for piece in pieces]`, the pieces shared among the processes of a world.
+
+    Every process must call this with the same pieces; each gets the whole list. Outside of
+    `join_world`, or alone, it is the plain loop.
+    """
+    return list(_shared(pieces, compute, progress, what))
+
+
+def shared_sum(
+    pieces: Sequence[Piece],
+    compute: Callable[[Piece], Tensor],
+    progress: Progress = silent,
+    what: str = "",
+) -> Tensor:
+    """The sum of `compute(piece)`, added in the order of the pieces, however they are shared."""
+    total: Tensor | None = None
+    for part in _shared(pieces, compute, progress, what):
+        total = part if total is None else total.add_(part)
+    assert total is not None, "there is nothing to add"
+    return total
+
+
+def _shared(
+    pieces: Sequence[Piece], compute: Callable[[Piece], Found], progress: Progress, what: str
+) -> Iterator[Found]:
+    joined = dist.is_available() and dist.is_initialized()
+    rank, size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+    mine: dict[int, Found] = {}
+    for place in range(rank, len(pieces), size):
+        progress(place, len(pieces), what)
+        found = compute(pieces[place])
+        if size == 1:
+            yield found
+        else:
+            mine[place] = found
+    progress(len(pieces), len(pieces), what)
+    if size > 1:
+        gathered: list[Any] = [None] * size
+        dist.all_gather_object(gathered, mine)
+        everything: dict[int, Found] = {k: v for part in gathered for k, v in part.items()}
+        yield from (everything[place] for place in range(len(pieces)))
