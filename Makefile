@@ -41,7 +41,7 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser check format types web bench peers wheel clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser soak check format types web bench peers wheel clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,10 @@ test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2
 # that is an error.
 test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chromium
 	@$(PYTEST) -m browser tests/browser $(ARGS)
+
+# 10,000 requests to a server of its own: fails if memory rises or an answer is an error.
+soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')
+	@$(PY) -m tests.server.soak $(ARGS)
 
 # All four run, even if the first one fails.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports

@@ -28,8 +28,8 @@ KINDS = {".py", ".typed", ".json", ".md", ".toml", ".safetensors", ".html", ".js
 COMMANDS = [["--version"], ["--help"], ["models"], ["demo"]]
 COMMANDS += [["report", "hand-built-skip-trigrams", "--out", "report.html"]]
 
-# The built front end, without which there is no explorer and no report.
-BUNDLE = ("index.html", "app.js", "app.css")
+# The built front end, without which there is no explorer and no report, and its licenses.
+BUNDLE = ("index.html", "app.js", "app.css", "THIRD-PARTY-NOTICES.txt")
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """The project itself: what the other files of the repository promise."""
 
+import json
 import os
 import re
 import stat
@@ -177,3 +178,18 @@ def test_ci_can_be_run() -> None:
     run = ROOT / ".ci" / "run"
     assert run.stat().st_mode & stat.S_IXUSR
     assert run.read_text().startswith("#!/usr/bin/env bash\n")
+
+
+def test_the_bundle_has_the_licenses_of_what_it_contains() -> None:
+    from pathsum import bundle
+
+    folder = Path(bundle.__file__).parent
+    notices = (folder / "THIRD-PARTY-NOTICES.txt").read_text()
+    named = re.findall(r"^-{80}\n(\S+) \S+ \((\S+)\)$", notices, re.MULTILINE)
+    dependencies = json.loads((ROOT / "web" / "package.json").read_text())["dependencies"]
+    assert set(dependencies) <= {name for name, _ in named}
+    assert {terms for _, terms in named} <= {"MIT", "ISC", "BSD-3-Clause", "Apache-2.0"}
+    assert notices.count("Copyright") >= len(named) > 0
+    # The script of a report travels alone, so it names them too.
+    banner = (folder / "app.js").read_text().split("\n", 1)[0]
+    assert all(f"{name} " in banner for name, _ in named)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -24,6 +25,7 @@ from playwright.sync_api import (
 import pathsum as ps
 from pathsum.explorer.explorer import Explorer
 from pathsum.server import ExplorerServer
+from pathsum.server.access import Access
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = bool(os.environ.get("PATHSUM_REQUIRE_BROWSER"))
@@ -55,11 +57,17 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def live() -> Iterator[str]:
-    """The address of the explorer of two bundled models."""
+def live_server() -> Iterator[ExplorerServer]:
+    """The explorer of two bundled models."""
     server = ExplorerServer(Explorer(["two-layer", "one-layer"]), port=0).start()
-    yield server.url
+    yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def live(live_server: ExplorerServer) -> str:
+    """Its address; a browser context has its cookie."""
+    return live_server.address
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +85,18 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(wanted) if wanted else tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def cookie(server: ExplorerServer) -> Any:
+    """What opening the server's link gives a browser."""
+    name = Access(server.token, server.names.port).cookie
+    return {
+        "name": name,
+        "value": server.token,
+        "url": server.address,
+        "httpOnly": True,
+        "sameSite": "Strict",
+    }
 
 
 @dataclass
@@ -106,8 +126,9 @@ class Watched:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def context(browser: Browser, live_server: ExplorerServer) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport=SIZE, accept_downloads=True)
+    made.add_cookies([cookie(live_server)])
     made.set_default_timeout(PATIENCE_MS)
     yield made
     made.close()

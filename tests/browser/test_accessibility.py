@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 PLACES = {
     **{view: f"#/{view.lower()}" for view in VIEWS},
     "Text with locks": f"#/text?e=4&h={INDUCTION}&t=40&d=40.16",
-    "Head": f"#/head?hd={INDUCTION}",
+    "Head": f"#/head?h={INDUCTION}",
     "Edge": f"#/circuit?edge={EDGE}",
 }
 

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched
 from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
@@ -21,8 +20,8 @@ STALE = (
     "text?d=x.y&e=-1",
     "text?i=abc",
     "text?s=12",
-    "head?hd=L9H9",
-    f"head?hd={INDUCTION}&ht=99999999",
+    "head?h=L9H9",
+    f"head?h={INDUCTION}&ht=99999999",
     "atlas?ax=gone&ay=gone&f=garbage&sort=gone&as=1",
     f"circuit?edge=L9H9-{INDUCTION}-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
     "paths?pos=9999&tok=999999&vs=id:99999999&open=gone&p=gone",
@@ -36,7 +35,7 @@ STALE = (
 def without_tokenizer(watched: Watched) -> Iterator[str]:
     """The explorer of a model that knows ids only."""
     server = ExplorerServer(Explorer([VARIANTS["two layers"]()]), port=0).start()
-    watched.allowed += (server.url,)
+    watched.allowed += (server.address,)
     yield server.url
     server.close()
 
@@ -97,18 +96,59 @@ def test_an_id_that_is_not_there_is_refused_in_words(
 
 def test_a_server_that_is_killed_and_started_again(context: BrowserContext) -> None:
     server = ExplorerServer(Explorer(["two-layer"]), port=0).start()
-    address = server.url
     page = context.new_page()
-    page.goto(f"{address}#/text?e=4&t=40")
+    page.goto(f"{server.url}#/text?e=4&t=40")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     server.close()
     page.get_by_role("textbox").first.fill("class Other:")
     expect(page.get_by_role("alert")).to_contain_text("does not answer")
     # What was there stays to be read.
     expect(page.get_by_role("listbox")).to_be_visible()
-    again = ExplorerServer(Explorer(["two-layer"]), port=urlsplit(address).port).start()
+    port = server.names.port
+    again = ExplorerServer(Explorer(["two-layer"]), port=port, token=server.token).start()
     try:
         expect(page.get_by_role("alert")).to_have_count(0, timeout=2 * PATIENCE_MS)
         expect(page.get_by_role("listbox")).to_contain_text("Other")
     finally:
         again.close()
+    # With another token, as after every start from the command line, the page says what to do.
+    other = ExplorerServer(Explorer(["two-layer"]), port=port).start()
+    try:
+        page.get_by_role("textbox").first.fill("class Another:")
+        expect(page.get_by_role("alert").first).to_contain_text("open the link")
+        page.goto(f"{other.url}#/text?e=4&t=40")
+        expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
+        # The token leaves the address bar, so that a copied link does not contain it.
+        assert page.url == f"{other.address}#/text?e=4&t=40"
+        page.reload()
+        expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
+    finally:
+        other.close()
+
+
+def test_without_the_link_the_page_asks_for_the_token(browser: Browser, live: str) -> None:
+    """In a browser of somebody else: a field for the token, and nothing of the explorer."""
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(live)
+        expect(page.get_by_role("heading")).to_contain_text("its own link")
+        page.get_by_label("Token").fill("not the token")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("heading")).to_contain_text("its own link")
+    finally:
+        context.close()
+
+
+def test_the_token_may_be_pasted(browser: Browser, live_server: ExplorerServer) -> None:
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(live_server.address)
+        page.get_by_label("Token").fill(live_server.token)
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("listbox")).to_be_visible()
+        assert page.url.startswith(live_server.address) and "token" not in page.url
+        assert page.evaluate("document.cookie") == ""
+    finally:
+        context.close()

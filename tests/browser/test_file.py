@@ -22,7 +22,7 @@ def test_every_view_opens(page: Page, report_file: str, view: str, pictures: Pat
 def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) -> None:
     page.goto(f"{report_file}#/text?e=4&h={INDUCTION}&t=40&w=effect")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
-    page.goto(f"{report_file}#/head?hd={INDUCTION}")
+    page.goto(f"{report_file}#/head?h={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
     page.goto(f"{report_file}#/circuit?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()

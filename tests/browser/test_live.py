@@ -131,7 +131,7 @@ def test_a_long_text_on_many_heads_is_smooth(
     """1,024 tokens on 144 heads: every focus repaints at once, on a busy machine a little later."""
     model = random_model(Config(12, 12, 96, 8, 300, 1024), seed=0)
     server = ExplorerServer(Explorer([model]), port=0).start()
-    watched.allowed += (server.url,)
+    watched.allowed += (server.address,)
     try:
         page = context.new_page()
         watched.attach(page)
@@ -253,7 +253,7 @@ def test_a_cell_of_the_matrix_shows_its_terms(page: Page, live: str) -> None:
 
 
 def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -> None:
-    page.goto(f"{live}#/head?hd={INDUCTION}")
+    page.goto(f"{live}#/head?h={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
     settled(page)
     page.screenshot(path=pictures / "head.png", full_page=True)
@@ -301,12 +301,12 @@ def test_dark_mode_follows_the_system(context: BrowserContext, live: str, pictur
 
 def test_tokens_that_spell_html_stay_text(context: BrowserContext, watched: Watched) -> None:
     server = ExplorerServer(Explorer([hostile()]), port=0).start()
-    watched.allowed += (server.url,)
+    watched.allowed += (server.address,)
     try:
         page = context.new_page()
         watched.attach(page)
         page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
-        for view in ("text?e=0", "head?hd=L1H0", "paths?e=0&pos=1", "atlas"):
+        for view in ("text?e=0", "head?h=L1H0", "paths?e=0&pos=1", "atlas"):
             page.goto(f"{server.url}#/{view}")
             settled(page)
         page.goto(f"{server.url}#/text?i=0,1,3,1")

@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 PLACES = {
     "text": f"#/text?e=4&h={INDUCTION}&t=40&w=effect",
     "atlas": "#/atlas",
-    "head": f"#/head?hd={INDUCTION}",
+    "head": f"#/head?h={INDUCTION}",
     "circuit": f"#/circuit?edge={EDGE}",
     "paths": "#/paths?e=0",
     "compare": "#/compare?other=one-layer",

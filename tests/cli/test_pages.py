@@ -55,7 +55,23 @@ def test_another_host_has_to_be_asked_for_and_is_said(
 ) -> None:
     monkeypatch.setattr(ExplorerServer, "run", lambda self: self.close())
     assert main(["explore", MODEL, "--host", "0.0.0.0", "--port", "0", "--no-open"]) == 0
-    assert "can be reached from other machines, under these names" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "can be reached from other machines, under these names" in out and "?token=" in out
+
+
+def test_a_token_is_switched_off_on_the_network_only_with_the_flag_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ExplorerServer, "run", lambda self: self.close())
+    open_to_all = ["explore", MODEL, "--host", "0.0.0.0", "--port", "0", "--no-open", "--token", ""]
+    assert main(open_to_all) == 2
+    assert "everyone who can reach 0.0.0.0" in capsys.readouterr().err
+    assert main([*open_to_all, "--allow-anyone-on-the-network"]) == 0
+    out = capsys.readouterr().out
+    assert "There is no token" in out and "?token=" not in out
+    assert main(["explore", MODEL, "--port", "0", "--no-open", "--token", ""]) == 0
+    assert main(["explore", MODEL, "--host", "", "--no-open"]) == 2
+    assert "the host is empty" in capsys.readouterr().err
 
 
 def test_a_model_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

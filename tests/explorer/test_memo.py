@@ -2,9 +2,16 @@
 
 import threading
 
+import numpy as np
 import pytest
+from tests.explorer.variants import ALL
 
+from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.memo import Memo
+from pathsum.explorer.memory import bytes_held
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import Model
+from pathsum.model.weights import Weights
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -57,3 +64,39 @@ def test_what_raised_is_not_kept() -> None:
     with pytest.raises(ValueError, match="not today"):
         memo.get("a", fails)
     assert memo.get("a", lambda: 3) == 3
+
+
+def test_a_value_that_grew_is_noticed() -> None:
+    memo = Memo[str, list[int]](bound=10, size=len)
+    grows = memo.get("a", lambda: [0] * 3)
+    memo.get("b", lambda: [0] * 3)
+    grows.extend([0] * 20)
+    assert memo.held == 6
+    memo.remeasure()
+    assert memo.held == 3 and memo.peek("a") is None and memo.peek("b") == [0, 0, 0]
+
+
+def test_bytes_held_follows_what_is_reachable_and_counts_it_once() -> None:
+    model = ALL["two layers"]()
+    trace = model.trace([1, 2, 3, 4])
+    own = bytes_held(trace, shared=(Model, Weights))
+    tensors = sum(one.numel() * one.element_size() for one in (*trace.patterns, *trace.streams))
+    weights = 4 * model.weights.n_parameters
+    assert tensors < own
+    assert bytes_held(trace) > bytes_held(model) > weights
+    assert bytes_held([trace, trace, {"again": trace}], (Model, Weights)) < own + 1000
+    loop: list[object] = [np.zeros(1000)]
+    loop += [loop, loop[0][::2]]
+    assert 8000 < bytes_held(loop) < 8500
+
+
+def test_caches_are_bounded_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.explorer.explorer.ANSWER_BYTES", 20_000)
+    explorer = Explorer([ALL["two layers"]()])
+    bench = explorer.workbench = Workbench(explorer.workbench.models, run_bytes=100_000)
+    for first in range(8):
+        for second in range(8):
+            explorer.ask("run", {"ids": f"{first},{second},1,2"})
+    bench.remeasure()
+    assert bench._runs.held <= 100_000 and explorer._answers.held <= 20_000
+    assert 0 < len(bench._runs) < 64 and 0 < len(explorer._answers) < 64

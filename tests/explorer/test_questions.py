@@ -53,6 +53,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "ablation": [{"head": last}],
         "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
         "compare": [{"other": explorer.name}],
+        "texts": [{**text, "position": 5}, {**text, "position": 6, "other_ids": "1,2,3,4,2,3,1"}],
     }.get(name, [{}])
 
 

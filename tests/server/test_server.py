@@ -21,6 +21,7 @@ from pathsum.errors import FailedError, InputError
 from pathsum.explorer.explorer import Explorer, InFlight, StoppedError
 from pathsum.explorer.wire import decode
 from pathsum.server import ExplorerServer
+from pathsum.server.access import Access
 from pathsum.server.app import MAX_BYTES, make_app
 from pathsum.server.guard import HEADERS, names_of
 
@@ -35,7 +36,7 @@ def explorer() -> Explorer:
 
 @pytest.fixture
 def client(explorer: Explorer) -> TestClient:
-    app = make_app(explorer, names_of("127.0.0.1", 7321))
+    app = make_app(explorer, names_of("127.0.0.1", 7321), Access("", 7321))
     return TestClient(app, base_url=BASE, raise_server_exceptions=False)
 
 
@@ -89,6 +90,7 @@ class TestAnswers:
             raise KeyError("a secret")
 
         monkeypatch.setattr(explorer, "ask", broken)
+        monkeypatch.setattr(explorer, "cached", lambda *_: None)
         found = ask(client, "model")
         assert found.status_code == 500 and "KeyError" in found.json()["error"]
         assert "secret" not in found.text
@@ -209,7 +211,7 @@ class TestRunning:
             taken.listen()
             port = taken.getsockname()[1]
             monkeypatch.setattr("pathsum.server.running.PORT", port)
-            server = ExplorerServer(explorer).start()
+            server = ExplorerServer(explorer, token="").start()
             try:
                 assert server.names.port != port
                 assert decode(fetch(f"{server.url}api/model", b"{}"))["name"] == explorer.name
@@ -218,10 +220,13 @@ class TestRunning:
             with pytest.raises(FailedError, match="another port"):
                 ExplorerServer(explorer, port=port)
 
-    @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0)])
+    @pytest.mark.parametrize(
+        ("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("", 0), (" ", 0)]
+    )
     def test_where_nothing_can_listen(self, explorer: Explorer, host: str, port: int) -> None:
         with pytest.raises(
-            (InputError, FailedError), match="is not a port|not an address|cannot listen"
+            (InputError, FailedError),
+            match="is not a port|not an address|cannot listen|host is empty",
         ):
             ExplorerServer(explorer, host, port)
 
@@ -243,7 +248,7 @@ class TestRunning:
             return real(self, name, params)
 
         monkeypatch.setattr(Explorer, "ask", slow)
-        server = ExplorerServer(explorer, port=0).start()
+        server = ExplorerServer(explorer, port=0, token="").start()
         try:
             waiting = threading.Thread(target=fetch, args=(f"{server.url}api/atlas", b"{}"))
             waiting.start()
@@ -293,7 +298,7 @@ import threading, time
 import pathsum as ps
 from pathsum.server import ExplorerServer
 config = ps.Config(n_layers=8, n_heads=8, d_model=128, d_head=16, d_vocab=3000, n_ctx=256)
-page = ps.explore(ps.random_model(config), port=0)
+page = ps.explore(ps.random_model(config), port=0, token="")
 {ask}
 threading.Thread(target=ask, daemon=True).start()
 while not page.explorer.busy:

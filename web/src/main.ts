@@ -10,6 +10,8 @@ import { render } from "./widget";
 // The page of the server and of a report has a place for it; a notebook that loads this module has none.
 const target = document.getElementById("pathsum-page");
 if (target) {
+  // The cookie carries the token from here on; a link that is copied from the address bar must not.
+  if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
   const source = ReportSource.fromPage(document) ?? new LiveSource();
   mount(Root, { target, props: { source, place: windowPlace, wholePage: true } });
 }

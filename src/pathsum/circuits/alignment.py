@@ -27,7 +27,7 @@ from pathsum.circuits.tokens.token_basis import (
     embed_through,
     require_heads,
 )
-from pathsum.errors import InputError
+from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -280,6 +280,15 @@ def _cosine(
 def _idle(squares: Float[Tensor, " head"]) -> Bool[Tensor, " head"]:
     """Which circuits are zero up to rounding."""
     return squares <= IDLE * squares.max().clamp(min=0)
+
+
+def can_align(left: Model, right: Model) -> bool:
+    """Whether `align_heads` can compare these two models."""
+    try:
+        _check(left, right)
+    except (InputError, NotExactError):
+        return False
+    return True
 
 
 def _check(left: Model, right: Model) -> None:

@@ -18,6 +18,20 @@ def explore(
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; default: this machine only.")
     ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            help="Token in the link; default: a random one per start. '' serves without a token.",
+        ),
+    ] = None,
+    allow_anyone: Annotated[
+        bool,
+        typer.Option(
+            "--allow-anyone-on-the-network",
+            help="With --host and --token '': let everyone who can reach this machine in.",
+        ),
+    ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
     """Explore a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
@@ -27,14 +41,17 @@ def explore(
     from pathsum.server import ExplorerServer
     from pathsum.server.guard import LOOPBACK
 
-    explorer = Explorer([model, *(others or [])])
+    explorer = Explorer([model, *(others or [])], keep=True)
     use_one_thread_if_small(explorer.workbench.models[0].model)
-    server = ExplorerServer(explorer, host, port)
+    server = ExplorerServer(explorer, host, port, token, allow_anyone)
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
     if host not in LOOPBACK:
         known = ", ".join(sorted(server.names.authorities))
         out.print(f"It can be reached from other machines, under these names: {known}")
+        out.print("The connection is not encrypted: use it on a network that you trust.")
+    if not server.token:
+        out.print("There is no token: everyone who can reach it can use it.")
     if not no_open:
         webbrowser.open(server.url)
     server.run()

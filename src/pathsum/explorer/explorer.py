@@ -2,15 +2,18 @@
 
 import ctypes
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from pathsum.explorer.kept import MIN_SECONDS, KeptAnswers
 from pathsum.explorer.memo import Memo
+from pathsum.explorer.memory import Trimmer
 from pathsum.explorer.open_models import open_models
-from pathsum.explorer.params import answer_key, non_default_params, parse_params
+from pathsum.explorer.params import TextParams, answer_key, non_default_params, parse_params
 from pathsum.explorer.questions import find_question
 from pathsum.explorer.wire import encode
 from pathsum.explorer.workbench import Workbench
@@ -19,7 +22,7 @@ from pathsum.result import Record
 from pathsum.sources.named import bundled_names
 
 # Encoded answers that are cached, in bytes.
-ANSWER_BYTES = 256 * 2**20
+ANSWER_BYTES = 96 * 2**20
 
 
 class Explorer:
@@ -32,17 +35,23 @@ class Explorer:
 
     An answer depends on the models and the parameters only; what is cached is cached for speed.
     Safe to use from many threads. `bundled` names the bundled models that the page also offers,
-    by default all of them.
+    by default all of them. With `keep`, slow answers are kept on disk, for the next start.
     """
 
     def __init__(
-        self, models: Sequence[str | Path | Model], *, bundled: Sequence[str] | None = None
+        self,
+        models: Sequence[str | Path | Model],
+        *,
+        bundled: Sequence[str] | None = None,
+        keep: bool = False,
     ) -> None:
         # The deepest first: they have the most to show.
         names = tuple(reversed(bundled_names())) if bundled is None else bundled
         self.workbench = Workbench(open_models(models), bundled=names)
         self._answers = Memo[str, bytes](ANSWER_BYTES, len)
+        self._kept = KeptAnswers(self.workbench.models) if keep else None
         self._in_flight = InFlight()
+        self._trimmer = Trimmer()
 
     @property
     def name(self) -> str:
@@ -69,12 +78,32 @@ class Explorer:
         question = find_question(name)
         parsed = parse_params(question.params, params or {})
 
+        key = answer_key(name, non_default_params(parsed))
+
         @torch.no_grad()
         def compute() -> bytes:
             with self._in_flight.computing():
-                return encode(question.compute(self.workbench, parsed))
+                # What was typed is not written to disk.
+                kept = None if isinstance(parsed, TextParams) else self._kept
+                known = kept.get(key) if kept else None
+                if known is not None:
+                    return known
+                began = time.monotonic()
+                wire = encode(question.compute(self.workbench, parsed))
+                if kept and time.monotonic() - began > MIN_SECONDS:
+                    kept.put(key, wire)
+                return wire
 
-        return self._answers.get(answer_key(name, non_default_params(parsed)), compute)
+        wire = self._answers.get(key, compute)
+        if self._trimmer.due():
+            self.workbench.remeasure()
+            self._trimmer.trim()
+        return wire
+
+    def cached(self, name: str, params: Mapping[str, object] | None = None) -> bytes | None:
+        """The answer as bytes if it is cached, else None; raises for a wrong question."""
+        parsed = parse_params(find_question(name).params, params or {})
+        return self._answers.peek(answer_key(name, non_default_params(parsed)))
 
 
 class StoppedError(BaseException):

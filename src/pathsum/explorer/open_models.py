@@ -56,7 +56,7 @@ def open_model(model: str | Path | Model) -> OpenModel:
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
     card = folder / CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    has_run = bool(_snapshot_folders(folder))
+    has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
     # Named as the user named it, whatever its file says.
     return OpenModel(folder.name, str(model), loaded, folder if has_run else None, text)
@@ -91,7 +91,8 @@ def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
     )
 
 
-def _snapshot_folders(folder: Path) -> list[Path]:
+def snapshot_files(folder: Path) -> list[Path]:
+    """The snapshots in the folder of a run."""
     return sorted((folder / "snapshots").glob("step-*")) if folder.is_dir() else []
 
 

@@ -20,6 +20,7 @@ from pathsum.explorer.answers.head import HeadAblation, HeadPage, ablation, head
 from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
 from pathsum.explorer.answers.run import TextRun, run
 from pathsum.explorer.answers.scores import ScoreParts, ScoresParams, scores
+from pathsum.explorer.answers.texts import TextsParams, TwoTexts, texts
 from pathsum.explorer.answers.tokens import TokenParams, TokenTables, token
 from pathsum.explorer.answers.whole_model import CompareParams, compare, terms, training
 from pathsum.explorer.answers.why import WhyParams, why
@@ -36,27 +37,31 @@ from pathsum.training import Dynamics
 
 @dataclass(frozen=True)
 class Question:
-    """A question by name, its parameters, the record that answers it, and what computes that."""
+    """A question by name, its parameters, the record that answers it, and what computes that.
+
+    `quick` questions take a fraction of a second; the server computes few of the others at once.
+    """
 
     name: str
     params: type[ModelParams]
     answer: type[Record]
     compute: Callable[[Workbench, Any], Record]
+    quick: bool = False
 
 
 QUESTIONS = (
-    Question("model", ModelParams, ModelInfo, model_info),
-    Question("vocabulary", ModelParams, Vocabulary, vocabulary),
-    Question("run", TextParams, TextRun, run),
-    Question("attention", AttentionParams, AttentionAnswer, attention),
-    Question("scores", ScoresParams, ScoreParts, scores),
-    Question("why", WhyParams, PathsAnswer, why),
+    Question("model", ModelParams, ModelInfo, model_info, quick=True),
+    Question("vocabulary", ModelParams, Vocabulary, vocabulary, quick=True),
+    Question("run", TextParams, TextRun, run, quick=True),
+    Question("attention", AttentionParams, AttentionAnswer, attention, quick=True),
+    Question("scores", ScoresParams, ScoreParts, scores, quick=True),
+    Question("why", WhyParams, PathsAnswer, why, quick=True),
     Question("circuit", WhyParams, Circuit, circuit),
-    Question("story", TextParams, Story, story),
-    Question("without", WithoutParams, WithoutAnswer, without_parts),
+    Question("story", TextParams, Story, story, quick=True),
+    Question("without", WithoutParams, WithoutAnswer, without_parts, quick=True),
     Question("atlas", ModelParams, AtlasAnswer, atlas),
     Question("head", HeadParams, HeadPage, head),
-    Question("token", TokenParams, TokenTables, token),
+    Question("token", TokenParams, TokenTables, token, quick=True),
     Question("trigrams", HeadParams, SkipTrigrams, trigrams),
     Question("ablation", HeadParams, HeadAblation, ablation),
     Question("composition", ModelParams, CompositionAnswer, composition),
@@ -65,6 +70,7 @@ QUESTIONS = (
     Question("training", ModelParams, Dynamics, training),
     Question("paper", ModelParams, Tour, paper),
     Question("compare", CompareParams, HeadAlignment, compare),
+    Question("texts", TextsParams, TwoTexts, texts),
 )
 
 

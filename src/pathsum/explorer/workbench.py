@@ -1,23 +1,24 @@
 """What answers are computed from: the open models, their recent runs, and cached results."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
 from pathsum.errors import InputError, TokenError
 from pathsum.explorer.examples import Example, Sequences, examples, measured_sequences, text_pieces
 from pathsum.explorer.memo import Memo
-from pathsum.explorer.open_models import OpenModel, find_model, open_model
+from pathsum.explorer.memory import bytes_held
+from pathsum.explorer.open_models import OpenModel, find_model, open_model, snapshot_files
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
-from pathsum.sources.named import bundled_names
+from pathsum.model.storage import CONFIG
+from pathsum.model.weights import Weights
+from pathsum.sources.named import BUNDLED, bundled_names
 
-# Runs that are cached, in bytes; the latest is kept however large it is.
-RUN_BYTES = 512 * 2**20
-# Cached results that other answers use (atlas, composition): small, a few per model and step.
-MAX_RESULTS = 512
+# Runs that are cached, in bytes, and results that several answers use (atlas, composition, bundled
+# models); the latest is kept however large it is.
+RUN_BYTES, RESULT_BYTES = 128 * 2**20, 128 * 2**20
 # A run's patterns take heads × tokens² numbers, and a context may be longer than a page can show.
 MAX_TOKENS = 2048
 
@@ -57,7 +58,7 @@ class Workbench:
         self.models = tuple(models)
         self.bundled = tuple(bundled)
         self._runs = Memo[tuple[str, int | None, tuple[int, ...]], Run](run_bytes, _run_bytes)
-        self._results = Memo[tuple[Any, ...], Any](MAX_RESULTS, lambda _: 1)
+        self._results = Memo[tuple[Any, ...], Any](RESULT_BYTES, _result_bytes)
 
     def open_model(self, params: ModelParams) -> OpenModel:
         """The model that a question is about: an open one, or a bundled one.
@@ -74,6 +75,20 @@ class Workbench:
     def model_names(self) -> tuple[str, ...]:
         """The models that the page offers: the open ones first, then the bundled ones."""
         return tuple(dict.fromkeys((*(one.name for one in self.models), *self.bundled)))
+
+    def d_vocab(self, name: str) -> int:
+        """The vocabulary size of a model that the page offers; a bundled one is not loaded."""
+        for one in self.models:
+            if one.name == name:
+                return one.model.config.d_vocab
+        return int(json.loads((BUNDLED / name / CONFIG).read_text())["config"]["d_vocab"])
+
+    def has_snapshots(self, name: str) -> bool:
+        """Whether a model that the page offers has snapshots; a bundled one is not loaded."""
+        for one in self.models:
+            if one.name == name:
+                return one.run is not None
+        return bool(snapshot_files(BUNDLED / name))
 
     def model(self, params: ModelParams) -> Model:
         """The model that a question is about, at its step."""
@@ -101,6 +116,11 @@ class Workbench:
     def cached(self, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
         """A result under a key of its own, computed once."""
         return self._results.get(key, compute)
+
+    def remeasure(self) -> None:
+        """Measure what is cached again, and drop what is too much."""
+        self._runs.remeasure()
+        self._results.remeasure()
 
     def run(self, params: TextParams) -> Run:
         """The run of the text that a question is about."""
@@ -155,11 +175,9 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _run_bytes(run: Run) -> int:
-    trace = run.trace
-    tensors: list[torch.Tensor] = [
-        trace.logits,
-        *trace.patterns,
-        *trace.streams,
-        *trace.mlp_outputs,
-    ]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return bytes_held(run, shared=(Model, Weights))
+
+
+def _result_bytes(result: object) -> int:
+    """A bundled model belongs to its cache entry; other results refer to models of others."""
+    return bytes_held(result, shared=() if isinstance(result, OpenModel) else (Model, Weights))

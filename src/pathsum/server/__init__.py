@@ -1,9 +1,12 @@
 """The explorer's local server.
 
-explore    `explore`: a widget in a notebook, a server elsewhere
-running    a server in a thread or in the foreground
-app        the application: the bundle's files, and the questions
-guard      which requests are accepted
+explore      `explore`: a widget in a notebook, a server elsewhere
+running      a server in a thread or in the foreground
+app          the application: the bundle's files, and the questions
+queue        how many answers are computed at once
+guard        which requests are accepted
+access       the token that they carry
+connections  how many there may be, and how long each may wait
 """
 
 from pathsum.server.explore import explore

@@ -5,8 +5,6 @@ import logging
 from functools import partial
 from typing import Any
 
-import anyio
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -18,40 +16,38 @@ from pathsum import bundle
 from pathsum.errors import InputError, NotExactError, PathsumError
 from pathsum.explorer.explorer import Explorer, StoppedError
 from pathsum.explorer.questions import UnknownQuestionError
+from pathsum.server.access import Access
 from pathsum.server.guard import Guard, Names, refuse
+from pathsum.server.queue import RETRY_SECONDS, AnswerQueue, BusyError
 
 _LOG = logging.getLogger("pathsum.server")
 
 # A question holds a few parameters and a text.
 MAX_BYTES = 1_000_000
-# Threads that compute answers, so that a slow one does not block the others.
-THREADS = 4
 
 
-def make_app(explorer: Explorer, names: Names) -> ASGIApp:
+def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
     """The server as one ASGI application."""
-    limiter = anyio.CapacityLimiter(THREADS)
+    queue = AnswerQueue(explorer)
     routes = [
-        Route("/api/{name}", partial(_answer, explorer, limiter), methods=["POST"]),
+        Route("/api/{name}", partial(_answer, queue), methods=["POST"]),
         Route("/", _file, methods=["GET"]),
         Route("/{name}", _file, methods=["GET"]),
     ]
     handlers = {HTTPException: _http_error, PathsumError: _refused, Exception: _failed}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), names)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, access)
 
 
-async def _answer(explorer: Explorer, limiter: anyio.CapacityLimiter, request: Request) -> Response:
+async def _answer(queue: AnswerQueue, request: Request) -> Response:
     params = _params(await _body(request))
     try:
-        wire = await anyio.to_thread.run_sync(
-            explorer.ask,
-            request.path_params["name"],
-            params,
-            limiter=limiter,
-            abandon_on_cancel=True,
-        )
+        wire = await queue.answer(request.path_params["name"], params, request.receive)
     except StoppedError:
         return refuse(503, "the explorer is closing, and this answer was aborted")
+    except BusyError as error:
+        busy = refuse(503, str(error), "Busy")
+        busy.headers["Retry-After"] = str(RETRY_SECONDS)
+        return busy
     return Response(wire, media_type="application/octet-stream")
 
 

@@ -17,6 +17,7 @@ def explore(
     *models: str | Path | Model,
     place: str = "",
     port: int | None = None,
+    token: str | None = None,
 ) -> "ExplorerServer | Any":
     """Open the explorer: as a widget in a notebook, as a server in a thread elsewhere.
 
@@ -25,14 +26,15 @@ def explore(
 
     Several models can be compared; the page opens with the first. `place` is the view to open, as
     in the explorer's URL after the `#`. A server in a thread ends with the process; for one that
-    stays, use the command `pathsum explore`.
+    stays, use the command `pathsum explore`. The URL contains a random token; `token=""` serves
+    without one, to everyone who uses this machine.
     """
-    explorer = Explorer(models)
+    explorer = Explorer(models, keep=True)
     if in_marimo():
         return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
     if in_jupyter():
         return explorer_widget(explorer, place=place)
-    return ExplorerServer(explorer, HOST, port).start()
+    return ExplorerServer(explorer, HOST, port, token).start()
 
 
 def in_marimo() -> bool:

@@ -1,10 +1,11 @@
 """Guard: rejects requests that do not come from the server's own pages.
 
-Every web page that is open on the machine can reach a server on 127.0.0.1. Three checks keep them
-out. The Host header must be a name that the server listens under, which defeats DNS rebinding. The
-Origin of a question, if the browser sends one, must be one of these names too, and `Sec-Fetch-Site`
-must not name another site. And no response carries a CORS header, so that a browser does not show
-it to a foreign page.
+Every web page that is open on the machine can reach a server on 127.0.0.1, and so can its other
+users. Four checks keep them out. The Host header must be a name that the server listens under,
+which defeats DNS rebinding. The request must carry the token (see `access`). The Origin of a
+question, if the browser sends one, must be one of the server's names too, and `Sec-Fetch-Site` must
+not name another site. And no response carries a CORS header, so that a browser does not show it to
+a foreign page.
 """
 
 import socket
@@ -12,8 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pathsum.server.access import SIGN_IN, Access
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -89,34 +92,54 @@ def _machine_names() -> list[str]:
 class Guard:
     """Rejects foreign requests and sets the headers of every response."""
 
-    def __init__(self, app: ASGIApp, names: Names) -> None:
-        self.app, self.names = app, names
+    def __init__(self, app: ASGIApp, names: Names, access: Access) -> None:
+        self.app, self.names, self.access = app, names, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
         if scope["type"] != "http":
             return  # neither websockets nor lifespan events are supported
+        refusal = self._refusal(scope, Headers(scope=scope))
+        added = list(HEADERS.items())
+        if refusal is None and self.access.token and self.access.in_link(scope):
+            added.append(("Set-Cookie", self.access.set_cookie()))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_raw(HEADERS.items())]
+                own = {name for name, _ in message["headers"]}
+                more = [pair for pair in _raw(added) if pair[0] not in own]
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
         await (refusal or self.app)(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         if len(headers.getlist("host")) != 1 or not self.names.allows_host(headers.get("host")):
             known = ", ".join(sorted(self.names.authorities))
             return refuse(
                 421, f"this server answers only to {known}; open it under one of these names"
             )
-        if method in ("GET", "HEAD"):
+        if not self.access.allows(scope):
+            return _ask_for_token(scope)
+        if scope["method"] in ("GET", "HEAD"):
             return None
         same_site = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
         if not same_site or not self.names.allows_origin(headers.get("origin")):
             return refuse(403, "questions are accepted only from this server's own pages")
         return None
+
+
+def _ask_for_token(scope: Scope) -> Response:
+    """A page with a field for the token if the page was requested; else a sentence."""
+    if scope["method"] == "GET" and scope["path"] == "/":
+        policy = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
+        return HTMLResponse(SIGN_IN, 401, headers={"Content-Security-Policy": policy})
+    return refuse(
+        401,
+        "this request has no valid token: open the link that pathsum printed when it started, "
+        "which is a new one after every start",
+        "TokenNeeded",
+    )
 
 
 def refuse(status: int, error: str, kind: str = "Refused") -> Response:

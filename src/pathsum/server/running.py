@@ -9,8 +9,10 @@ import uvicorn
 
 from pathsum.errors import FailedError, InputError
 from pathsum.explorer.explorer import Explorer
+from pathsum.server.access import Access, check_token, make_token
 from pathsum.server.app import make_app
-from pathsum.server.guard import ALL_INTERFACES, Names, names_of
+from pathsum.server.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, ListeningSocket
+from pathsum.server.guard import ALL_INTERFACES, LOOPBACK, Names, names_of
 
 HOST, PORT = "127.0.0.1", 7321
 # How long to wait for pending answers on closing, and for the server to start.
@@ -18,25 +20,43 @@ SHUTDOWN_SECONDS = 2
 START_SECONDS = 30
 # How long a computation may take to its next Python instruction, where it can be aborted.
 STOP_SECONDS = 60.0
+# Connections that the system keeps until they are accepted.
+BACKLOG = 128
 
 
 class ExplorerServer:
-    """The explorer at `url`.
+    """The explorer at `address`; `url` is the link that opens it, with its token.
 
     `run` serves until it is interrupted; `start` serves in another thread until `close`. Without a
     port, the default one is used, or a free one if that is taken. A given port that is taken is an
-    error.
+    error. The token is random; `token=""` switches it off, which other machines must not be able to
+    use unless `allow_anyone` says so.
     """
 
-    def __init__(self, explorer: Explorer, host: str = HOST, port: int | None = None) -> None:
+    def __init__(
+        self,
+        explorer: Explorer,
+        host: str = HOST,
+        port: int | None = None,
+        token: str | None = None,
+        allow_anyone: bool = False,
+    ) -> None:
+        _check_host(host, token, allow_anyone)
         self.explorer = explorer
+        self.token = make_token() if token is None else check_token(token)
         self._socket = _listen(host, port)
         self.names: Names = names_of(host, self._socket.getsockname()[1])
         shown = HOST if host in ALL_INTERFACES else host
-        self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
+        self.address = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
+        self.url = f"{self.address}?token={self.token}" if self.token else self.address
         self._server = uvicorn.Server(
             uvicorn.Config(
-                make_app(explorer, self.names),
+                make_app(explorer, self.names, Access(self.token, self.names.port)),
+                # The protocol and the socket below are made for this parser and this loop.
+                http=BoundedProtocol,
+                loop="asyncio",
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 # The application logs errors of answers itself; requests that an interrupt cuts
                 # off are not errors.
                 log_level="critical",
@@ -82,7 +102,7 @@ class ExplorerServer:
             if not self._thread.is_alive():
                 break
             waited.wait(0.01)
-        raise FailedError(f"the explorer at {self.url} did not start")
+        raise FailedError(f"the explorer at {self.address} did not start")
 
     def close(self) -> None:
         """Stop serving; answers in progress are aborted."""
@@ -97,6 +117,19 @@ class ExplorerServer:
 
     def __repr__(self) -> str:
         return f"ExplorerServer({self.explorer.name!r} at {self.url})"
+
+
+def _check_host(host: str, token: str | None, allow_anyone: bool) -> None:
+    if not host.strip():
+        raise InputError(
+            "the host is empty, which would listen on all interfaces; use 127.0.0.1 for this "
+            "machine only, or 0.0.0.0 for all interfaces"
+        )
+    if token == "" and host not in LOOPBACK and not allow_anyone:
+        raise InputError(
+            f"without a token, everyone who can reach {host} could use the explorer; leave the "
+            "token on, or add --allow-anyone-on-the-network"
+        )
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
@@ -118,12 +151,13 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = ListeningSocket(family, socket.SOCK_STREAM)
     try:
+        listening.reserve()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         # Listen at once, so that others who try this port find it taken.
-        listening.listen()
+        listening.listen(BACKLOG)
     except OSError:
         listening.close()
         raise

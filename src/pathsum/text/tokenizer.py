@@ -1,5 +1,6 @@
 """Tokenizer: text to ids and back, readable tokens, and byte-level BPE training."""
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,13 @@ START = "<|start|>"
 
 _BYTES = 256
 _KNOWN_STARTS = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
+# Byte-level BPE writes each byte as one letter: printable ones as themselves, the others, in order,
+# as the letters from 256 on.
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(_BYTES) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(_BYTES + place): byte for place, byte in enumerate(_OTHERS)
+}
 _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
@@ -99,6 +107,15 @@ class Tokenizer:
             return f"<{token}>"
         decoder = self.backend.decoder
         return piece if decoder is None else decoder.decode([piece])
+
+    def token_bytes(self, token: int) -> bytes | None:
+        """One token's bytes, for tokens that are not whole characters; None if it is unknown."""
+        piece = self.backend.id_to_token(token) or ""
+        if single := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+            return bytes.fromhex(single[1])
+        if not piece or any(letter not in _BYTE_OF for letter in piece):
+            return None
+        return bytes(_BYTE_OF[letter] for letter in piece)
 
     def show(self, token: int) -> str:
         """One token's text with visible white space."""

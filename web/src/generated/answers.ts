@@ -43,6 +43,8 @@ export interface ModelInfo {
   examples: Example[];
   models: string[];
   steps: number[];
+  with_snapshots: string[];
+  comparable: string[];
   exact: boolean;
   why_not_exact: string;
   guide: GuideLink[];
@@ -732,6 +734,23 @@ export interface HeadAlignment {
   draws: number;
 }
 
+export interface TwoTexts {
+  format: "pathsum-page-texts";
+  version: 1;
+  ids: number[];
+  pieces: string[];
+  other_ids: number[];
+  other_pieces: string[];
+  position: number;
+  token: number;
+  rival: number;
+  clean: number;
+  corrupted: number;
+  parts: string[];
+  broken: Matrix;
+  restored: Matrix;
+}
+
 export interface ModelParams {
   model?: string;
   step?: number;
@@ -753,6 +772,7 @@ export interface AttentionParams {
   example?: number;
   weighting?: "attention" | "information" | "effect";
   head?: string;
+  precision?: "half" | "full";
 }
 
 export interface ScoresParams {
@@ -814,6 +834,18 @@ export interface CompareParams {
   other_step?: number;
 }
 
+export interface TextsParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position: number;
+  token?: number;
+  other_text?: string;
+  other_ids?: string;
+}
+
 /** Every question: its parameters, and the record that answers it. */
 export interface Questions {
   model: { params: ModelParams; answer: ModelInfo };
@@ -836,6 +868,7 @@ export interface Questions {
   training: { params: ModelParams; answer: Dynamics };
   paper: { params: ModelParams; answer: Tour };
   compare: { params: CompareParams; answer: HeadAlignment };
+  texts: { params: TextsParams; answer: TwoTexts };
 }
 
 export type QuestionName = keyof Questions;

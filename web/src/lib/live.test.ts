@@ -23,6 +23,18 @@ describe("the live source", () => {
     await expect(source.ask("run", { ids: "9" })).resolves.toEqual({ name: "m" });
   });
 
+  it("asks a busy server again when it said to", async () => {
+    const pauses: number[] = [];
+    const busy = (): Response => new Response('{"error":"busy"}', { status: 503, headers: { "Retry-After": "2" } });
+    const source = new LiveSource(
+      "api/",
+      async () => (pauses.length < 2 ? busy() : answer()),
+      async (ms) => void pauses.push(ms),
+    );
+    await expect(source.ask("atlas", {})).resolves.toEqual({ name: "m" });
+    expect(pauses).toEqual([2000, 2000]);
+  });
+
   it("says when the server is gone, keeps knocking with growing pauses, and answers when it is back", async () => {
     const pauses: number[] = [];
     let down = true;

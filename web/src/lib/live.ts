@@ -7,7 +7,15 @@ const LONGEST_PAUSE_MS = 8000;
 
 type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
-/** Asks the server the page came from. If it is gone, asks again with growing pauses until it is back. */
+/** The server has too many questions waiting, and says when to ask again. */
+class Busy extends Error {
+  constructor(readonly seconds: number) {
+    super("The server is busy.");
+    this.name = "Busy";
+  }
+}
+
+/** Asks the server the page came from. If it is gone or busy, asks again with pauses until it answers. */
 export class LiveSource extends CachedSource {
   readonly kind = "live";
   private waiting: Promise<void> | null = null;
@@ -32,7 +40,12 @@ export class LiveSource extends CachedSource {
         this.setReachable(true);
         return wire;
       } catch (error) {
-        if (signal.aborted || !(error instanceof Unreachable)) throw error;
+        if (signal.aborted) throw error;
+        if (error instanceof Busy) {
+          await this.pause(1000 * error.seconds);
+          continue;
+        }
+        if (!(error instanceof Unreachable)) throw error;
         this.setReachable(false);
         await this.untilBack();
       }
@@ -52,6 +65,8 @@ export class LiveSource extends CachedSource {
     } catch {
       throw new Unreachable();
     }
+    const seconds = Number(response.headers.get("Retry-After"));
+    if (response.status === 503 && seconds > 0) throw new Busy(seconds);
     throw await refusal(response);
   }
 

@@ -84,3 +84,18 @@ export function parseHeadEdge(text: string): HeadEdge | null {
   const edge = parseEdge(text);
   return edge && edge.side !== null && HEAD.test(edge.writer) ? { ...edge, side: edge.side } : null;
 }
+
+/** Heads and edges that the state of a page names and that a model with these heads does not have. */
+export function unknownNames(get: (key: string) => string | undefined, heads: readonly string[]): string[] {
+  const found = new Set<string>();
+  for (const key of ["h", "n", "pin"]) {
+    for (const name of get(key)?.split(",") ?? []) if (name !== "" && !heads.includes(name)) found.add(name);
+  }
+  const edge = get("edge");
+  if (edge !== undefined) {
+    const parsed = parseHeadEdge(edge);
+    const known = parsed && heads.includes(parsed.writer) && heads.includes(parsed.reader);
+    if (!known || layerOf(parsed.writer) >= layerOf(parsed.reader)) found.add(edge);
+  }
+  return [...found];
+}

@@ -16,13 +16,16 @@ export interface Place {
   listen(changed: () => void): () => void;
 }
 
+/** Keys of older links: the head is `h` in every view. */
+const ALIASES: Readonly<Record<string, string>> = { hd: "h" };
+
 export function parseHash(hash: string): { view: string; values: Map<string, string> } {
   const text = hash.replace(/^#?\/?/, "");
   const cut = text.indexOf("?");
   const view = cut < 0 ? text : text.slice(0, cut);
   const values = new Map<string, string>();
   if (cut >= 0) {
-    for (const [key, value] of new URLSearchParams(text.slice(cut + 1))) values.set(key, value);
+    for (const [key, value] of new URLSearchParams(text.slice(cut + 1))) values.set(ALIASES[key] ?? key, value);
   }
   return { view, values };
 }

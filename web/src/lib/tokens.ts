@@ -4,7 +4,7 @@ export interface Shown {
   text: string;
   /** Does a line end after this token? */
   breaks: boolean;
-  /** No characters of its own: shown as ⟨id⟩. */
+  /** No characters of its own: shown as ⟨its bytes⟩, or as ⟨id⟩ if they are unknown. */
   bare: boolean;
 }
 
@@ -17,8 +17,16 @@ const HIDDEN =
 const code = (letter: string): string =>
   `⟨${(letter.codePointAt(0) as number).toString(16).toUpperCase().padStart(2, "0")}⟩`;
 
+/** The bytes of a token that is no whole character, as the server writes them: "\ufffdE2 80". */
+const BYTES = /^\ufffd([0-9A-F]{2}(?: [0-9A-F]{2})*)$/;
+
+/** Is a piece text, as opposed to bytes that are none? */
+export const isText = (piece: string): boolean => !piece.startsWith("\ufffd");
+
 /** Token `id` with raw piece `piece`; `visible` marks spaces (· ⏎ ⇥). */
 export function shown(piece: string | null | undefined, id: number, visible: boolean): Shown {
+  const bytes = BYTES.exec(piece ?? "");
+  if (bytes) return { text: `⟨${bytes[1]}⟩`, breaks: false, bare: true };
   if (piece === null || piece === undefined || piece === "" || /^\ufffd+$/.test(piece)) {
     return { text: `⟨${id}⟩`, breaks: false, bare: true };
   }

@@ -8,5 +8,6 @@ why           which paths made a prediction
 atlas         all heads with all scores
 head          one head's page: weights, skip-trigrams, ablation; `tokens` has its token tables
 composition   the composition graph, and one edge of it
+texts         one prediction on two texts, patched from one to the other
 whole_model   term importance, training dynamics, comparison of two models
 """

@@ -18,10 +18,14 @@ from pathsum.shapes import Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionParams(TextParams):
-    """The weighting; `head` selects a single head, whose pattern is always dense."""
+    """The weighting; `head` selects a single head, whose pattern is always dense.
+
+    Pages draw patterns, for which half precision is enough; files of numbers ask for full.
+    """
 
     weighting: Literal["attention", "information", "effect"] = "attention"
     head: str | None = None
+    precision: Literal["half", "full"] = "half"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,8 @@ def attention(bench: Workbench, params: AttentionParams) -> AttentionAnswer:
             parts.append(_part(weights[0], params.weighting, keep))
         elif chosen.layer == layer:
             parts.append(_part(weights[0, chosen.head][None], params.weighting, keep))
-    return _joined(parts, params.weighting, heads, tokens, keep)
+    dtype = torch.float16 if params.precision == "half" else trace.logits.dtype
+    return _joined(parts, params.weighting, heads, tokens, keep, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +127,7 @@ def _joined(
     heads: tuple[str, ...],
     tokens: int,
     keep: int | None,
+    dtype: torch.dtype,
 ) -> AttentionAnswer:
     extent = max((part.extent for part in parts), default=0.0)
     # What is moved has no natural unit, so the largest is set to 1.
@@ -135,9 +141,9 @@ def _joined(
         weighting=weighting,
         heads=heads,
         tokens=tokens,
-        dense=(all_dense * scale).half() if keep is None else None,
+        dense=(all_dense * scale).to(dtype) if keep is None else None,
         columns=torch.cat(columns).to(torch.uint16) if columns else None,
-        values=(torch.cat(values) * scale).half() if values else None,
+        values=(torch.cat(values) * scale).to(dtype) if values else None,
         kept=min((part.kept for part in parts), default=1.0),
         extent=extent * scale,
         activity=torch.cat([part.activity for part in parts]) * scale if parts else none,

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pathsum._version import __version__
+from pathsum.circuits.alignment import can_align
 from pathsum.errors import NotExactError
 from pathsum.explorer.examples import Example
+from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
@@ -25,7 +27,11 @@ class GuideLink:
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo(Record, kind="page-model"):
-    """A model's sizes, its heads, what can be params about it, and what cannot be exact."""
+    """A model's sizes, its heads, what can be asked about it, and what cannot be exact.
+
+    Of the `models` that the page offers, some have snapshots of their training, and some are
+    comparable with this one because they read the same tokens (it is itself, if it has heads).
+    """
 
     name: str
     path: str
@@ -46,6 +52,8 @@ class ModelInfo(Record, kind="page-model"):
     examples: tuple[Example, ...]
     models: tuple[str, ...]
     steps: tuple[int, ...]
+    with_snapshots: tuple[str, ...]
+    comparable: tuple[str, ...]
     exact: bool
     why_not_exact: str
     guide: tuple[GuideLink, ...]
@@ -54,7 +62,7 @@ class ModelInfo(Record, kind="page-model"):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary(Record, kind="page-vocabulary"):
-    """`tokens[i]` is the exact text of token i, "" for the `undecodable` ones.
+    """`tokens[i]` is the exact text of token i; for the `undecodable` ones see `shown_piece`.
 
     `counts` is how often each token occurred in training, None if that is unknown; `drawable` are
     the tokens that random texts are drawn from.
@@ -107,6 +115,8 @@ def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
         examples=bench.examples(params),
         models=tuple(dict.fromkeys((*bench.model_names, one.name))),
         steps=tuple(one.snapshots),
+        with_snapshots=tuple(name for name in bench.model_names if bench.has_snapshots(name)),
+        comparable=_comparable(bench, one),
         exact=not why_not,
         why_not_exact=why_not,
         guide=GUIDE,
@@ -114,12 +124,21 @@ def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
     )
 
 
+def _comparable(bench: Workbench, one: OpenModel) -> tuple[str, ...]:
+    if not one.model.heads:
+        return ()
+    names = dict.fromkeys((*bench.model_names, one.name))
+    same_size = [name for name in names if bench.d_vocab(name) == one.model.config.d_vocab]
+    others = {name: bench.open_model(ModelParams(model=name)).model for name in same_size}
+    return tuple(name for name, other in others.items() if can_align(one.model, other))
+
+
 def vocabulary(bench: Workbench, params: ModelParams) -> Vocabulary:
     """The text of every token, and which tokens have none."""
     model = bench.model(params)
     texts = [piece(model, token) for token in range(model.config.d_vocab)]
     return Vocabulary(
-        tokens=tuple(text or "" for text in texts),
+        tokens=tuple(shown_piece(model, token) for token in range(model.config.d_vocab)),
         counts=model.token_counts,
         drawable=model.token_pool().ids(),
         undecodable=tuple(token for token, text in enumerate(texts) if text is None),
@@ -132,6 +151,18 @@ def piece(model: Model, token: int) -> str | None:
         return None
     text = model.tokenizer.text(token)
     return None if REPLACEMENT in text else text
+
+
+def shown_piece(model: Model, token: int) -> str:
+    """A token's exact text; for bytes that are not text, U+FFFD and the bytes ("\ufffdE2 80").
+
+    "" if neither is known. A text never contains U+FFFD itself (see `piece`).
+    """
+    text = piece(model, token)
+    if text is not None or model.tokenizer is None or token >= model.tokenizer.size:
+        return text or ""
+    found = model.tokenizer.token_bytes(token)
+    return "" if found is None else f"{REPLACEMENT}{found.hex(' ').upper()}"
 
 
 def _why_not_exact(model: Model) -> str:

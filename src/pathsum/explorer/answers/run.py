@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import NotExactError
-from pathsum.explorer.answers.model import piece
+from pathsum.explorer.answers.model import shown_piece
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
@@ -52,7 +52,7 @@ def run(bench: Workbench, params: TextParams) -> TextRun:
     rank, log_prob = _next_tokens(logits, log_probs, trace.tokens[0])
     return TextRun(
         ids=found.ids,
-        pieces=tuple(piece(model, token) or "" for token in found.ids),
+        pieces=tuple(shown_piece(model, token) for token in found.ids),
         given=found.given,
         truncated=found.truncated,
         n_ctx=model.config.n_ctx,

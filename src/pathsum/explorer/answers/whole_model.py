@@ -23,6 +23,10 @@ class CompareParams(ModelParams):
     other_step: int | None = None
 
 
+# A page should not keep its reader waiting: fewer held-out sequences and chance draws than the
+# defaults of `dynamics` and `align_heads`. Standard errors and p-values follow.
+TRAINING_SEQUENCES = 24
+COMPARE_DRAWS = 30
 # Every head takes two runs, which would keep the page of a larger model waiting for minutes.
 MAX_TERM_HEADS = 48
 
@@ -56,7 +60,7 @@ def training(bench: Workbench, params: ModelParams) -> Dynamics:
 def compare(bench: Workbench, params: CompareParams) -> HeadAlignment:
     """The heads of two models, or of two steps of one, aligned."""
     other = ModelParams(model=params.other, step=params.other_step)
-    found = align_heads(bench.model(params), bench.model(other))
+    found = align_heads(bench.model(params), bench.model(other), draws=COMPARE_DRAWS)
     return replace(found, left=_named(bench, params), right=_named(bench, other))
 
 
@@ -64,7 +68,8 @@ def _dynamics(bench: Workbench, params: ModelParams, one: OpenModel) -> Dynamics
     """On the run's own held-out text, or on the example texts if that is not known."""
     assert one.run is not None
     known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
-    return dynamics(one.run, tokens=None if known else bench.text_pieces(params).tokens)
+    tokens = None if known else bench.text_pieces(params).tokens
+    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES)
 
 
 def _named(bench: Workbench, params: ModelParams) -> str:

@@ -38,7 +38,7 @@ def _copying_heads(subject: Subject) -> Measurement:
     return Measurement(
         f"{len(copies)} of {len(found.heads)} heads",
         len(copies) * 2 >= len(found.heads),
-        view=subject.link("head", hd=most.head),
+        view=subject.link("head", h=most.head),
         picture=HeadPicture(most.head, "eigenvalues"),
         note=f"Σλ/Σ|λ| above 0 with p ≤ {ALPHA}; the largest is {most.ratio:+.2f}, of {most.head}",
     )
@@ -51,7 +51,7 @@ def _skip_trigrams(subject: Subject) -> Measurement:
     return Measurement(
         f"strongest: {best}",
         len(found) > 0 and best.score > 0,
-        view=subject.link("head", hd=best.head),
+        view=subject.link("head", h=best.head),
         picture=HeadPicture(best.head, "trigrams"),
         note=f"{patterned} of the {len(found)} strongest have one of the paper's patterns",
     )
@@ -64,7 +64,7 @@ def _bugs(subject: Subject) -> Measurement:
     return Measurement(
         f"{len(found.bugs)} cross terms behind the {len(found)} strongest{named}",
         len(found.bugs) > 0,
-        view=subject.link("head", hd=head),
+        view=subject.link("head", h=head),
         picture=HeadPicture(head, "trigrams"),
     )
 
@@ -80,7 +80,7 @@ def _positional_heads(subject: Subject) -> Measurement:
     return Measurement(
         f"{len(by_position)} of {len(found)} heads",
         len(by_position) > 0,
-        view=subject.link("head", hd=most.head),
+        view=subject.link("head", h=most.head),
         picture=HeadPicture(most.head, "offsets"),
         note=(
             "position explains at least half of the variance of their scores; the most "

@@ -105,7 +105,7 @@ def _positive_corner(subject: Subject) -> Measurement:
     return Measurement(
         measured,
         all(ov > 0 and qk > 0 for ov, qk in pairs),
-        view=subject.link("head", hd=str(found[0].head)),
+        view=subject.link("head", h=str(found[0].head)),
         picture=HeadPicture(str(found[0].head), "eigenvalues"),
         note="eigenvalue positivity Σλ/Σ|λ|; QK through the previous-token head",
     )

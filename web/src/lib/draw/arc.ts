@@ -13,13 +13,18 @@ export interface Curve {
   y: number;
 }
 
+/** The height of a label above a curve. */
+const LABEL = 13;
+
 const f = (value: number): string => value.toFixed(1);
 
 /** Above the line for words of one line; else through the room between lines, so that no word is struck out. */
 export function arcBetween(from: Word, to: Word): Curve {
   const isSameLine = Math.abs(from.top - to.top) < 4;
   if (isSameLine) {
-    const rise = Math.min(52, 16 + Math.abs(from.x - to.x) * 0.12);
+    // The curve reaches half of the rise: what is above it, with its label, stays inside the text.
+    const room = 2 * Math.max(0, from.top - LABEL);
+    const rise = Math.min(52, 16 + Math.abs(from.x - to.x) * 0.12, room);
     const [cx, cy] = [(from.x + to.x) / 2, from.top - rise];
     const path = `M${f(from.x)} ${f(from.top)}Q${f(cx)} ${f(cy)} ${f(to.x)} ${f(to.top)}`;
     return { path, x: cx, y: 0.5 * from.top + 0.5 * cy };

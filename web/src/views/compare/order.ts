@@ -42,6 +42,18 @@ export function bestPair(comparison: HeadAlignment): Pair | null {
   );
 }
 
+/** Of a model compared with itself: the two different heads that are most alike. */
+export function closestTwo(comparison: HeadAlignment): Pair | null {
+  let best: (Pair & { score: number }) | null = null;
+  comparison.left_heads.forEach((left, row) =>
+    comparison.right_heads.forEach((right, column) => {
+      const score = cell(comparison.similarity, row, column);
+      if (left !== right && (best === null || score > best.score)) best = { left, right, score };
+    }),
+  );
+  return best;
+}
+
 /** "L0H1~L1H2" in the URL. */
 export function printPair(pair: Pair): string {
   return `${pair.left}~${pair.right}`;

@@ -1,4 +1,5 @@
 import type { KeyBinding } from "../../lib/keyboard.svelte";
+import { strongest } from "./patterns";
 import { CONTRASTS, type TextScene } from "./scene.svelte";
 
 interface Actions {
@@ -29,8 +30,12 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     focus.moveHead(name);
     explorer.root.querySelector(`[data-head="${name}"]`)?.scrollIntoView({ block: "nearest" });
   }
+  /** The cell under the pointer; else where the focused token looks hardest. */
   function lockCell(): void {
-    const cell = focus.cell ?? (focus.token === null ? null : { dest: focus.token, src: 0 });
+    const { patterns } = scene;
+    const dest = focus.token;
+    const src = patterns && dest !== null ? strongest(patterns.along(scene.head, dest, "dest", true), 1)[0] : undefined;
+    const cell = focus.cell ?? (dest === null ? null : { dest, src: src ?? dest });
     if (cell) focus.clickCell(cell);
   }
   /** Moves the locked cell's source, so that every cell of a row can be reached without a pointer. */
@@ -49,7 +54,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer up, down", group, run: (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads) },
     { keys: "Enter", about: "lock or unlock the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
     { keys: "h", about: "lock or unlock the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
-    { keys: "d", about: "lock or unlock the cell of the matrix", group, run: lockCell },
+    { keys: "d", about: "lock or unlock the cell of the strongest source, or the one under the pointer", group, run: lockCell },
     { keys: ["Shift+ArrowLeft", "Shift+ArrowRight"], about: "previous, next source of the locked cell", group, run: (event) => source(event.key === "ArrowLeft" ? -1 : 1) },
     { keys: "a", about: "all heads together", group, run: () => focus.freeHead() },
     { keys: "Escape", about: "unlock everything", group, inFields: true, run: () => leaveOrFree(scene) },

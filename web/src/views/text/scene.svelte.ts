@@ -198,6 +198,19 @@ export class TextScene {
     return head === null || !this.patterns ? -1 : this.patterns.heads.indexOf(head);
   });
 
+  /** What the matrix shows in full precision, [dest, src]; null in a report, which has half precision only. */
+  async exact(): Promise<Float32Array | null> {
+    const { source, url } = this.explorer;
+    const patterns = this.patterns;
+    if (source.kind === "report" || !patterns) return null;
+    const text = textParams(url, this.info);
+    const weighting = this.weighting === "attention" ? {} : { weighting: this.weighting };
+    const isAlone = this.head >= 0 && patterns.isSparse;
+    const head = isAlone ? { head: this.focus.head as string } : {};
+    const answer = await source.ask("attention", { ...text, ...weighting, ...head, precision: "full" });
+    return new Patterns(answer).values(isAlone ? 0 : this.head);
+  }
+
   readonly headTitle = $derived.by((): string => {
     if (this.head >= 0) return this.focus.head as string;
     return this.weighting === "effect" ? "all heads, sum" : "all heads, mean";

@@ -1,0 +1,119 @@
+"""`texts`: one prediction on two texts, and every part of the model taken from one to the other."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.explorer.answers.model import shown_piece
+from pathsum.explorer.params import TextParams
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import Model, Trace
+from pathsum.result import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsParams(TextParams):
+    """The clean text, a position in it, and the corrupted text, typed or as ids.
+
+    Without a corrupted text, one is made: the earlier copy of the token at the position is
+    replaced, or the token before it if there is none. The target is `token`, by default the one
+    that the clean text predicts at the position, against the one that the corrupted text predicts
+    instead.
+    """
+
+    position: int
+    token: int | None = None
+    other_text: str | None = None
+    other_ids: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TwoTexts(Record, kind="page-texts"):
+    """Logit of `token` minus that of `rival` at `position` on both texts, and patched.
+
+    `broken[i]` is the difference on the clean text with what `parts[i]` wrote taken from the
+    corrupted one; `restored[i]` the difference on the corrupted text with it taken from the clean.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    other_ids: tuple[int, ...]
+    other_pieces: tuple[str, ...]
+    position: int
+    token: int
+    rival: int
+    clean: float
+    corrupted: float
+    parts: tuple[str, ...]
+    broken: Tensor
+    restored: Tensor
+
+
+def texts(bench: Workbench, params: TextsParams) -> TwoTexts:
+    """Patch every head and MLP from one text to the other, in both directions."""
+    clean = bench.run(params).trace
+    model, ids = clean.model, tuple(clean.tokens[0].tolist())
+    if not 0 <= params.position < len(ids):
+        raise InputError(f"there is no position {params.position}: the text has {len(ids)} tokens")
+    corrupted = _corrupted(bench, params, model, ids)
+    token, rival = _tokens(clean, corrupted, params)
+    parts = (
+        *(str(head.id) for head in model.heads),
+        *(f"mlp{layer}" for layer in range(model.config.n_layers) if model.config.mlp != "none"),
+    )
+
+    def difference(trace: Trace) -> float:
+        at = trace.uncapped_logits[0, params.position]
+        return float(at[token] - at[rival])
+
+    return TwoTexts(
+        ids=ids,
+        pieces=tuple(shown_piece(model, one) for one in ids),
+        other_ids=tuple(corrupted.tokens[0].tolist()),
+        other_pieces=tuple(shown_piece(model, one) for one in corrupted.tokens[0].tolist()),
+        position=params.position,
+        token=token,
+        rival=rival,
+        clean=difference(clean),
+        corrupted=difference(corrupted),
+        parts=parts,
+        broken=torch.tensor([difference(clean.patch({part: corrupted})) for part in parts]),
+        restored=torch.tensor([difference(corrupted.patch({part: clean})) for part in parts]),
+    )
+
+
+def _corrupted(bench: Workbench, params: TextsParams, model: Model, ids: tuple[int, ...]) -> Trace:
+    text, other = params.other_text, params.other_ids
+    if text is None and other is None:
+        other = ",".join(map(str, _made(model, ids, params.position)))
+    about = TextParams(model=params.model, step=params.step, text=text, ids=other)
+    trace = bench.run(about).trace
+    length = trace.tokens.shape[1]
+    if length != len(ids):
+        raise InputError(
+            f"the clean text has {len(ids)} tokens and the corrupted one {length}; patching needs "
+            "the same number, so that every position has a partner"
+        )
+    return trace
+
+
+def _made(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
+    """The text with the earlier copy of a token replaced by a token that does not occur."""
+    earlier = [place for place in range(position) if ids[place] == ids[position]]
+    place = earlier[-1] if earlier else max(position - 1, 0)
+    pool = model.token_pool().ids().tolist()
+    unused = [token for token in pool if token not in ids] or pool
+    # Deterministic, and different for different tokens.
+    return [*ids[:place], unused[ids[place] % len(unused)], *ids[place + 1 :]]
+
+
+def _tokens(clean: Trace, corrupted: Trace, params: TextsParams) -> tuple[int, int]:
+    """The target, and the best other prediction of the corrupted text."""
+    at = params.position
+    best: Float[Tensor, " vocab"] = clean.logits[0, at]
+    token = int(best.argmax()) if params.token is None else clean.model.token_id(params.token)
+    ranked = corrupted.logits[0, at].argsort(descending=True).tolist()
+    return token, next(other for other in ranked if other != token)

@@ -1,0 +1,140 @@
+"""KeptAnswers: slow answers on disk, so that they are computed once and not once per start.
+
+An answer is found under the fingerprint of everything that it depends on: the weights, tokenizer
+and files of the open models, this version of the package, the question and its parameters.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from safetensors.torch import save
+
+from pathsum._version import __version__
+from pathsum.explorer.open_models import OpenModel
+from pathsum.model import Model
+from pathsum.text.cache import cache_folder
+
+_LOG = logging.getLogger("pathsum.explorer")
+
+# What took this long to compute is kept, in files of so many bytes together; the least recently
+# used go first.
+MIN_SECONDS = 0.5
+KEPT_BYTES = 256 * 2**20
+# A larger model is not read from end to end for a fingerprint, and its answers are not kept.
+MAX_MODEL_BYTES = 2**30
+DIGEST_BYTES = 32
+
+
+class KeptAnswers:
+    """Answers about these models in a folder: by default `answers` in the cache folder.
+
+    A file that is damaged or cannot be read counts as none; if nothing can be written, nothing is
+    kept.
+    """
+
+    def __init__(self, models: tuple[OpenModel, ...], folder: Path | None = None) -> None:
+        self._models = models
+        self.folder = cache_folder() / "answers" if folder is None else folder
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """The answer of a question, by its `answer_key`."""
+        file = self._file(key)
+        if file is None:
+            return None
+        try:
+            found = file.read_bytes()
+            os.utime(file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _LOG.info("an answer on disk could not be read: %s", error)
+            return None
+        digest, wire = found[:DIGEST_BYTES], found[DIGEST_BYTES:]
+        if hashlib.sha256(wire).digest() != digest:
+            _LOG.info("%s is damaged and is computed again", file)
+            return None
+        return wire
+
+    def put(self, key: str, wire: bytes) -> None:
+        """Keep an answer."""
+        file = self._file(key)
+        if file is None:
+            return
+        part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(hashlib.sha256(wire).digest() + wire)
+            part.replace(file)
+            with self._lock:
+                self._shrink()
+        except OSError as error:
+            _LOG.info("an answer could not be kept on disk: %s", error)
+            with suppress(OSError):  # a full disk has left it, a missing folder has not
+                part.unlink()
+
+    def _file(self, key: str) -> Path | None:
+        if self._fingerprint is None:
+            return None
+        return self.folder / f"{_hash(self._fingerprint, key)}.answer"
+
+    @cached_property
+    def _fingerprint(self) -> str | None:
+        parts: list[str] = [_package_fingerprint()]
+        for one in self._models:
+            found = _model_fingerprint(one)
+            if found is None:
+                return None
+            parts += (one.name, one.path, found)
+        return _hash(*parts)
+
+    def _shrink(self) -> None:
+        files = sorted(self.folder.glob("*.answer"), key=lambda file: file.stat().st_mtime)
+        total = sum(file.stat().st_size for file in files)
+        for file in files:
+            if total <= KEPT_BYTES:
+                return
+            total -= file.stat().st_size
+            file.unlink(missing_ok=True)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _package_fingerprint() -> str:
+    """The version, and the sizes and times of the package's files, which a checkout changes."""
+    root = Path(__file__).parents[1]
+    files = [
+        (str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns)
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and file.suffix != ".pyc"
+    ]
+    return _hash(__version__, json.dumps(files))
+
+
+def _model_fingerprint(one: OpenModel) -> str | None:
+    """A hash of a model's contents and of its training run; None if it is too large to read."""
+    models = [one.model, *one.snapshots.values()]
+    if sum(4 * model.weights.n_parameters for model in models) > MAX_MODEL_BYTES:
+        return None
+    files = [] if one.run is None else [file for file in one.run.iterdir() if file.is_file()]
+    times = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
+    parts = [json.dumps(list(one.snapshots)), json.dumps(times), one.card]
+    return _hash(*parts, *(_weights_fingerprint(model) for model in models))
+
+
+def _weights_fingerprint(model: Model) -> str:
+    weights = model.weights
+    stored = {name: weights.read(name).contiguous().cpu() for name in weights.names}
+    counts = "" if model.token_counts is None else model.token_counts.tolist()
+    tokens = "" if model.tokenizer is None else model.tokenizer.to_json()
+    about = json.dumps([str(weights.config), counts, tokens])
+    # As a file would hold them, so that names and shapes count.
+    return hashlib.sha256(save(stored) + about.encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""Every view at four widths: nothing is outside the page, no two texts lie on each other."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.heads import INDUCTION
+from tests.browser.test_live import settled
+
+pytestmark = pytest.mark.browser
+
+WIDTHS = {390: 844, 820: 1180, 1280: 800, 1440: 900}
+VIEWS = {
+    "text": "#/text?e=0&t=40",
+    "text, a locked cell": f"#/text?e=0&h={INDUCTION}&t=60&d=60.20",
+    "atlas": "#/atlas",
+    "head": f"#/head?h={INDUCTION}",
+    "circuit": "#/circuit",
+    "paths": "#/paths?e=0&pos=40",
+    "training": "#/training?m=two-layer-quick",
+    "training, nothing to show": "#/training?m=one-layer",
+    "paper": "#/paper",
+    "compare": "#/compare",
+    "an unknown head, at a step": "#/text?m=two-layer-quick&h=L9H9&s=790",
+}
+
+# Texts as they are drawn: the boxes of text nodes, cut to what scrolls. The view itself scrolls
+# downwards, so its texts are compared with each other however far down they are. Arrows over a text
+# and their labels are drawn between lines on purpose.
+CHECK = """
+() => {
+  const root = document.querySelector(".pathsum");
+  const main = root.querySelector("main");
+  const wide = document.documentElement.clientWidth;
+  const faults = [];
+  const cut = (box, by) => ({
+    left: Math.max(box.left, by.left), right: Math.min(box.right, by.right),
+    top: Math.max(box.top, by.top), bottom: Math.min(box.bottom, by.bottom),
+  });
+  const clips = (element) => getComputedStyle(element).overflow !== "visible";
+  const seen = (box, element) => {
+    let part = { left: box.left, right: box.right, top: box.top, bottom: box.bottom };
+    let clipped = false;
+    for (let up = element; up && up !== main && up !== root; up = up.parentElement) {
+      if (clips(up)) { part = cut(part, up.getBoundingClientRect()); clipped = true; }
+    }
+    return { ...part, clipped };
+  };
+  const name = (element) => {
+    const text = (element.textContent || "").trim().replace(/\\s+/g, " ").slice(0, 40);
+    return `<${element.tagName} class="${element.getAttribute("class") || ""}"> ${text}`;
+  };
+  const hidden = (element) => {
+    const style = getComputedStyle(element);
+    return style.visibility === "hidden" || style.opacity === "0" || style.clipPath !== "none" ||
+      element.closest(".hidden-text, .skip, svg[aria-hidden=true], dialog:not([open])") !== null;
+  };
+  if (document.documentElement.scrollWidth > wide + 1) {
+    faults.push(`the page is ${document.documentElement.scrollWidth} pixels wide`);
+  }
+  for (const element of root.querySelectorAll("*")) {
+    if (hidden(element) || element.closest("defs, canvas")) continue;
+    const box = element.getBoundingClientRect();
+    if (box.width < 1 || box.height < 1) continue;
+    const part = seen(box, element.parentElement);
+    if (part.right - part.left < 1) continue;
+    if (part.right > wide + 1 || part.left < -1) {
+      const [from, to] = [Math.round(part.left), Math.round(part.right)];
+      faults.push(`outside (${from} to ${to}): ${name(element)}`);
+    }
+  }
+  const texts = [];
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, parent = node.parentElement;
+    if (!node.nodeValue.trim() || hidden(parent)) continue;
+    if (parent.closest("select, textarea, title")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      // Letters fill about two thirds of the height of a line.
+      const room = box.height / 6;
+      const [top, bottom] = [box.top + room, box.bottom - room];
+      const part = seen({ left: box.left + 1, right: box.right - 1, top, bottom }, parent);
+      if (part.right - part.left < 3 || part.bottom - part.top < 3) continue;
+      texts.push({ ...part, node, parent, inMain: main.contains(node) });
+    }
+  }
+  texts.sort((a, b) => a.top - b.top);
+  for (let i = 0; i < texts.length; i++) {
+    const a = texts[i];
+    for (let j = i + 1; j < texts.length && texts[j].top < a.bottom; j++) {
+      const b = texts[j];
+      if (a.node === b.node || a.inMain !== b.inMain) continue;
+      const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (x <= 2 || y <= 2) continue;
+      const size = `${Math.round(x)} × ${Math.round(y)}`;
+      faults.push(`overlap (${size}): ${name(a.parent)} | ${name(b.parent)}`);
+    }
+  }
+  return [...new Set(faults)].slice(0, 12);
+}
+"""
+
+
+def faults(page: Page) -> list[str]:
+    return page.evaluate(CHECK)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_outside_and_no_texts_overlap(
+    page: Page, live: str, view: str, pictures: Path
+) -> None:
+    page.goto(f"{live}{VIEWS[view]}")
+    expect(page.get_by_role("heading").first).to_be_visible()
+    found: dict[int, list[str]] = {}
+    for width, height in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": height})
+        settled(page)
+        page.wait_for_timeout(150)
+        page.screenshot(path=pictures / f"layout-{view.replace(', ', '-')}-{width}.png")
+        if wrong := faults(page):
+            found[width] = wrong
+    assert found == {}
+
+
+def test_the_check_sees_what_is_wrong(page: Page, live: str) -> None:
+    page.goto(f"{live}#/atlas")
+    settled(page)
+    assert faults(page) == []
+    page.evaluate(
+        """() => {
+          const main = document.querySelector("main");
+          const add = (style) => {
+            const made = main.appendChild(document.createElement("div"));
+            made.style.cssText = `position: absolute; top: 300px; ${style}`;
+            made.textContent = "on top of each other";
+          };
+          add("left: 40px"), add("left: 60px"), add("right: -90px; top: 500px");
+        }"""
+    )
+    found = faults(page)
+    assert any(one.startswith("overlap") for one in found)
+    assert any(one.startswith("outside") for one in found)

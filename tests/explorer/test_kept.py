@@ -1,0 +1,102 @@
+"""Slow answers on disk: found again after a restart, never for another model or another version."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.explorer.variants import ALL
+
+from pathsum.explorer import kept
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.kept import KeptAnswers
+from pathsum.explorer.open_models import OpenModel
+from pathsum.model import Model
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import Weights
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path))
+    monkeypatch.setattr("pathsum.explorer.explorer.MIN_SECONDS", -1.0)
+    return tmp_path / "answers"
+
+
+def opened(model: Model, name: str = "m") -> OpenModel:
+    return OpenModel(name, name, model)
+
+
+def test_a_second_start_finds_what_the_first_computed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ALL["two layers"]()
+    first = Explorer([model], keep=True, bundled=())
+    answer = first.ask("composition")
+    assert len(list(cache.iterdir())) == 1
+    first.ask("run", {"ids": "1,2"})  # somebody's text
+    assert len(list(cache.iterdir())) == 1
+
+    def computed(*_: Any) -> Any:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("pathsum.explorer.explorer.encode", computed)
+    assert Explorer([model], keep=True, bundled=()).ask("composition") == answer
+    with pytest.raises(AssertionError, match="computed again"):
+        Explorer([model], bundled=()).ask("composition")
+
+
+def test_the_key_is_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ALL["two layers"]()
+    KeptAnswers((opened(model),)).put("a", b"answer")
+    assert KeptAnswers((opened(model),)).get("a") == b"answer"
+    changed = {name: model.weights.read(name).clone() for name in model.weights.names}
+    changed["W_E"][0, 0] = torch.nextafter(changed["W_E"][0, 0], torch.tensor(9.0))
+    other = Model(Weights(model.config, MemoryStore(changed)))
+    for models, key in (
+        ((opened(other),), "a"),
+        ((opened(model, "renamed"),), "a"),
+        ((opened(model), opened(other)), "a"),
+        ((opened(model),), "b"),
+    ):
+        assert KeptAnswers(models).get(key) is None
+    monkeypatch.setattr(kept, "__version__", "another")
+    assert KeptAnswers((opened(model),)).get("a") is None
+
+
+def test_a_damaged_file_is_none(cache: Path) -> None:
+    answers = KeptAnswers((opened(ALL["two layers"]()),))
+    answers.put("a", b"answer" * 100)
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:40] + b"?" + whole[41:], b"x" * len(whole)):
+        file.write_bytes(damaged)
+        assert answers.get("a") is None
+    answers.put("a", b"answer")
+    assert answers.get("a") == b"answer"
+
+
+def test_the_oldest_go_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "KEPT_BYTES", 3000)
+    answers = KeptAnswers((opened(ALL["two layers"]()),))
+    for number in range(5):
+        answers.put(str(number), bytes(900))
+        for place, file in enumerate(sorted(cache.iterdir(), key=lambda one: one.stat().st_mtime)):
+            os.utime(file, (place, place))
+    assert len(list(cache.iterdir())) == 3
+    assert answers.get("0") is None and answers.get("4") == bytes(900)
+
+
+def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answers = KeptAnswers((opened(ALL["two layers"]()),), tmp_path / "file" / "answers")
+    answers.put("a", b"answer")
+    assert answers.get("a") is None
+
+
+def test_a_large_model_is_not_read_for_it(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setattr(kept, "MAX_MODEL_BYTES", 10)
+    answers = KeptAnswers((opened(ALL["two layers"]()),))
+    answers.put("a", b"answer")
+    assert answers.get("a") is None and not cache.exists()

@@ -1,0 +1,240 @@
+"""Thousands of mixed requests to a server: memory stays flat, and nothing fails.
+
+    make soak                                          10,000 requests, a few minutes
+    python -m tests.server.soak --requests 2000        fewer
+
+Four clients ask what a page asks, at random: texts never seen before, patterns, scores, heads,
+steps of training; and what a page never asks: nonsense, half requests, too much, no token.
+"""
+
+import argparse
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+CLIENTS = 4
+# Memory is sampled so often, and compared by the medians of ten windows: a sample may fall into the
+# middle of a large computation. It may rise for two windows, and by so much after.
+SAMPLES, WINDOWS = 200, 10
+SETTLED, RISE = 2, 1.10
+SECONDS = 300
+TOKEN = "a-token-for-the-soak"
+MODELS = ("two-layer", "one-layer", "two-layer-quick", "zero-layer")
+# Steps of two-layer-quick.
+STEPS = (0, 14, 208, 790, 3000)
+WORDS = ("def", "class", "return", "import", "self", "the", "of", "and", "in", "to", "value", "x")
+
+# Questions with their weights: about as often as a page asks them.
+ASKED = {
+    "run": 20, "attention": 20, "scores": 10, "why": 4, "token": 6, "model": 4, "vocabulary": 2,
+    "head": 2, "trigrams": 1, "edge": 1, "atlas": 2, "composition": 2, "files": 8, "nonsense": 8,
+    "half": 6, "too much": 1, "no token": 3,
+}  # fmt: skip
+EXPECTED = {200, 400, 401, 404, 405, 413, 415, 503}
+
+
+@dataclass
+class Soak:
+    """What was asked and what happened."""
+
+    requests: int
+    statuses: Counter[int] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    memory: list[tuple[int, float]] = field(default_factory=list)
+    slowest: float = 0.0
+
+    @property
+    def levels(self) -> list[float]:
+        """The median of memory in each window, in MB."""
+        parts: list[list[float]] = [[] for _ in range(WINDOWS)]
+        for done, mb in self.memory:
+            parts[(done - 1) * WINDOWS // self.requests].append(mb)
+        return [median(part) for part in parts]
+
+    @property
+    def rise(self) -> float:
+        """The highest level after memory may stop rising, relative to the level at that point."""
+        return max(self.levels[SETTLED:]) / self.levels[SETTLED - 1]
+
+
+def serve(megabytes: int | None) -> None:
+    """The server under test, in a process of its own; its address is the first line."""
+    import torch
+
+    from pathsum.explorer import explorer, workbench
+
+    if megabytes is not None:
+        explorer.ANSWER_BYTES = megabytes * 2**20
+        workbench.RESULT_BYTES = megabytes * 2**20
+    from pathsum.server import ExplorerServer
+
+    torch.set_num_threads(1)
+    opened = explorer.Explorer(MODELS)
+    if megabytes is not None:
+        opened.workbench = workbench.Workbench(
+            opened.workbench.models, opened.workbench.bundled, megabytes * 2**20
+        )
+    server = ExplorerServer(opened, port=0, token=TOKEN)
+    print(server.names.port, flush=True)
+    server.run()
+
+
+@contextmanager
+def running(megabytes: int | None = None) -> Iterator[tuple[int, int]]:
+    """A server's process id and port."""
+    command = [sys.executable, "-m", "tests.server.soak", "--serve"]
+    if megabytes is not None:
+        command += ["--cache-mb", str(megabytes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def soak(pid: int, port: int, requests: int, seed: int = 0) -> Soak:
+    """Ask that many questions."""
+    found, lock = Soak(requests), threading.Lock()
+    counted = iter(range(1, requests + 1))
+    every = max(1, requests // SAMPLES)
+
+    def client(number: int) -> None:
+        rng = random.Random(1000 * seed + number)
+        while True:
+            with lock:
+                done = next(counted, None)
+            if done is None:
+                return
+            kind = rng.choices(list(ASKED), list(ASKED.values()))[0]
+            began = time.monotonic()
+            try:
+                status = request(port, kind, rng)
+            except (OSError, ValueError) as error:
+                status = 0
+                found.failures.append(f"{kind}: {type(error).__name__} {error}")
+            with lock:
+                found.slowest = max(found.slowest, time.monotonic() - began)
+                found.statuses[status] += 1
+                if status not in EXPECTED | {0}:
+                    found.failures.append(f"{kind}: status {status}")
+                if done % every == 0:
+                    found.memory.append((done, resident_mb(pid)))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def request(port: int, kind: str, rng: random.Random) -> int:
+    """One request; its status, or 200 for half a request that was sent."""
+    if kind == "half":
+        with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as half:
+            half.sendall(b"POST /api/run HTTP/1.1\r\nhost: 127"[: rng.randrange(34)])
+        return 200
+    headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
+    method, path, body = "POST", f"/api/{kind}", json.dumps(params_of(kind, rng)).encode()
+    if kind == "files":
+        method, path, body = "GET", rng.choice(("/", "/app.js", "/app.css", "/none")), b""
+    elif kind == "nonsense":
+        path = f"/api/{rng.choice(('run', 'head', 'gone', 'edge', 'scores'))}"
+        body = rng.choice((b"[", b"\xff", b'{"ids": "9,9999999"}', b'{"head": "L9H9"}', b"1"))
+    elif kind == "too much":
+        path, body = "/api/run", b'{"text": "' + b"a" * 1_100_000 + b'"}'
+    elif kind == "no token":
+        path, headers["authorization"] = "/api/model", "Bearer guessed-wrong-again"
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    except (BrokenPipeError, ConnectionResetError):
+        if kind != "too much":  # which is refused before it has been read
+            raise
+        return 413
+    finally:
+        connection.close()
+
+
+def params_of(kind: str, rng: random.Random) -> dict[str, Any]:
+    """Parameters of a question."""
+    model = rng.choice(MODELS[:3])
+    heads = 4 if model == "two-layer-quick" else 8
+    head = f"L{0 if model == 'one-layer' else rng.randrange(2)}H{rng.randrange(heads)}"
+    text = " ".join(rng.choice(WORDS) for _ in range(rng.randrange(5, 60)))
+    about: dict[str, Any] = {"model": model}
+    if model == "two-layer-quick":
+        about["step"] = rng.choice(STEPS)
+    match kind:
+        case "model" | "vocabulary" | "atlas" | "composition":
+            return {"model": rng.choice(MODELS)}
+        case "head" | "trigrams":
+            return {**about, "head": head}
+        case "token":
+            return {**about, "head": head, "token": rng.randrange(500)}
+        case "edge":
+            ends = f"L0H{rng.randrange(8)}→L1H{rng.randrange(8)}"
+            return {"model": "two-layer", "edge": f"{ends}.{rng.choice('qkv')}"}
+        case "scores":
+            return {**about, "text": text, "head": head}
+        case "why":
+            return {**about, "text": text, "position": 3}
+        case "attention":
+            weighting = rng.choice(("attention", "information", "effect"))
+            return {**about, "text": text, "head": head, "weighting": weighting}
+        case _:
+            return {**about, "text": text}
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process that is in use, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache-mb", type=int)
+    parser.add_argument("--serve", action="store_true")
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.cache_mb)
+        return 0
+    with running(given.cache_mb) as (pid, port):
+        began = time.monotonic()
+        found = soak(pid, port, given.requests, given.seed)
+        seconds = time.monotonic() - began
+    for window, mb in enumerate(found.levels, 1):
+        print(f"{window * given.requests // WINDOWS:7,} requests   {mb:7.0f} MB")
+    print(f"at most {max(mb for _, mb in found.memory):.0f} MB, in the middle of a computation")
+    print(f"statuses {dict(sorted(found.statuses.items()))}; slowest answer {found.slowest:.1f} s")
+    print(
+        f"{given.requests:,} requests in {seconds:.0f} s; memory rose to {found.rise:.2f} times "
+        f"its level at request {SETTLED * given.requests // WINDOWS:,}"
+    )
+    for failure in found.failures[:20]:
+        print(failure)
+    return int(bool(found.failures) or found.rise > RISE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

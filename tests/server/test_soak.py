@@ -1,0 +1,60 @@
+"""A short soak, with small caches so that they are full soon; `make soak` runs the long one."""
+
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.server.soak import request, running, soak
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="memory and time are read from /proc"),
+]
+
+REQUESTS = 1500
+CACHE_MB = 8
+# A shorter run has fewer samples, and what is computed is a larger share of less memory.
+RISE = 1.2
+
+
+def test_memory_stays_flat_and_nothing_fails() -> None:
+    with running(CACHE_MB) as (pid, port):
+        found = soak(pid, port, REQUESTS)
+    assert found.failures == []
+    assert set(found.statuses) >= {200, 400, 401, 404, 413} and 500 not in found.statuses
+    assert found.rise < RISE, found.levels
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("limit", [64, 1024])
+def test_600_half_open_connections_neither_block_nor_spin_nor_stay(limit: int) -> None:
+    with running(CACHE_MB) as (pid, port), ExitStack() as opened:
+        before = descriptors(pid)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+        for _ in range(600):
+            half = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            half.sendall(b"GET / HTTP/1.1\r\n")
+        assert descriptors(pid) <= min(limit, before + 140)
+        assert request(port, "model", random.Random(0)) == 200
+        began = processor_seconds(pid)
+        time.sleep(3)
+        assert processor_seconds(pid) - began < 1
+        # The deadline of a head is 10 seconds.
+        end = time.monotonic() + 60
+        while descriptors(pid) > before + 2:
+            assert time.monotonic() < end, descriptors(pid)
+            time.sleep(0.2)
