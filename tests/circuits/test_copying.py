@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra import Factored
+from pathsum.algebra.rotations import rotated_ratios
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits import clusters, copying
-from pathsum.circuits.copying import null_ratios
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import HeadError, InputError
@@ -56,6 +56,7 @@ def test_a_head_that_copies_and_a_head_that_does_nothing():
     assert (copies.positive_diagonal, copies.top_1, copies.top_5) == (1.0, 1.0, 1.0)
     assert math.isnan(nothing.ratio)
     assert math.isnan(nothing.p)
+    assert "writes nothing" in nothing.note
     assert (nothing.positive_diagonal, nothing.top_1, nothing.top_5) == (0.0, 0.0, 0.0)
 
 
@@ -68,29 +69,51 @@ def test_a_virtual_head_copies_what_it_is_built_to():
     assert found[1].top_1 == 0.0
 
 
-def test_the_null_keeps_the_embeddings():
-    """Draws on the singular values follow the law of heads drawn between the embeddings."""
+def test_the_null_keeps_the_embeddings_and_the_head():
+    """Draws on singular values alone follow the law of the head rotated between embeddings."""
     model = random_model(Config(1, 1, 24, 6, 60, 8, norm="rms"), seed=1, dtype=torch.float64)
     # A shared direction in both embeddings, which makes large ratios cheap.
     shift = torch.randn(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     product = token_product(model.weights, 0) + 20 * shift[:, None] * shift.roll(3)
-    drawn = null_ratios(product, 6, draws=2000)
+    values = torch.arange(1, 7, dtype=torch.float64) ** -2
+    around = torch.linalg.svdvals(product)
+    drawn = rotated_ratios(around, values, 24, draws=4000)
     generator = torch.Generator().manual_seed(7)
-    W_O = torch.randn(2000, 6, 24, generator=generator, dtype=torch.float64)
-    W_V = torch.randn(2000, 24, 6, generator=generator, dtype=torch.float64)
-    direct = positivity(torch.linalg.eigvals(W_O @ product @ W_V))
-    isotropic = null_ratios(torch.eye(24, dtype=torch.float64), 6, draws=2000)
+    U, V = (
+        torch.linalg.qr(torch.randn(4000, 24, 6, generator=generator, dtype=torch.float64))[0]
+        for _ in range(2)
+    )
+    direct = positivity(torch.linalg.eigvals((values[:, None] * V.mT) @ product @ U))
     quantiles = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
     # The law is symmetric and has two peaks, so a median of it says nothing: sizes are compared.
     assert torch.allclose(
-        drawn.abs().quantile(quantiles), direct.abs().quantile(quantiles), atol=0.07
+        drawn.abs().quantile(quantiles), direct.abs().quantile(quantiles), atol=0.05
     )
-    assert float(drawn.std()) > 1.5 * float(isotropic.std())
-    assert abs(float(drawn.mean())) < 4 * float(drawn.std()) / math.sqrt(2000)
+    isotropic = rotated_ratios(torch.ones(24), values, 24, draws=4000)
+    flat = rotated_ratios(around, torch.ones(6), 24, draws=4000)
+    assert float(drawn.std()) > 1.02 * max(float(isotropic.std()), float(flat.std()))
+    assert float(drawn.mean()) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_random_heads_follow_the_null():
+def test_a_rank_one_head_is_no_surprise():
+    """Its ratio is 1 or −1 whatever it does, so the best p is one in two."""
+    model = random_model(Config(1, 12, 24, 6, 60, 8), seed=3)
+    tensors = {name: tensor[None] for name, tensor in vars(model.weights.layers[0]).items()
+               if isinstance(tensor, Tensor) and name != "W_pos"}  # fmt: skip
+    tensors["W_V"][..., 1:] = 0
+    tensors |= {"W_E": model.weights.W_E, "W_U": model.weights.W_U, "W_pos": torch.zeros(8, 24)}
+    found = copying(from_tensors(model.config, tensors), measures="eigenvalues")
+    assert {round(abs(head.ratio), 6) for head in found.heads} == {1.0}
+    assert all(head.p >= 0.49 for head in found.heads)
+
+
+@pytest.mark.parametrize("power", [0, 4])
+def test_random_heads_follow_the_null(power: int):
+    """Whatever their spectrum; against Gaussian heads half would pass at .05 with k^−4."""
     model = random_model(Config(4, 16, 24, 6, 200, 8), seed=5, dtype=torch.float64)
+    for layer in model.weights.layers:
+        layer.W_V.copy_(torch.linalg.qr(layer.W_V)[0] * torch.arange(1.0, 7) ** -power)
+        layer.W_O.copy_(torch.linalg.qr(layer.W_O.mT)[0].mT)
     found = copying(model, measures="eigenvalues", draws=400)
     z = torch.tensor([head.z for head in found.heads])
     p = torch.tensor([head.p for head in found.heads])

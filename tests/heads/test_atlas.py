@@ -78,24 +78,28 @@ def test_asking_changes_nothing() -> None:
 
 
 def test_a_head_that_does_nothing_has_no_p() -> None:
-    score = against_null(torch.tensor([[float("nan")], [float("nan")]]), torch.rand(10))[0]
+    score = against_null(torch.tensor([[float("nan")], [float("nan")]]), torch.rand(10, 1))[0]
     assert score.p is None and score.value != score.value
 
 
 def test_p_counts_the_draws_at_or_above() -> None:
-    null = torch.arange(9.0)
-    assert against_null(torch.full((2, 1), 7.0), null)[0].p == pytest.approx(3 / 10)
+    null = torch.stack((torch.arange(9.0), torch.full((9,), 8.0)), 1)
+    scores = against_null(torch.full((2, 2), 7.0), null)
+    assert [score.p for score in scores] == pytest.approx([3 / 10, 1.0])  # each head has its own
+    on_few = against_null(torch.full((2, 2), 7.0), null, torch.tensor([8.0, 9.0]))
+    assert [score.p for score in on_few] == pytest.approx([2 / 10, 1 / 10])
+    assert [score.value for score in on_few] == [7.0, 7.0]
 
 
 def test_random_heads_that_do_nothing_are_left_out_of_the_null() -> None:
-    null = torch.tensor([float("nan"), 1.0, 2.0, 8.0])
+    null = torch.tensor([float("nan"), 1.0, 2.0, 8.0])[:, None]
     score = against_null(torch.full((2, 1), 7.0), null)[0]
     assert (score.p, score.null, score.draws) == (2 / 4, pytest.approx(11 / 3), 3)
 
 
 def test_too_few_random_heads_are_an_error() -> None:
     for function in (ps.atlas, ps.induction):
-        with pytest.raises(InputError, match=r"draws=4 random heads per layer are too few.*use at"):
+        with pytest.raises(InputError, match=r"draws=4 random heads are too few.*use at"):
             function(ps.random_model(CONFIG), draws=4)
     assert (
         ps.atlas(ps.random_model(CONFIG), sequences=2, draws=99)["L0H0"].scores["induction"].draws

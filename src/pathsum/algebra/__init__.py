@@ -7,6 +7,7 @@ spectrum        norm, eigenvalues and singular values of a Factored, from r × r
 subspaces       rank, bases, principal angles, overlap
 extremes        the largest entries of a Factored, by streaming
 nulls           what a random rotation gives for ‖X Y‖², with z and p
+rotations       what random rotations of a matrix of given spectrum give for its eigenvalues
 assignment      the one-to-one pairing with the largest sum
 """
 

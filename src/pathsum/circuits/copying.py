@@ -6,8 +6,9 @@ The paper's summary of a head's full OV circuit is
 
 It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, and a
 negative diagonal entry. So the diagonal itself is reported too, and how often a token's own logit
-is the one raised most. Chance gives large ratios where embeddings share directions, so the ratio is
-compared with heads drawn at random between *this* model's embeddings.
+is the one raised most. Chance gives large ratios where embeddings share directions and where a
+head has few, so each head is compared with heads of its own singular values, rotated at random
+between *this* model's embeddings.
 """
 
 import math
@@ -19,8 +20,10 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.algebra import extremes, spectrum
+from pathsum.algebra import Factored, extremes, spectrum
+from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
+from pathsum.algebra.rotations import rotated_spectra, significant_values, with_negatives
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
@@ -46,18 +49,18 @@ DRAWS = 400
 LEAST_DRAWS = 200
 # Ratios closer than this are equal: a circuit of rank one has a ratio of ±1, as every draw has.
 TIE = 1e-9
-# Random matrices that are drawn at a time.
-DRAWN_AT_ONCE = 50
+WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 
 
 @dataclass(frozen=True, eq=False)
 class HeadCopying(Record, kind="head-copying"):
     """How much one head, or virtual head, copies.
 
-    `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean and standard deviation over random heads, `z`
-    the ratio over `null_sd` (the true mean is 0 by symmetry), and `p` the share of random heads
-    that copy at least as much, counted as (1 + draws at or above) / (1 + draws). A head that writes
-    nothing to the logits has NaN for ratio, z and p.
+    `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
+    heads of the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p` the
+    share of them that copy at least as much, counted as (1 + draws at or above) / (1 + draws). A
+    small p rejects that the head's directions are unrelated to the embeddings. A head that writes
+    nothing to the logits has NaN for ratio, z and p, and `note` says so.
 
     `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
     `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
@@ -118,6 +121,7 @@ def copying(
     measures: Measures = "all",
     draws: int = DRAWS,
     seed: int = 0,
+    null: "CopyingNull | None" = None,
     progress: Progress = silent,
 ) -> Copying:
     """How much heads, or virtual heads, copy; all heads if none are named.
@@ -134,7 +138,8 @@ def copying(
     The shares of tokens cost vocabulary² × d_head multiplications per head. With
     `measures="eigenvalues"` they are left out, and the cost is one product for the whole model:
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
-    middle is made once, and every head is d_head × d_head after that.
+    middle is made once, and every head is d_head × d_head after that. Several calls share that
+    product if they share a `null`.
     """
     every = require_heads(model)
     measures = parse_choice(get_args(Measures), measures, "measures")
@@ -144,27 +149,73 @@ def copying(
             f"{1 / (1 + max(draws, 0)):.3f}; use at least {LEAST_DRAWS}"
         )
     paths = [as_path(model, head) for head in heads or every]
-    products: dict[bool, Tensor] = {}
-    for path in paths:
-        if _normed(model, path) not in products:
-            products[_normed(model, path)] = token_product(model.weights, path.heads[0].layer)
-    nulls: dict[tuple[bool, int], Tensor] = {}
+    null = CopyingNull(model, draws=draws, seed=seed) if null is None else null
     found: list[HeadCopying] = []
-    for index, (path, values) in enumerate(
-        zip(paths, _spectra(model, paths, products), strict=True)
+    for index, (path, values, drawn) in enumerate(
+        zip(paths, _spectra(model, paths, null), null.ratios(paths), strict=True)
     ):
         progress(index, len(paths), f"copying of {circuit_label(path)}")
-        normed = _normed(model, path)
-        if (normed, path.order) not in nulls:
-            nulls[normed, path.order] = null_ratios(
-                products[normed], model.config.d_head, order=path.order, draws=draws, seed=seed
-            )
-        found.append(_measured(model, path, values, nulls[normed, path.order], measures))
+        found.append(_measured(model, path, values, drawn, measures))
     progress(len(paths), len(paths), "copying")
-    note = f"null: {draws} heads with Gaussian W_V, W_O between this model's W_E and W_U"
+    note = (
+        f"p: of {draws} heads with this head's singular values, rotated at random between this "
+        "model's W_E and W_U, the share that copies as much"
+    )
     if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
         note += "; layers above 0: direct path, scale omitted"
     return Copying(tuple(found), draws, joined((note, logit_cap_note(model.config))))
+
+
+class CopyingNull:
+    """Heads of given singular values, rotated at random between a model's embeddings.
+
+    What the heads of a depth share is made once: the product of W_U and W_E, and its spectrum. On a
+    model with LayerNorm no head reads or writes along the ones-vector to any effect, so rotations
+    are those of the d_model − 1 other dimensions.
+    """
+
+    def __init__(self, model: Model, *, draws: int = DRAWS, seed: int = 0) -> None:
+        self._model, self._draws, self._seed = model, draws, seed
+        self._centered = model.config.norm == "layer"
+        self._products: dict[bool, Tensor] = {}
+        self._around: dict[bool, Tensor] = {}
+
+    def product(self, path: Path) -> Float[Tensor, "d d"]:
+        """`token_product` as the first head of a circuit reads embeddings."""
+        normed = _normed(self._model, path)
+        if normed not in self._products:
+            self._products[normed] = token_product(self._model.weights, path.heads[0].layer)
+        return self._products[normed]
+
+    def spectra(self, paths: Sequence[Path]) -> Complex[Tensor, "path half k"]:
+        """Eigenvalues of full OV of random heads in place of circuits of one order and depth.
+
+        Those of half of the draws; the other half are their negatives. The common scale is free.
+        """
+        d = self._model.config.d_model - self._centered
+        normed = _normed(self._model, paths[0])
+        if normed not in self._around:
+            self._around[normed] = svdvals(self.product(paths[0]).double().cpu())[:d]
+        orders = zip(*(path.heads for path in paths), strict=True)
+        own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
+        between = torch.ones(d, dtype=torch.float64)
+        around = [between] * (len(own) - 1) + [self._around[normed]]
+        return rotated_spectra(around, own, d, draws=self._draws, seed=self._seed)
+
+    def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
+        """Ratios of random heads, the draws of each circuit."""
+        groups: dict[tuple[bool, int], list[int]] = {}
+        for index, path in enumerate(paths):
+            groups.setdefault((_normed(self._model, path), path.order), []).append(index)
+        found: dict[int, Tensor] = {}
+        for members in groups.values():
+            spectra = self.spectra([paths[index] for index in members])
+            found |= dict(zip(members, with_negatives(spectrum.positivity(spectra)), strict=True))
+        return [found[index] for index in range(len(paths))]
+
+    def _values(self, head: HeadName) -> Float[Tensor, " k"]:
+        here = self._model.head(head)
+        return significant_values(Factored(here.W_V, remove_mean(here.W_O, self._centered)))
 
 
 def _normed(model: Model, path: Path) -> bool:
@@ -172,14 +223,12 @@ def _normed(model: Model, path: Path) -> bool:
     return path.heads[0].layer == 0 and model.config.norm != "none"
 
 
-def _spectra(
-    model: Model, paths: Sequence[Path], products: dict[bool, Tensor]
-) -> list[Complex[Tensor, " k"]]:
+def _spectra(model: Model, paths: Sequence[Path], null: CopyingNull) -> list[Complex[Tensor, " k"]]:
     """The eigenvalues of full OV of each circuit; those of a layer's heads in one batch."""
     layers: dict[int, Tensor] = {}
     found: list[Tensor] = []
     for path in paths:
-        product = products[_normed(model, path)]
+        product = null.product(path)
         if path.order > 1:
             found.append(_path_eigenvalues(model, path, product))
             continue
@@ -188,50 +237,6 @@ def _spectra(
             layers[head.layer] = layer_eigenvalues(model.weights, head.layer, product)
         found.append(layers[head.layer][head.head])
     return found
-
-
-def null_ratios(
-    product: Float[Tensor, "d d"],
-    d_head: int,
-    *,
-    order: int = 1,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Float[Tensor, " draws"]:
-    """Ratios of heads whose W_V and W_O are isotropic Gaussian, between these embeddings.
-
-    `W_O (U S Vᵀ) W_V` with Gaussian W_O and W_V is distributed as `G S H` with Gaussian G [k, d]
-    and H [d, k]: only the singular values S of the shared product matter, so the null does not
-    depend on the basis of the stream. `order` is the number of heads of a virtual head, all
-    redrawn.
-    """
-    return spectrum.positivity(null_spectra(product, d_head, order=order, draws=draws, seed=seed))
-
-
-def null_spectra(
-    product: Float[Tensor, "d d"],
-    d_head: int,
-    *,
-    order: int = 1,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Complex[Tensor, "draws k"]:
-    """The eigenvalues behind `null_ratios`. Their common scale is arbitrary."""
-    S = svdvals(product.double().cpu())
-    generator = torch.Generator().manual_seed(seed)
-
-    def gaussian(*shape: int) -> Tensor:
-        # Drawn in float32, which is several times faster and random enough.
-        return torch.randn(shape, generator=generator).double()
-
-    found: list[Tensor] = []
-    for start in range(0, draws, DRAWN_AT_ONCE):
-        n = min(DRAWN_AT_ONCE, draws - start)
-        M = gaussian(n, d_head, len(S)).mul_(S) @ gaussian(n, len(S), d_head)
-        for _ in range(order - 1):
-            M = M @ (gaussian(n, d_head, len(S)) @ gaussian(n, len(S), d_head)) / len(S)
-        found.append(eigvals(M))
-    return torch.cat(found)
 
 
 def layer_eigenvalues(
@@ -254,13 +259,6 @@ def eigenvalues_above_noise(
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
 
 
-def head_copying(
-    model: Model, path: Path, product: Float[Tensor, "d d"], null: Float[Tensor, " draws"]
-) -> HeadCopying:
-    """One record of `copying`, given what all heads of a depth share (`null_ratios`)."""
-    return _measured(model, path, _path_eigenvalues(model, path, product), null, "all")
-
-
 def _path_eigenvalues(
     model: Model, path: Path, product: Float[Tensor, "d d"]
 ) -> Complex[Tensor, " k"]:
@@ -278,8 +276,8 @@ def _measured(
 ) -> HeadCopying:
     """A record from a circuit's eigenvalues and the ratios of random heads."""
     ratio, sd = float(spectrum.positivity(values)), float(null.square().mean().sqrt())
-    # A head that writes nothing to the logits has no ratio, so no p either.
     at_or_above = int((null >= ratio - TIE).sum())
+    silent_head = math.isnan(ratio)
     positive_diagonal = top_1 = top_5 = None
     if measures == "all":
         ov = token_ov(model, path)
@@ -293,10 +291,10 @@ def _measured(
         null=float(null.mean()),
         null_sd=sd,
         z=ratio / sd if sd > 0 else math.nan,
-        p=math.nan if math.isnan(ratio) else (1 + at_or_above) / (1 + len(null)),
+        p=math.nan if silent_head else (1 + at_or_above) / (1 + len(null)),
         eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
         positive_diagonal=positive_diagonal,
         top_1=top_1,
         top_5=top_5,
-        note=basis_note(model, path),
+        note=joined((basis_note(model, path), WRITES_NOTHING if silent_head else "")),
     )

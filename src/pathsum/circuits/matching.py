@@ -6,8 +6,8 @@ eigenvalues of that matrix are positive: `Σλ / Σ|λ|` near 1 is the vertical 
 scatter of induction heads.
 
 The matrix has the nonzero eigenvalues of a d_head × d_head product in which W_E occurs only as
-`C = (W_E − mean)ᵀ W_E`. With Gaussian W_Q, W_K, W_V and W_O that product has the distribution of
-the null for virtual heads of order 2, with C in place of the product of embeddings.
+`C = (W_E − mean)ᵀ W_E`. Chance: the reader's queries and keys rotated at random in the stream, with
+the reader's singular values, the writer and the embeddings as they are.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,14 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise, null_spectra
+from pathsum.algebra import Factored
+from pathsum.algebra.decompositions import svdvals
+from pathsum.algebra.rotations import rotated_spectra, significant_values
+from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.circuits.tokens.token_basis import ROWS, read_scales
 from pathsum.errors import InputError
-from pathsum.model import HeadName, Model
+from pathsum.model import Head, HeadName, Model
 
 
 @torch.no_grad()
@@ -62,15 +65,37 @@ def matching_spectra(
 
 @torch.no_grad()
 def null_matching_spectra(
-    model: Model, writer: HeadName, *, draws: int = DRAWS, seed: int = 0
-) -> Complex[Tensor, "draws k"]:
-    """Eigenvalues of heads drawn at random in the place of `writer` and of a reader above it.
+    model: Model,
+    readers: Sequence[HeadName],
+    writer: HeadName | None,
+    product: Float[Tensor, "d d"],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Complex[Tensor, "reader half k"]:
+    """Eigenvalues with each reader's queries and keys rotated at random; see `rotated_spectra`.
 
-    The same for all writers of a layer, and for Q- and K-composition: the product of embeddings
-    that the query side reads through is the transpose of the key side's. Scale is free.
+    For `writer=None` those of full QK itself, read from embeddings without a head in between. The
+    law is the same for Q- and K-composition: the product of embeddings that the query side reads
+    through is the transpose of the key side's. The common scale is free.
     """
-    product = embedding_product(model, model.head(writer).id.layer)
-    return null_spectra(product, model.config.d_head, order=2, draws=draws, seed=seed)
+    if writer is None:
+        around = svdvals(product.double().cpu())
+    else:
+        below = model.head(writer)
+        around = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
+    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+    # What LayerNorm removes is read by nobody: rotations leave the ones-vector where it is.
+    d = model.config.d_model - (model.config.norm == "layer")
+    return rotated_spectra([around], [own], d, draws=draws, seed=seed)
+
+
+def qk_values(head: Head) -> Float[Tensor, " k"]:
+    """The singular values of a head's QK, averaged over offsets on a rotary model."""
+    queries = head.W_Q
+    if head.model.config.positions == "rotary":
+        queries = queries @ average_rotation(head)
+    return significant_values(Factored(queries, head.W_K.mT))
 
 
 def embedding_product(model: Model, layer: int) -> Float[Tensor, "d d"]:

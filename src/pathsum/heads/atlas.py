@@ -27,9 +27,15 @@ from pathsum.heads.kinds import (
 from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo
 from pathsum.heads.kinds.matching_through_previous import ThroughPrevious, through_previous
 from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
-from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_view, random_heads
+from pathsum.heads.layer_view import (
+    NULL_SEQUENCES,
+    RandomFrames,
+    compare_with_random_heads,
+    in_full_precision,
+    layer_view,
+)
 from pathsum.heads.probe import SEQUENCES, repeats_probe
-from pathsum.heads.score import Score, against_null
+from pathsum.heads.score import Score
 from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.folding import centered_unembedding
@@ -38,9 +44,8 @@ from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
 
-# Random heads per layer, so p can be as small as 1/201. They are many, so a few sequences show what
-# they do; that makes the null a little wider, and p errs on the safe side.
-NULL_HEADS, NULL_SEQUENCES = 200, 4
+# Random heads for each head, so p can be as small as 1/201.
+NULL_HEADS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +175,9 @@ def atlas(
     """Every head against every score, with what chance gives, and its kind.
 
     The probe is random tokens, repeated (25 tokens, 4 times, in `sequences` sequences; shorter
-    where the context is). For scores from data, chance is `draws` random heads per layer: the same
-    singular values, rotated at random, reading the same stream. For scores from weights see each
-    score's `null`. Half-precision models are computed in float32.
+    where the context is). Chance is each head itself, `draws` times, with what it reads and writes
+    rotated at random: the same scale and singular values, the same stream, in no particular
+    direction. Half-precision models are computed in float32.
 
     >>> from pathsum.model import construct
     >>> found = atlas(construct.induction())
@@ -190,7 +195,7 @@ def atlas(
     for head, named in word_piece_scores(model, frames, seed, progress).items():
         scores[head] |= named
     for score in WEIGHT_SCORES:
-        for head, found in score.measure(model, frames).items():
+        for head, found in score.measure(model, draws, seed).items():
             scores[head][score.info.name] = found
     verdicts = _verdicts(model, scores, progress)
     matching = _add_matching(model, scores, verdicts, seed)
@@ -210,7 +215,7 @@ def check_draws(draws: int) -> None:
     """Raise an error if there are too few random heads for p to reach ALPHA."""
     if draws + 1 < 1 / ALPHA:
         raise InputError(
-            f"draws={draws} random heads per layer are too few: p could not fall below "
+            f"draws={draws} random heads are too few: p could not fall below "
             f"{1 / (1 + max(draws, 0)):.2g}, and a kind needs p ≤ {ALPHA}; use at least "
             f"{round(1 / ALPHA) - 1} (the number of probe sequences is `sequences`)"
         )
@@ -222,16 +227,16 @@ def _data_scores(
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)
     W_U = centered_unembedding(model.weights)
+    measures = [score.measure for score in DATA_SCORES]
 
     def layer_scores(layer: int) -> dict[HeadId, dict[str, Score]]:
         view = layer_view(trace, probe, layer, W_U)
-        drawn = random_heads(model, layer, view.first(NULL_SEQUENCES), frames)
         found: dict[HeadId, dict[str, Score]] = {
             HeadId(layer, head): {} for head in range(model.config.n_heads)
         }
-        for score in DATA_SCORES:
-            compared = against_null(score.measure(view), score.measure(drawn).mean(0))
-            for head, result in enumerate(compared):
+        compared = compare_with_random_heads(model, layer, view, frames, measures)
+        for score, results in zip(DATA_SCORES, compared, strict=True):
+            for head, result in enumerate(results):
                 found[HeadId(layer, head)][score.info.name] = result
         return found
 
@@ -281,8 +286,8 @@ def _note(config: Config, sequences: int, draws: int, matching: ThroughPrevious)
     why_not = f"No score of matching through a previous-token head: {matching.absent}."
     return (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
-        f"{sequences} sequences of repeated random tokens; null: {draws} random heads per "
-        f"layer on {min(sequences, NULL_SEQUENCES)} of them. "
+        f"{sequences} sequences of repeated random tokens; p: of {draws} random rotations of the "
+        f"same head the share that scores as much, on {min(sequences, NULL_SEQUENCES)} of them. "
         + (read if heads else why_not)
         + (f" From weights: {capped}." if capped else "")
     )

@@ -16,13 +16,18 @@ from pathsum.circuits.composition.composition import Composition, composition
 from pathsum.circuits.copying import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import HeadError
-from pathsum.heads.atlas import NULL_HEADS, NULL_SEQUENCES, check_draws
+from pathsum.heads.atlas import NULL_HEADS, check_draws
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.kinds.kind import ALPHA
-from pathsum.heads.layer_view import RandomFrames, in_full_precision, layer_views, random_heads
+from pathsum.heads.layer_view import (
+    RandomFrames,
+    compare_with_random_heads,
+    in_full_precision,
+    layer_views,
+)
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
-from pathsum.heads.score import Score, against_null
+from pathsum.heads.score import Score
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
@@ -237,11 +242,8 @@ def attention_scores(
     frames = RandomFrames(trace.model, draws, seed)
     found: dict[HeadId, AttentionScores] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        drawn = random_heads(trace.model, layer, view.first(NULL_SEQUENCES), frames)
-        stripes, prefixes = (
-            against_null(score.measure(view), score.measure(drawn).mean(0))
-            for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
-        )
+        measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
+        stripes, prefixes = compare_with_random_heads(trace.model, layer, view, frames, measures)
         previous = PREVIOUS_TOKEN.measure(view).mean(0).tolist()
         for head, scores in enumerate(zip(stripes, prefixes, previous, strict=True)):
             found[HeadId(layer, head)] = AttentionScores(*scores)

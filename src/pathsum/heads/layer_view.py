@@ -1,31 +1,118 @@
 """The heads of one layer on a probe, real or random: everything a score from data may use.
 
-Random heads are the null (PAPER.md §12): each has the singular values of one of the layer's heads,
-reads the same residual stream, and goes through the transformer's own attention.
+Random heads are the null: each of the layer's heads again and again, with the stream rotated at
+random, and independently, before its queries, keys and values and after its write. They keep that
+head's scale and singular values, its biases, norms and positions, read the same stream, and go
+through the transformer's own attention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.decompositions import cholesky, eigh
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.rotations import random_frames, root
+from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, for_query_heads, layer_reads
-from pathsum.model.transformer import attend, queries_and_keys
-from pathsum.model.weights import LayerWeights
+from pathsum.model.transformer import attend, attention_read, normed_and_rotated
 from pathsum.text.probes import RepeatedTokens
+
+# A few sequences show what random heads do. p compares heads on the same few.
+NULL_SEQUENCES = 4
+# Entries of random heads' patterns that are in memory at a time: about a cache of them.
+ENTRIES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class OwnOV:
+    """What a layer's own heads move. W_U has its mean over the vocabulary removed."""
+
+    W_V: Float[Tensor, "head d k"]
+    W_O: Float[Tensor, "head k d"]
+    W_U: Float[Tensor, "d vocab"]
+
+    def values(self, read: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence head pos k"]:
+        """The value of each position, without biases."""
+        return torch.einsum("bpd,hdk->bhpk", read, self.W_V)
+
+    def along_writes(
+        self, stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence head pos k"]:
+        """The stream's inner products with the directions that each head writes to."""
+        return torch.einsum("bpd,hkd->bhpk", stream, self.W_O)
+
+    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence head k n"]:
+        """What each component of a value does to the logits of some tokens, their mean removed."""
+        return torch.einsum("hkd,dbn->bhkn", self.W_O, self.W_U[:, tokens])
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedOV:
+    """What a layer's heads move in random frames: every read and write is a frame times its root.
+
+    Heads are every head of the first draw, then every head of the second, and so on.
+    """
+
+    value_frames: Float[Tensor, "drawn d r"]
+    write_frames: Float[Tensor, "drawn d r"]
+    value_roots: Float[Tensor, "head r k"]
+    write_roots: Float[Tensor, "head r k"]
+    W_U: Float[Tensor, "d vocab"]
+
+    def values(
+        self, read: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence heads pos k"]:
+        """The value of each position, without biases."""
+        return beside(through_frames(read, self.value_frames, self.value_roots))
+
+    def along_writes(
+        self, stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence heads pos k"]:
+        """The stream's inner products with the directions that each head writes to."""
+        return beside(through_frames(stream, self.write_frames, self.write_roots))
+
+    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence heads k n"]:
+        """What each component of a value does to the logits of some tokens, their mean removed."""
+        columns = self.W_U[:, tokens].permute(1, 2, 0)
+        return beside(through_frames(columns, self.write_frames, self.write_roots)).mT
+
+
+LayerOV: TypeAlias = OwnOV | RotatedOV
+
+
+def through_frames(
+    x: Float[Tensor, "sequence pos d"],
+    frames: Float[Tensor, "drawn d r"],
+    roots: Float[Tensor, "head r k"],
+) -> Float[Tensor, "drawn sequence head pos k"]:
+    """x times frame times root: what rotated reads make of it, without making the reads.
+
+    The frames are shared by all heads, so the product with d, the costly one, is too.
+    """
+    framed = torch.einsum("bpd,cdr->cbpr", x, frames)
+    return torch.einsum("cbpr,hrk->cbhpk", framed, roots)
+
+
+def beside(
+    drawn: Float[Tensor, "drawn sequence head pos k"],
+) -> Float[Tensor, "sequence heads pos k"]:
+    """The heads of all draws side by side."""
+    return drawn.transpose(0, 1).flatten(1, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerView:
     """Heads of one layer on a probe; real ones, or random ones that read the same stream.
 
-    `read` is the stream times its normalization scale, as folded reads see it; `stream` is the
-    stream itself.
+    `read` is what value reads see: the stream times its normalization scale, where reads are folded
+    (real heads), or with the norm's gain and centering too (random heads). `stream` is the stream
+    itself, and `ov` what heads move.
     A score is a function of a view alone, so it means the same for real and for random heads.
     """
 
@@ -33,9 +120,7 @@ class LayerView:
     stream: Float[Tensor, "sequence pos d"]
     read: Float[Tensor, "sequence pos d"]
     pattern: Float[Tensor, "sequence head dest src"]
-    W_V: Float[Tensor, "head d k"]
-    W_O: Float[Tensor, "head k d"]
-    W_U: Float[Tensor, "d vocab"]
+    ov: LayerOV
 
     def first(self, sequences: int) -> "LayerView":
         """The same heads on the first few sequences."""
@@ -52,6 +137,22 @@ class LayerView:
         """The pattern without its first row, where a head has no choice."""
         return self.pattern[:, :, 1:]
 
+    def values(self) -> Float[Tensor, "sequence head pos k"]:
+        """Each head's value of each position, without biases."""
+        return self.ov.values(self.read)
+
+    def stream_along_writes(self) -> Float[Tensor, "sequence head pos k"]:
+        """The stream's inner products with what each head writes to."""
+        return self.ov.along_writes(self.stream)
+
+    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence head k n"]:
+        """What each component of a value does to the logits of some tokens, their mean removed."""
+        return self.ov.effects(tokens)
+
+
+Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
+"""A score from data: one number per sequence and head."""
+
 
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
     """The heads of each layer in turn, on a run of the probe."""
@@ -65,14 +166,13 @@ def layer_view(
 ) -> LayerView:
     """The heads of one layer, given the centered unembedding, which all layers share."""
     reads = layer_reads(trace.model.weights, layer)
+    W_V = for_query_heads(trace.model.config, reads.W_V)
     return LayerView(
         probe=probe,
         stream=trace.streams[layer],
         read=trace.streams[layer] * trace.scales.attention[layer][..., None],
         pattern=trace.patterns[layer],
-        W_V=for_query_heads(trace.model.config, reads.W_V),
-        W_O=trace.model.weights.layers[layer].W_O,
-        W_U=W_U,
+        ov=OwnOV(W_V, trace.model.weights.layers[layer].W_O, W_U),
     )
 
 
@@ -125,52 +225,99 @@ class RandomFrames:
         return tuple(self._draw() for _ in range(4))
 
     def _draw(self) -> Float[Tensor, "drawn d r"]:
-        # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian
-        # noise has no preferred direction, and whitening its columns by Cholesky keeps it so.
-        noise = torch.randn(self._shape, generator=self._generator).double()
-        whitener = cholesky(noise.mT @ noise)
-        return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT.to(self._empty)
+        return random_frames(*self._shape, self._generator).to(self._empty)
 
 
-def random_heads(model: Model, layer: int, view: LayerView, frames: RandomFrames) -> LayerView:
-    """Random heads in place of a layer's own, reading the same stream.
+def compare_with_random_heads(
+    model: Model,
+    layer: int,
+    view: LayerView,
+    frames: RandomFrames,
+    measures: Sequence[Measure],
+    sequences: int = NULL_SEQUENCES,
+) -> list[list[Score]]:
+    """Every measure of every head of a layer, with its p among random heads of its own.
 
-    Each is one of the layer's heads with the stream rotated at random, and independently, before
-    its query, its key and its value, and after its write: it keeps that head's singular values and
-    attends to nothing and moves nothing in particular.
+    p compares a head with its random heads on the first few sequences alone, which both have run:
+    then a head in random directions is one of them, and p is exact. The value is over all.
     """
-    config, reads = model.config, layer_reads(model.weights, layer)
-    head = torch.arange(frames.count) % config.n_heads
-    kv = head // config.heads_per_kv
-    drawn = LayerWeights(
-        W_Q=rotated(reads.W_Q, head, frames.query),
-        W_K=rotated(reads.W_K, kv, frames.key),
-        W_V=rotated(reads.W_V, kv, frames.value),
-        W_O=rotated(view.W_O.mT, head, frames.write).mT,
-        W_pos=model.weights.layers[layer].W_pos,
-        index=layer,
-    )
-    wide = config.replace(n_heads=frames.count, n_kv_heads=frames.count)
-    query, key, _, _ = queries_and_keys(wide, drawn, view.read)
-    return replace(view, pattern=attend(wide, drawn, query, key), W_V=drawn.W_V, W_O=drawn.W_O)
+    few = view.first(sequences)
+    nulls: list[list[Tensor]] = [[] for _ in measures]
+    for drawn in random_views(model, layer, few, frames):
+        for null, measure in zip(nulls, measures, strict=True):
+            null.append(measure(drawn).mean(0).unflatten(0, (-1, model.config.n_heads)))
+    return [
+        against_null(measure(view), torch.cat(null), measure(few).mean(0))
+        for measure, null in zip(measures, nulls, strict=True)
+    ]
 
 
-def rotated(
-    W: Float[Tensor, "head d k"], head: Int[Tensor, " drawn"], frames: Float[Tensor, "drawn d r"]
-) -> Float[Tensor, "drawn d k"]:
-    """R W[head], with a uniformly random rotation R for each: a random frame times W's root."""
-    return frames @ root(W)[head]
+def random_views(
+    model: Model, layer: int, view: LayerView, frames: RandomFrames
+) -> Iterator[LayerView]:
+    """Random heads in place of a layer's own, some draws at a time.
 
-
-def root(W: Float[Tensor, "head d k"]) -> Float[Tensor, "head r k"]:
-    """What rotations of the rows of each W leave unchanged: (Wᵀ W)^½, or W itself where d ≤ k.
-
-    A uniformly random frame times it is W rotated at random. Taken from the k × k product, which
-    costs a tenth of a QR of W.
+    Heads are side by side: every head of the first draw, then every head of the second, and so on.
     """
-    d, k = W.shape[-2:]
-    if d <= k:
-        return W
-    wide = W.double()
-    squares, vectors = eigh(wide.mT @ wide)
-    return ((vectors * squares.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(W)
+    config, raw = model.config, model.weights.layers[layer]
+    roots = root(raw.W_Q), root(raw.W_K)
+    placed = attention_read(config, raw, view.stream)[0]
+    if raw.W_pos is not None:
+        placed = placed + raw.W_pos[: placed.shape[1]]
+    places = torch.arange(placed.shape[1], device=placed.device)
+    read = unfolded_read(model, layer, view.read)
+    for part, ov in rotated_ovs(model, layer, view.ov.W_U, frames, view.pattern.numel()):
+        count = len(ov.value_frames)
+        query = _projected(placed, frames.query[part], roots[0], raw.b_Q)
+        key = _projected(placed, frames.key[part], roots[1], raw.b_K)
+        query, key, _, _ = normed_and_rotated(config, raw, query, key, places)
+        wide = config.replace(n_heads=count * config.n_heads, n_kv_heads=count * config.n_kv_heads)
+        layer_of_all = raw if raw.sinks is None else replace(raw, sinks=raw.sinks.repeat(count))
+        query, key = (beside(each.unflatten(0, (count, -1))) for each in (query, key))
+        yield replace(
+            view,
+            read=read,
+            pattern=attend(wide, layer_of_all, query, key),
+            ov=ov,
+        )
+
+
+def rotated_ovs(
+    model: Model,
+    layer: int,
+    W_U: Float[Tensor, "d vocab"],
+    frames: RandomFrames,
+    entries_per_draw: int,
+) -> Iterator[tuple[slice, RotatedOV]]:
+    """What random heads move, some draws at a time, and which draws these are.
+
+    They take reads as `unfolded_read` gives them. `entries_per_draw` is the size of what is made of
+    each draw.
+    """
+    raw = model.weights.layers[layer]
+    value_roots, write_roots = for_query_heads(model.config, root(raw.W_V)), root(raw.W_O.mT)
+    at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
+    for start in range(0, frames.count, at_once):
+        part = slice(start, min(start + at_once, frames.count))
+        ov = RotatedOV(frames.value[part], frames.write[part], value_roots, write_roots, W_U)
+        yield part, ov
+
+
+def unfolded_read(
+    model: Model, layer: int, read: Float[Tensor, "*pos d"]
+) -> Float[Tensor, "*pos d"]:
+    """What W_V as it is stored reads, given what the folded one does: centered, times the gain."""
+    config, gain = model.config, model.weights.layers[layer].ln1_w
+    read = remove_mean(read, config.norm == "layer")
+    return read if gain is None or config.norm == "none" else read * gain
+
+
+def _projected(
+    x: Float[Tensor, "sequence pos d"],
+    frames: Float[Tensor, "drawn d r"],
+    roots: Float[Tensor, "head r k"],
+    bias: Float[Tensor, "head k"] | None,
+) -> Float[Tensor, "batch head pos k"]:
+    """Queries or keys of random heads, draws and sequences in one batch."""
+    found = through_frames(x, frames, roots).flatten(0, 1)
+    return found if bias is None else found + bias[:, None, :]

@@ -33,34 +33,38 @@ class Score(Estimate):
 
 def against_null(
     values: Float[Tensor, "sequence head"],
-    null: Float[Tensor, " drawn"],
+    null: Float[Tensor, "drawn head"],
+    compared: Float[Tensor, " head"] | None = None,
     through: HeadId | None = None,
 ) -> list[Score]:
-    """The mean over sequences of each head, compared with random heads.
+    """The mean over sequences of each head, compared with random heads of its own.
 
-    One row of values, as scores from weights have, gives no error. Random heads that do nothing
-    (NaN) are left out of the null.
+    One row of values, as scores from weights have, gives no error. `compared` is each head's score
+    on what its random heads were measured on, where that is not all of the sequences. Random heads
+    that do nothing (NaN) are left out of the null.
     """
     sequences = len(values)
-    null = null[~null.isnan()]
     mean = values.mean(0)
     stderr = values.std(0) / sequences**0.5 if sequences > 1 else torch.full_like(mean, torch.nan)
-    at_or_above = (null[None] >= mean[:, None] - TIE).sum(1)
+    at_least = (mean if compared is None else compared) - TIE
+    there = ~null.isnan()
+    above = (null >= at_least).sum(0)
+    counts = there.sum(0)
+    means = null.nan_to_num(0.0).double().sum(0) / counts.clamp_min(1)
     scores: list[Score] = []
-    for value, error, above in zip(
-        mean.tolist(), stderr.tolist(), at_or_above.tolist(), strict=True
-    ):
-        sampled = Estimate.around(value, error, sequences)
-        compared = len(null) > 0 and value == value
+    for head, value in enumerate(mean.tolist()):
+        sampled = Estimate.around(value, float(stderr[head]), sequences)
+        draws = int(counts[head])
+        known = draws > 0 and value == value
         scores.append(
             Score(
                 value=value,
                 stderr=sampled.stderr,
                 low=sampled.low,
                 high=sampled.high,
-                null=float(null.mean()) if compared else None,
-                p=(1 + above) / (1 + len(null)) if compared else None,
-                draws=len(null) if compared else None,
+                null=float(means[head]) if known else None,
+                p=(1 + int(above[head])) / (1 + draws) if known else None,
+                draws=draws if known else None,
                 through=through,
             )
         )

@@ -84,8 +84,20 @@ def queries_and_keys(
     if places is None:
         places = torch.arange(read.shape[1], device=read.device)
     placed = read if layer.W_pos is None else read + layer.W_pos[places]
-    query, query_scale = _head_norm(config, project(placed, layer.W_Q, layer.b_Q), layer.q_norm_w)
-    key, key_scale = _head_norm(config, project(placed, layer.W_K, layer.b_K), layer.k_norm_w)
+    query, key = project(placed, layer.W_Q, layer.b_Q), project(placed, layer.W_K, layer.b_K)
+    return normed_and_rotated(config, layer, query, key, places)
+
+
+def normed_and_rotated(
+    config: Config,
+    layer: LayerWeights,
+    query: PerHead,
+    key: PerKey,
+    places: Int[Tensor, " pos"],
+) -> tuple[PerHead, PerKey, Float[Tensor, "batch head pos"], Float[Tensor, "batch kv pos"]]:
+    """Queries and keys after QK-norm and rotary positions, and the scales of QK-norm."""
+    query, query_scale = _head_norm(config, query, layer.q_norm_w)
+    key, key_scale = _head_norm(config, key, layer.k_norm_w)
     if config.positions == "rotary":
         here = config.at(layer.index)
         query, key = rotate(here, query, places), rotate(here, key, places)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Complex
 from torch import Tensor
 
@@ -9,10 +10,9 @@ from pathsum.algebra import Factored
 from pathsum.circuits import Composition, VirtualWeights, token_ov, token_qk, virtual_weights
 from pathsum.circuits import composition as compose
 from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
-from pathsum.circuits.copying import null_spectra
-from pathsum.circuits.matching import null_matching_spectra
+from pathsum.circuits.copying import CopyingNull
+from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import InputError
 from pathsum.explorer.answers.tokens import (
     TokenRow,
@@ -117,7 +117,7 @@ def edge(bench: Workbench, params: EdgeParams) -> EdgePage:
     weights = virtual_weights(model, writer, f"{reader}.{kind}")
     circuit = _token_circuit(model, writer, reader, kind)
     values = circuit.eigenvalues()
-    null = _null_eigenvalues(model, writer, kind)
+    null = _null_eigenvalues(model, writer, reader, kind)
     return EdgePage(
         edge=Edge(writer, HeadRead(reader, Side(kind))),
         weights=weights,
@@ -153,11 +153,17 @@ def _token_circuit(model: Model, writer: str, reader: str, kind: str) -> Factore
     return token_qk(model, reader, key_through=through)
 
 
-def _null_eigenvalues(model: Model, writer: str, kind: str) -> Complex[Tensor, " n"]:
-    if kind != "v":
-        return null_matching_spectra(model, writer, draws=NULL_DRAWS).flatten()
-    product = token_product(model.weights, model.head(writer).id.layer)
-    return null_spectra(product, model.config.d_head, order=2, draws=NULL_DRAWS).flatten()
+def _null_eigenvalues(
+    model: Model, writer: HeadId, reader: HeadId, kind: CompositionKind
+) -> Complex[Tensor, " n"]:
+    """Of the reader (and for values the writer too) rotated at random in the stream."""
+    if kind == "v":
+        null = CopyingNull(model, draws=NULL_DRAWS)
+        drawn = null.spectra([Path("embed", [writer, reader])])
+    else:
+        product = embedding_product(model, writer.layer)
+        drawn = null_matching_spectra(model, [reader], writer, product, draws=NULL_DRAWS)
+    return torch.cat((drawn, -drawn)).flatten()
 
 
 def _patching(

@@ -1,11 +1,10 @@
 """`head`, `trigrams` and `ablation`: the page of one head."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from pathsum.algebra.spectrum import positivity
 from pathsum.circuits import (
     OffsetProfile,
     ScoredEdge,
@@ -15,9 +14,9 @@ from pathsum.circuits import (
     token_ov,
     token_qk,
 )
-from pathsum.circuits.copying import HeadCopying, head_copying, null_spectra
+from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
-from pathsum.circuits.tokens.token_basis import as_path, token_product
+from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.tokens import (
@@ -31,7 +30,7 @@ from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import HeadEntry
-from pathsum.model import Model, Trace
+from pathsum.model import Trace
 from pathsum.paths import (
     Ablation,
     After,
@@ -94,14 +93,15 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
     """Everything that a head's weights say about it, with its kind."""
     model = bench.model(params)
     name = model.head(params.head).label
-    null = bench.result(params, f"copying null {model.head(name).id.layer == 0}", _null_of(name))
-    copies = head_copying(model, as_path(model, name), null.product, null.ratios)
+    null = bench.result(params, "copying null", CopyingNull)
+    copies = copying(model, name, null=null).heads[0]
+    drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
     edges = [edge for edge in all_composition(bench, params).edges() if _touches(edge, name)]
     return HeadPage(
         entry=whole_atlas(bench, params)[name],
         copying=copies,
-        null_eigenvalues=as_pairs(scaled_to(null.eigenvalues, copies.eigenvalues)),
+        null_eigenvalues=as_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
         offsets=profile,
         edges=tuple(edges[:EDGES]),
         ov_rows=strongest_rows(model, token_ov(model, name)),
@@ -154,24 +154,6 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
         replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
     )
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
-
-
-@dataclass(frozen=True, eq=False)
-class _CopyingNull:
-    """The copying null that all heads of one depth share (layer 0 may read normed embeddings)."""
-
-    product: Tensor
-    ratios: Tensor
-    eigenvalues: Tensor
-
-
-def _null_of(name: str) -> Callable[[Model], _CopyingNull]:
-    def compute(model: Model) -> _CopyingNull:
-        product = token_product(model.weights, model.head(name).id.layer)
-        spectra = null_spectra(product, model.config.d_head)
-        return _CopyingNull(product, positivity(spectra), spectra[:NULL_DRAWS].flatten())
-
-    return compute
 
 
 def _touches(edge: ScoredEdge, name: str) -> bool:

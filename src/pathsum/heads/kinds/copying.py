@@ -10,11 +10,10 @@ bar on data.
 
 import math
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.copying import copying
+from pathsum.circuits.copying import LEAST_DRAWS, copying
 from pathsum.heads.kinds.kind import (
     PAPER_2022,
     Kind,
@@ -23,22 +22,17 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.layer_view import LayerView, RandomFrames
+from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score
 from pathsum.model import HeadId, Model
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """The share of raised logits, among the probe's own tokens, that is the attended token's."""
-    first, length = view.probe.first, view.probe.length
-    block = slice(first, first + length)
-    shares: list[Tensor] = []
-    for sequence, tokens in enumerate(view.probe.tokens[:, block]):
-        value = torch.einsum("pd,hdk->hpk", view.read[sequence, block], view.W_V)
-        raised = (value @ (view.W_O @ view.W_U[:, tokens])).clamp_min(0)
-        own = raised.diagonal(dim1=-2, dim2=-1)
-        shares.append((own / raised.sum(-1).clamp_min(1e-30)).mean(-1))
-    return torch.stack(shares)
+    block = slice(view.probe.first, view.probe.first + view.probe.length)
+    raised = (view.values()[:, :, block] @ view.effects(view.probe.tokens[:, block])).clamp_min(0)
+    own = raised.diagonal(dim1=-2, dim2=-1)
+    return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
 
 
 COPYING_BY_DATA = data_score(
@@ -54,9 +48,9 @@ COPYING_BY_DATA = data_score(
 )
 
 
-def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
-    """Eigenvalue positivity of every head's full OV; its null keeps the embeddings instead."""
-    found = copying(model, measures="eigenvalues", seed=frames.seed)
+def measure_weights(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+    """Eigenvalue positivity of every head's full OV, against its own reads and writes rotated."""
+    found = copying(model, measures="eigenvalues", draws=max(draws, LEAST_DRAWS), seed=seed)
     return {
         head.id: Score(one.ratio)
         if math.isnan(one.ratio)
@@ -71,7 +65,7 @@ COPYING_BY_WEIGHTS = WeightScore(
         title="copying (weights)",
         about="Whether attending to a token raises that same token, for all tokens at once.",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
-        null="W_V and W_O drawn at random between this model's own embeddings",
+        null="this head's reads and writes, rotated at random between this model's embeddings",
         reason="any excess of positive eigenvalues that chance does not explain",
     ),
     measure_weights,

@@ -10,8 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.rotations import rotated_ratios, significant_values
 from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.heads.kinds.kind import (
     PAPER,
     Kind,
@@ -20,17 +23,15 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.layer_view import LayerView, RandomFrames, rotated
+from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """How much of the stream's own vector a head subtracts where it writes."""
-    value = torch.einsum("bpd,hdk->bhpk", view.read, view.W_V)
     # ⟨A v W_O, x⟩ = ⟨A v, x W_Oᵀ⟩: the write itself, which is d_model wide, is never made.
-    target = torch.einsum("bpd,hkd->bhpk", view.stream, view.W_O)
-    overlap = (view.pattern @ value).mul_(target).sum(-1)
+    overlap = (view.pattern @ view.values()).mul_(view.stream_along_writes()).sum(-1)
     size = view.stream.square().sum(-1).clamp_min(1e-30)
     return (-overlap / size[:, None])[..., 1:].mean(-1)
 
@@ -49,19 +50,18 @@ DELETING = data_score(
 )
 
 
-def measure_weights(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
-    """Eigenvalue negativity of every head's OV, against reads rotated at random."""
-    found: dict[HeadId, Score] = {}
-    for layer in range(model.config.n_layers):
-        heads = [head for head in model.heads if head.id.layer == layer]
-        W_V = torch.stack([head.W_V for head in heads])
-        W_O = torch.stack([head.W_O for head in heads])
-        drawn = torch.arange(frames.count) % len(heads)
-        values = -positivity(eigvals(W_O @ W_V))
-        null = -positivity(eigvals(W_O[drawn] @ rotated(W_V, drawn, frames.value)))
-        scores = against_null(values[None], null)
-        found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
-    return found
+def measure_weights(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+    """Eigenvalue negativity of every head's OV, against its own reads and writes rotated."""
+    centered = model.config.norm == "layer"
+    W_V = torch.stack([head.W_V for head in model.heads])
+    W_O = torch.stack([remove_mean(head.W_O, centered) for head in model.heads])
+    size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
+    values = -positivity(eigenvalues_above_noise(W_O @ W_V, size))
+    d = model.config.d_model - centered
+    own = significant_values(Factored(W_V, W_O))
+    null = rotated_ratios(torch.ones(d), own, d, draws=draws, seed=seed)
+    scores = against_null(values[None], null.mT)
+    return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 
 
 DELETING_BY_WEIGHTS = WeightScore(
@@ -70,7 +70,7 @@ DELETING_BY_WEIGHTS = WeightScore(
         title="deleting (weights)",
         about="Whether the head writes the negative of what it reads.",
         formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
-        null="reads of the layer's heads, rotated at random",
+        null="this head's reads and writes, rotated at random",
         reason="any excess of negative eigenvalues that chance does not explain",
     ),
     measure_weights,

@@ -7,17 +7,18 @@ over tokens; the weights agree if it is positive beyond chance.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.decompositions import eigvals
+from pathsum.algebra.rotations import with_negatives
 from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import eigenvalues_above_noise
+from pathsum.circuits.matching import null_matching_spectra
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.heads.kinds.kind import Kind, WeightScore, data_score, positive_score, weight_info
-from pathsum.heads.layer_view import LayerView, RandomFrames, root
+from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.folding import embeddings_as_read
@@ -42,48 +43,44 @@ DUPLICATE_TOKEN = data_score(
 )
 
 
-def measure_matching(model: Model, frames: RandomFrames) -> dict[HeadId, Score]:
-    """Eigenvalue positivity of every head's full QK, against reads rotated at random."""
+def measure_matching(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+    """Eigenvalue positivity of every head's full QK, against its own reads rotated at random."""
     found: dict[HeadId, Score] = {}
-    grams: dict[bool, _TokenGram] = {}
+    grams: dict[bool, Tensor] = {}
     for layer in range(model.config.n_layers):
         # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
         if (layer == 0) not in grams:
-            grams[layer == 0] = _token_gram(model, layer, frames)
+            grams[layer == 0] = _token_gram(model, layer)
         heads = [head for head in model.heads if head.id.layer == layer]
-        scores = _match(heads, grams[layer == 0], frames)
+        scores = _match(heads, grams[layer == 0], draws, seed)
         found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _TokenGram:
-    """Eᵀ E with keys centered over tokens: all that the eigenvalues of full QK need of W_E.
-
-    `framed` is the same between the random frames of keys and of queries, shared by all layers that
-    read these embeddings: a layer's null is then made of d_head × d_head products.
-    """
-
-    whole: Float[Tensor, "d d"]
-    framed: Float[Tensor, "drawn r r"]
-
-
-def _token_gram(model: Model, layer: int, frames: RandomFrames) -> _TokenGram:
+def _token_gram(model: Model, layer: int) -> Float[Tensor, "d d"]:
+    """Eᵀ E with keys centered over tokens: all that the eigenvalues of full QK need of W_E."""
     embeddings = embeddings_as_read(model.weights, layer)
-    whole = (embeddings - embeddings.mean(0)).T @ embeddings
-    return _TokenGram(whole, frames.key.mT @ (whole @ frames.query))
+    gram = (embeddings - embeddings.mean(0)).T @ embeddings
+    if model.config.norm == "layer":
+        # Reads are centered, so what the ones-direction holds reaches no head.
+        gram = gram - gram.mean(0)
+        gram = gram - gram.mean(1, keepdim=True)
+    return gram
 
 
-def _match(heads: Sequence[Head], gram: _TokenGram, frames: RandomFrames) -> list[Score]:
+def _match(heads: Sequence[Head], gram: Float[Tensor, "d d"], draws: int, seed: int) -> list[Score]:
     # The eigenvalues of A B are those of B A, which is d_head × d_head.
     W_Q = torch.stack([head.W_Q for head in heads])
     W_K = torch.stack([head.W_K for head in heads])
     if heads[0].model.config.positions == "rotary":
         W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
-    drawn = torch.arange(frames.count) % len(heads)
-    values = positivity(eigvals(W_K.mT @ gram.whole @ W_Q))
-    null = eigvals(root(W_K)[drawn].mT @ gram.framed @ root(W_Q)[drawn])
-    return against_null(values[None], positivity(null))
+    right = gram @ W_Q
+    size = W_K.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
+    values = positivity(eigenvalues_above_noise(W_K.mT @ right, size))
+    drawn = null_matching_spectra(
+        heads[0].model, [head.id for head in heads], None, gram, draws=draws, seed=seed
+    )
+    return against_null(values[None], with_negatives(positivity(drawn)).mT)
 
 
 MATCHING_BY_WEIGHTS = WeightScore(
@@ -92,7 +89,7 @@ MATCHING_BY_WEIGHTS = WeightScore(
         title="matching (weights)",
         about="Whether tokens attend to the same token, by content alone and without composition.",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centered over tokens",
-        null="query and key reads of the layer's heads, rotated at random",
+        null="this head's query and key reads, rotated at random",
         reason="any excess of positive eigenvalues that chance does not explain",
     ),
     measure_matching,

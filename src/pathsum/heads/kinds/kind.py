@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from jaxtyping import Float
-from torch import Tensor
-
 from pathsum.circuits.composition.composition import Composition
 from pathsum.circuits.positional import OffsetProfile
-from pathsum.heads.layer_view import LayerView, RandomFrames
+from pathsum.heads.layer_view import Measure
 from pathsum.heads.score import Score
 from pathsum.model import HeadId, Model
 from pathsum.result import Record, Table, prose_column
@@ -22,7 +19,7 @@ PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 
 REPEATS = "random tokens that training has seen, repeated, after the start token"
-RANDOM_HEADS = "heads with the same singular values, rotated at random, on the same stream"
+RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
 
 ALPHA = 0.01
 """One in a hundred random heads may pass a score by chance; a kind needs two that agree."""
@@ -54,9 +51,8 @@ class ScoreInfo(Record, kind="head-score-info"):
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
-Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
-MeasureWeights: TypeAlias = Callable[[Model, RandomFrames], Mapping[HeadId, Score]]
-"""Scores every head of a model from its weights, against heads in random frames."""
+MeasureWeights: TypeAlias = Callable[[Model, int, int], Mapping[HeadId, Score]]
+"""Scores every head of a model from its weights, with a number of null draws and their seed."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.rotations import with_negatives
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.copying import null_ratios
-from pathsum.circuits.matching import embedding_product, matching_spectra
+from pathsum.circuits.matching import (
+    embedding_product,
+    matching_spectra,
+    null_matching_spectra,
+)
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
@@ -30,7 +34,7 @@ MATCHING_THROUGH_PREVIOUS = ScoreInfo(
     "below, keys centered over tokens",
     probe="none: weights alone; the probe only decides which head is the previous-token head",
     ceiling=1.0,
-    null="W_Q, W_K, W_V and W_O of both heads drawn at random between this model's own embeddings",
+    null="this head's queries and keys, rotated at random; the previous-token head stays as it is",
     threshold=0.0,
     reason="any excess of positive eigenvalues that chance does not explain: same matches same, "
     "one token on",
@@ -52,8 +56,8 @@ def through_previous(
     """How every head matches tokens through the best previous-token head below it.
 
     `previous` maps previous-token heads to their scores; the best below a layer is the one with the
-    largest. Layers with none below have no such score. Costs one product of embeddings and one null
-    per layer that contains such a head, whatever the number of heads.
+    largest. Layers with none below have no such score. Costs one product of embeddings per layer
+    that contains such a head, and d_head × d_head products per draw.
     """
     config = model.config
     if config.n_layers == 1:
@@ -61,7 +65,6 @@ def through_previous(
     if not previous:
         return ThroughPrevious({}, "no head is a previous-token head, so there is none to read")
     products: dict[bool, Float[Tensor, "d d"]] = {}
-    nulls: dict[bool, Float[Tensor, " drawn"]] = {}
     found: dict[HeadId, Score] = {}
     for layer in range(1, config.n_layers):
         below = {head: score for head, score in previous.items() if head.layer < layer}
@@ -72,10 +75,11 @@ def through_previous(
         first = writer.layer == 0
         if first not in products:
             products[first] = embedding_product(model, writer.layer)
-            nulls[first] = null_ratios(products[first], config.d_head, order=2, seed=seed)
         readers = [HeadId(layer, head) for head in range(config.n_heads)]
         values = positivity(matching_spectra(model, readers, writer, products[first]))
-        scores = against_null(values[None], nulls[first], through=writer)
+        drawn = null_matching_spectra(model, readers, writer, products[first], seed=seed)
+        null = with_negatives(positivity(drawn)).mT
+        scores = against_null(values[None], null, through=writer)
         found |= dict(zip(readers, scores, strict=True))
     if not found:
         return ThroughPrevious({}, "no head is above a previous-token head")

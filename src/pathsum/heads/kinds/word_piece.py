@@ -26,18 +26,26 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.layer_view import RandomFrames, layer_view, random_heads
+from pathsum.heads.layer_view import (
+    LayerOV,
+    LayerView,
+    RandomFrames,
+    compare_with_random_heads,
+    layer_view,
+    rotated_ovs,
+    unfolded_read,
+)
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
-from pathsum.model.folding import centered_unembedding
+from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.processes import shared_map
 from pathsum.result import Progress, silent
-from pathsum.result.estimate import Estimate
 from pathsum.text.probes import RepeatedTokens
 
-# Random heads are many, so a few words show what they do; the null is then wider, and p errs on the
-# safe side.
+# A few words show what random heads attend to; p compares heads on the same few.
 MOST_WORDS, WORDS_FOR_NULL = 64, 16
+# Tokens among which p ranks the second piece; the value ranks it among all.
+RIVALS = 256
 FEWEST_WORDS = 5
 LENGTH = 24
 TOO_FEW_WORDS = "the tokenizer splits too few words into two pieces"
@@ -60,7 +68,7 @@ WORD_PIECE_BY_WEIGHTS = weight_info(
     title="word piece (weights)",
     about="Whether attending to a whole word raises the second piece of the word when it is split.",
     formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], − 1",
-    null="ranks drawn at random",
+    null="this head's reads and writes, rotated at random between this model's embeddings",
     reason="any excess over the middle rank that chance does not explain",
 )
 KIND = Kind(
@@ -111,25 +119,24 @@ def word_piece_scores(
     probe, positions = _probe(model, words, generator)
     trace = model.trace(probe.tokens)
 
-    def attention_to_word(
-        pattern: Float[Tensor, "sequence head dest src"],
-    ) -> Float[Tensor, "sequence head"]:
-        rows = torch.arange(len(pattern))
-        return pattern[rows, :, -1, positions[: len(pattern)]]
+    def attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
+        rows = torch.arange(len(view.pattern))
+        return view.pattern[rows, :, -1, positions[: len(view.pattern)]]
 
     W_U = centered_unembedding(model.weights)
+    rivals = model.token_pool().draw(1, RIVALS, generator)[0]
+    measures = [attention_to_word]
 
     def layer_scores(layer: int) -> dict[HeadId, Mapping[str, Score]]:
         view = layer_view(trace, probe, layer, W_U)
-        drawn = random_heads(model, layer, view.first(WORDS_FOR_NULL), frames)
-        null = attention_to_word(drawn.pattern).mean(0)
-        scores = against_null(attention_to_word(view.pattern), null)
+        attends = compare_with_random_heads(model, layer, view, frames, measures, WORDS_FOR_NULL)
+        raises = _by_weights(model, layer, view.ov, words, rivals, frames)
         return {
             HeadId(layer, head): {
-                WORD_PIECE.name: score,
-                WORD_PIECE_BY_WEIGHTS.name: _by_weights(model, HeadId(layer, head), words),
+                WORD_PIECE.name: attends[0][head],
+                WORD_PIECE_BY_WEIGHTS.name: raises[head],
             }
-            for head, score in enumerate(scores)
+            for head in range(model.config.n_heads)
         }
 
     layers = range(model.config.n_layers)
@@ -153,14 +160,39 @@ def _probe(
     return RepeatedTokens(tokens, length, repeats=1, first=first), positions + first
 
 
-def _by_weights(model: Model, head: HeadId, words: SplitWords) -> Score:
-    full = token_ov(model, head)
-    rows = full.A[words.whole] @ full.B
-    own = rows.gather(1, words.second[:, None])
-    scores = 2 * (rows < own).double().mean(1) - 1
-    value = float(scores.mean())
-    sampled = Estimate.around(value, float(scores.std() / len(words) ** 0.5), len(words))
-    # Ranks of unrelated tokens are uniform on [0, 1]: variance 1/12 each.
-    null_deviation = 2 * (1 / 12 / len(words)) ** 0.5
-    p = 0.5 * float(torch.special.erfc(torch.tensor(value / null_deviation / 2**0.5)))
-    return Score(value, sampled.stderr, sampled.low, sampled.high, null=0.0, p=p)
+def _by_weights(
+    model: Model,
+    layer: int,
+    own: LayerOV,
+    words: SplitWords,
+    rivals: Int[Tensor, " rival"],
+    frames: RandomFrames,
+) -> list[Score]:
+    """How high OV ranks the second piece; p by ranks among `rivals`, of random heads alike."""
+    read = embeddings_as_read(model.weights, layer, words.whole)
+    tokens = torch.cat((words.second, rivals))
+
+    def rank(ov: LayerOV, read: Float[Tensor, "word d"]) -> Float[Tensor, "word heads"]:
+        logits = (ov.values(read[None]) @ ov.effects(tokens[None]))[0]
+        second = logits.diagonal(dim1=-2, dim2=-1)
+        below = logits[..., len(words) :] < second[..., None]
+        return (2 * below.to(read.dtype).mean(-1) - 1).T
+
+    heads = model.config.n_heads
+    unfolded = unfolded_read(model, layer, read)
+    null = [
+        rank(ov, unfolded).mean(0).unflatten(0, (-1, heads))
+        for _, ov in rotated_ovs(model, layer, own.W_U, frames, heads * len(words) * len(tokens))
+    ]
+    return against_null(_ranks(model, layer, words), torch.cat(null), rank(own, read).mean(0))
+
+
+def _ranks(model: Model, layer: int, words: SplitWords) -> Float[Tensor, "word head"]:
+    """2 · (rank of b in the full OV row of ab, in [0, 1]) − 1, over the whole vocabulary."""
+    ranks: list[Tensor] = []
+    for head in range(model.config.n_heads):
+        full = token_ov(model, (layer, head))
+        rows = full.A[words.whole] @ full.B
+        own = rows.gather(1, words.second[:, None])
+        ranks.append(2 * (rows < own).to(rows.dtype).mean(1) - 1)
+    return torch.stack(ranks, 1)

@@ -1,0 +1,133 @@
+"""Random rotations of what matrices read and write: a null that keeps each matrix's own spectrum.
+
+A low-rank matrix U D Vᵀ that acts in a stream of d dimensions, put between two fixed matrices, has
+the nonzero eigenvalues of
+
+    D (Vᵀ C U),      C the d × d product of what surrounds it.
+
+Were its directions unrelated to C, the frames U and V would be uniformly random. Then only the
+singular values S of C matter, `Vᵀ C U` is distributed as `Vᵀ diag(S) U`, and all matrices between
+the same surroundings share its draws: each costs r × r products alone, whatever d is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from pathsum.algebra.decompositions import cholesky, eigh, eigvals
+from pathsum.algebra.factored import Factored
+from pathsum.algebra.spectrum import positivity, singular_values
+from pathsum.errors import InputError
+
+_ENTRIES_AT_ONCE = 1 << 22
+"""Entries of drawn matrices that are decomposed together."""
+
+
+def random_frames(
+    count: int, d: int, r: int, generator: torch.Generator
+) -> Float[Tensor, "count d r"]:
+    """Orthonormal frames of r directions in d dimensions, uniformly random, in float64.
+
+    >>> F = random_frames(3, 8, 2, torch.Generator().manual_seed(0))
+    >>> torch.allclose(F.mT @ F, torch.eye(2, dtype=torch.float64).expand(3, 2, 2))
+    True
+    """
+    if r > d:
+        raise InputError(f"{r} orthonormal directions do not fit into {d} dimensions")
+    # Drawn in float32, which is faster and random enough, and whitened in float64. Gaussian noise
+    # has no preferred direction, and whitening its columns by Cholesky keeps it so.
+    noise = torch.randn((count, d, r), generator=generator).double()
+    whitener = cholesky(noise.mT @ noise)
+    return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT
+
+
+def root(W: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch r k"]:
+    """What rotations of the rows of each W leave unchanged: (Wᵀ W)^½, or W itself where d ≤ k.
+
+    A uniformly random frame times it is W rotated at random. Taken from the k × k product, which
+    costs a tenth of a QR of W.
+    """
+    d, k = W.shape[-2:]
+    if d <= k:
+        return W
+    wide = W.double()
+    squares, vectors = eigh(wide.mT @ wide)
+    return ((vectors * squares.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT).to(W)
+
+
+def significant_values(f: Factored) -> Float[Tensor, "*batch q"]:
+    """Singular values in float64; those that are rounding of the factors are exactly 0."""
+    values = singular_values(f.to(torch.float64))
+    noise = values[..., :1] * max(values.shape[-1], 10) * torch.finfo(f.dtype).eps
+    return torch.where(values > noise, values, torch.zeros_like(values))
+
+
+def rotated_spectra(
+    around: Sequence[Float[Tensor, " s"]],
+    own: Sequence[Float[Tensor, "*batch r"]],
+    d: int,
+    *,
+    draws: int,
+    seed: int = 0,
+) -> Complex[Tensor, "*batch half q"]:
+    """Eigenvalues of `D₁ (V₁ᵀ C₁ U₂) D₂ … Dₙ (Vₙᵀ Cₙ U₁)` over random frames; draws/2 of them.
+
+    `own` are the singular values Dᵢ of n matrices in a row, `around` those of the Cᵢ that follow
+    them (n = 1 for a single matrix). The other half of the draws are the negatives: −V is as
+    likely as V, so every λ is as likely as −λ.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    half = (draws + 1) // 2
+    # No more than d singular values of a matrix in d dimensions differ from 0.
+    r = min(own[0].shape[-1], d)
+    cores = [_framed(S, d, r, half, generator) for S in around]
+    batch = own[0].shape[:-1]
+    flat = [values[..., :r].double().reshape(-1, 1, r, 1).cpu() for values in own]
+    found: list[Tensor] = []
+    at_once = max(1, _ENTRIES_AT_ONCE // (half * r * r))
+    for start in range(0, len(flat[0]), at_once):
+        part = slice(start, start + at_once)
+        product = flat[0][part] * cores[0]
+        for values, core in zip(flat[1:], cores[1:], strict=True):
+            product = product @ (values[part] * core)
+        found.append(eigvals(product))
+    return torch.cat(found).reshape(*batch, half, r)
+
+
+def rotated_ratios(
+    around: Float[Tensor, " s"],
+    own: Float[Tensor, "*batch r"],
+    d: int,
+    *,
+    draws: int,
+    seed: int = 0,
+) -> Float[Tensor, "*batch draws"]:
+    """`positivity` of `rotated_spectra` for single matrices, with the negatives.
+
+    >>> flat = rotated_ratios(torch.ones(64), torch.ones(16), 64, draws=400)
+    >>> steep = rotated_ratios(torch.ones(64), torch.arange(1, 17) ** -4.0, 64, draws=400)
+    >>> bool(flat.std() < 0.2 < 0.8 < steep.std())
+    True
+
+    NaN for a matrix that is zero.
+    """
+    return with_negatives(positivity(rotated_spectra([around], [own], d, draws=draws, seed=seed)))
+
+
+def with_negatives(ratios: Float[Tensor, "*batch half"]) -> Float[Tensor, "*batch draws"]:
+    """Ratios and their negatives, which are as likely."""
+    return torch.cat((ratios, -ratios), -1)
+
+
+def _framed(
+    S: Float[Tensor, " s"], d: int, r: int, count: int, generator: torch.Generator
+) -> Float[Tensor, "count r r"]:
+    """`Vᵀ diag(S) U` with random frames; where S is shorter than d the rest of it is 0."""
+    s = min(len(S), d)
+    left = random_frames(count, d, r, generator)[:, :s]
+    right = random_frames(count, d, r, generator)[:, :s]
+    return left.mT @ (S[:s].double().cpu()[:, None] * right)
