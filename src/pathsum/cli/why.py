@@ -1,7 +1,7 @@
 """`pathsum why`: the circuit of one prediction."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,12 +12,20 @@ from pathsum.cli.options import (
     InputText,
     ModelName,
     Position,
+    Seed,
     TargetToken,
     Versus,
     open_model,
     parse_versus,
 )
+from pathsum.cli.sequences import text_sequences
 from pathsum.cli.view import progress, show
+
+if TYPE_CHECKING:
+    from pathsum.model import Trace
+
+# Windows of a text file that a mean is taken over.
+MEAN_SEQUENCES = 64
 
 
 def why(
@@ -45,6 +53,29 @@ def why(
         Path | None,
         typer.Option("--graph", help="Write the graph: .json (circuit-tracer) or .dot (Graphviz)."),
     ] = None,
+    faithfulness: Annotated[
+        bool,
+        typer.Option(
+            "--faithfulness",
+            help="Print how much of the prediction the circuit keeps by itself, by its size.",
+        ),
+    ] = False,
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            help="With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other' "
+            "(the text of --other).",
+        ),
+    ] = "mean",
+    over: Annotated[
+        Path | None,
+        typer.Option("--over", help="Take the mean over this text file; default: the prompt."),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", min=1, help="How many random circuits to compare with.")
+    ] = 20,
+    seed: Seed = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -54,7 +85,7 @@ def why(
     loaded = open_model(model, device, dtype, as_json)
     if graph is not None:
         _check_suffix(graph)
-    trace = loaded.trace(text)
+    trace, other_trace = loaded.trace(text), None if other is None else loaded.trace(other)
     with progress(as_json) as advance:
         found = trace.circuit(
             position,
@@ -62,13 +93,34 @@ def why(
             parse_versus(versus),
             threshold,
             rival,
-            effects=cut,
-            other=None if other is None else loaded.trace(other),
+            effects=cut and not faithfulness,
+            other=other_trace,
             progress=advance,
         )
-    if graph is not None:
-        found.write_graph(graph)
-    show(found, as_json)
+        if graph is not None:
+            found.write_graph(graph)
+        if not faithfulness:
+            show(found, as_json)
+            return
+        kept = found.faithfulness(
+            _reference(reference, other_trace),
+            text=None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES),
+            draws=draws,
+            seed=seed,
+            progress=advance,
+        )
+    show(kept, as_json)
+
+
+def _reference(name: str, other: "Trace | None") -> "Trace | str":
+    from pathsum.errors import InputError
+    from pathsum.result import parse_choice
+
+    if parse_choice(("mean", "zero", "other"), name, "--reference") != "other":
+        return name
+    if other is None:
+        raise InputError("--reference other needs --other TEXT, a text of as many tokens")
+    return other
 
 
 def _check_suffix(graph: Path) -> None:

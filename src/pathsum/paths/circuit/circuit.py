@@ -1,17 +1,24 @@
 """Circuit: the graph of one prediction, from the logits down to the tokens."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.tree import Tree
 
 from pathsum.errors import FailedError
+from pathsum.model import Trace
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
-from pathsum.result import Column, Record, Table, text_column
+from pathsum.paths.circuit.edge_orders import best_first
+from pathsum.paths.target import Target
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+if TYPE_CHECKING:
+    from pathsum.model.sequences import TextOrTokens
+    from pathsum.paths.circuit.faithfulness import Baseline, Faithfulness, Reference
 
 Unit = Literal["logits", "score"]
 
@@ -91,6 +98,15 @@ class LeftOut:
 
 
 @dataclass(frozen=True, eq=False)
+class Prediction:
+    """The run that a circuit explains, and which number of it."""
+
+    trace: Trace
+    target: Target
+    sequence: int
+
+
+@dataclass(frozen=True, eq=False)
 class Circuit(Record, kind="circuit"):
     """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
 
@@ -113,6 +129,48 @@ class Circuit(Record, kind="circuit"):
     left_out: tuple[LeftOut, ...]
     quadrature_error: float
     remainder: float
+    _prediction: Prediction
+
+    def faithfulness(
+        self,
+        reference: "Reference | Trace | str" = "mean",
+        *,
+        text: "TextOrTokens | None" = None,
+        sizes: Sequence[int] | None = None,
+        draws: int = 20,
+        seed: int = 0,
+        steps: int = 5,
+        baselines: "Sequence[Baseline | str]" = ("random", "eap", "eap-ig"),
+        progress: Progress = silent,
+    ) -> "Faithfulness":
+        """How much of the prediction the circuit keeps by itself, as a curve over its size.
+
+        Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
+        (over `text`, by default over the prompt itself), "zero", or another run of as many tokens.
+        Positions and biases are the same in every run and stay; MLPs are leaves that write what
+        they wrote. Beside it, `draws` random circuits, and circuits by gradients (EAP, and EAP-IG
+        with so many `steps`), of the same `sizes`.
+
+        >>> from pathsum.model import construct
+        >>> found = construct.induction().trace("a b c d a").circuit(token="b")
+        >>> print(found.faithfulness("zero", baselines=()).kept.format(".0%"))
+        100%
+        """
+        from pathsum.paths.circuit.faithfulness import Options, measure_curve, summarize
+
+        options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
+        of = self._prediction
+        curve = measure_curve(of.trace, of.target, of.sequence, self.ranked, options, progress)
+        described = of.target.rows(slice(of.sequence, of.sequence + 1)).describe(of.trace.model)
+        return summarize([curve], self.model, described, options)
+
+    @property
+    def ranked(self) -> list[NodeEdge]:
+        """The edges from the logits down: of those into the circuit so far, the largest share."""
+        return best_first(
+            Node("logits", self.position),
+            lambda node: ((edge.edge, abs(edge.share)) for edge in self.inputs(node)),
+        )
 
     def node(self, name: str | Node) -> CircuitNode:
         """A node by its name, such as `L0H3@4`."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Trace
 from pathsum.names import Node
-from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, edge_layer
+from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction, edge_layer
 from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.grow import Growth
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
@@ -61,11 +61,16 @@ def find_circuit(
     if effects:
         lost = cut_effects(trace, target, [e.edge for e in edges], sequence, other, progress)
         edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
-    return _record(trace, growth, edges, sequence, threshold)
+    return _record(trace, target, growth, edges, sequence, threshold)
 
 
 def _record(
-    trace: Trace, growth: Growth, edges: list[CircuitEdge], sequence: int, threshold: float
+    trace: Trace,
+    target: Target,
+    growth: Growth,
+    edges: list[CircuitEdge],
+    sequence: int,
+    threshold: float,
 ) -> Circuit:
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     logits = trace.logits[sequence, at]
@@ -85,6 +90,7 @@ def _record(
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         remainder=abs(growth.added_up - growth.total) / size,
+        _prediction=Prediction(trace, target, sequence),
     )
 
 

@@ -1,0 +1,288 @@
+"""Orders in which edges join a circuit: by strength, by gradients, and at random.
+
+The first n edges of an order are its circuit of size n. All orders start at the logits and only
+take edges into nodes that are in the circuit already.
+
+    best_first      by any strength, from the top down
+    gradient_order  edge attribution patching: (what the writer wrote − the reference) · the
+                    gradient of the prediction at the reader's read, at the run itself (EAP) or
+                    averaged over runs between the reference's inputs and its own (EAP-IG)
+    random_order    random walks from the logits down to the tokens
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.model import Config, Run, Trace, transformer
+from pathsum.model.edits import SourceOutput, Writes
+from pathsum.model.node_reads import one_head
+from pathsum.model.run import run
+from pathsum.model.weights import LayerWeights, layer_of_one_head
+from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.paths.circuit.cut import values_at
+from pathsum.paths.target import Target
+
+
+def gradient_order(
+    start: Trace, target: Target, reference: Writes, count: int, steps: int | None = None
+) -> list[NodeEdge]:
+    """The edges by |gradient · (written − reference)|, the largest into the circuit so far first.
+
+    Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
+    that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG). MLPs are
+    leaves, as in the circuit: they are inputs, and gradients do not pass through them.
+    """
+    scores = GradientScores(start, target, reference, steps)
+
+    def inputs(node: Node) -> Iterator[tuple[NodeEdge, float]]:
+        return ((edge, abs(score)) for edge, score in scores.into(node, count))
+
+    return best_first(Node("logits", scores.position), inputs, count)
+
+
+def best_first(
+    top: Node,
+    inputs: Callable[[Node], Iterable[tuple[NodeEdge, float]]],
+    count: int | None = None,
+) -> list[NodeEdge]:
+    """Edges from the top down, the strongest first of those into nodes that are reached already.
+
+    `inputs` gives the edges into a node and how strong each is.
+    """
+    reached, found = {top}, list[NodeEdge]()
+    waiting = [(-strength, str(edge), edge) for edge, strength in inputs(top)]
+    heapq.heapify(waiting)
+    while waiting and (count is None or len(found) < count):
+        _, _, edge = heapq.heappop(waiting)
+        found.append(edge)
+        if edge.writer.head is not None and edge.writer not in reached:
+            reached.add(edge.writer)
+            for below, strength in inputs(edge.writer):
+                heapq.heappush(waiting, (-strength, str(below), below))
+    return found
+
+
+def random_order(
+    config: Config, position: int, count: int, generator: torch.Generator
+) -> list[NodeEdge]:
+    """Edges of random walks from the logits down to a token (or an MLP), one walk after another.
+
+    A walk chooses one of a head's reads, a position and a writer, each uniformly. Where walks find
+    nothing more to add, edges into the circuit are drawn one by one.
+    """
+    found: dict[NodeEdge, None] = {}
+    top, idle = Node("logits", position), 0
+    while len(found) < count and idle < 20:
+        before, node = len(found), top
+        while True:
+            edge = _random_edge(config, node, generator)
+            found[edge] = None
+            if edge.writer.head is None:
+                break
+            node = edge.writer
+        idle = idle + 1 if len(found) == before else 0
+    while len(found) < count:
+        inside = dict.fromkeys([top, *(edge.writer for edge in found if edge.writer.head)])
+        rest = [e for node in inside for e in edges_into(config, node) if e not in found]
+        if not rest:
+            break
+        found[rest[_draw(len(rest), generator)]] = None
+    return list(found)[:count]
+
+
+def writers_below(config: Config, layer: int) -> Iterator[HeadId | Source]:
+    """What the heads of a layer read: the embedding, and heads and MLPs of the layers below."""
+    yield Source("embed")
+    for below in range(layer):
+        yield from (HeadId(below, head) for head in range(config.n_heads))
+        if config.mlp != "none":
+            yield Source("mlp", below)
+
+
+def edges_into(config: Config, node: Node) -> Iterator[NodeEdge]:
+    """Every edge into a node."""
+    layer = config.n_layers if node.head is None else node.head.layer
+    for side in (Side.V,) if node.head is None else Side:
+        for place in read_positions(config, node, side):
+            for writer in writers_below(config, layer):
+                yield NodeEdge(Node(writer, place), node, side)
+
+
+def read_positions(config: Config, node: Node, side: Side) -> range:
+    """The positions that a node's read sees."""
+    if node.head is None or side is Side.Q:
+        return range(node.position, node.position + 1)
+    window = config.window(node.head.layer)
+    first = 0 if window is None else max(0, node.position + 1 - window)
+    return range(first, node.position + 1)
+
+
+def _random_edge(config: Config, node: Node, generator: torch.Generator) -> NodeEdge:
+    sides = (Side.V,) if node.head is None else tuple(Side)
+    side = sides[_draw(len(sides), generator)]
+    places = read_positions(config, node, side)
+    layer = config.n_layers if node.head is None else node.head.layer
+    writers = list(writers_below(config, layer))
+    writer = writers[_draw(len(writers), generator)]
+    return NodeEdge(Node(writer, places[_draw(len(places), generator)]), node, side)
+
+
+def _draw(below: int, generator: torch.Generator) -> int:
+    return int(torch.randint(below, (), generator=generator))
+
+
+def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
+    """The run whose inputs are the reference's plus a share of the difference."""
+
+    def mixed(source: Source) -> SourceOutput:
+        there, here = reference.source(source), own.source(source)
+        return SourceOutput(source, there + share * (here - there))
+
+    leaves = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
+    edits = [mixed(source) for source in (Source("embed"), *leaves)]
+    return run(start.weights, start.tokens, edits)
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerGradients:
+    """Gradients of the prediction at a layer's z and at its scores before the cap."""
+
+    z: Float[Tensor, "head pos k"]
+    scores: Float[Tensor, "head dest src"]
+
+
+class _Gradients:
+    """Gradients of the prediction in one run, taken layer by layer from the top."""
+
+    def __init__(self, run: Run, target: Target, position: int) -> None:
+        self.run, self.config = run, run.weights.config
+        self.logits = self._at_logits(target, position)
+        stream = torch.zeros_like(run.streams[-1])
+        stream[0, position] = self.logits
+        found: list[_LayerGradients] = []
+        for layer in reversed(range(self.config.n_layers)):
+            gradients, through = self._layer(run.weights.layers[layer], stream)
+            found.append(gradients)
+            stream = stream + through
+        self.layers = found[::-1]
+
+    @torch.enable_grad()
+    def _at_logits(self, target: Target, position: int) -> Float[Tensor, " d"]:
+        read = self.run.streams[-1][:, position].detach().requires_grad_()
+        logits = transformer.unembed(self.run.weights, read[:, None])[0][:, 0]
+        return torch.autograd.grad(values_at(target, logits).sum(), read)[0][0]
+
+    @torch.enable_grad()
+    def _layer(
+        self, layer: LayerWeights, above: Float[Tensor, "1 pos d"]
+    ) -> tuple[_LayerGradients, Float[Tensor, "1 pos d"]]:
+        """At a layer's z and scores, and what passes through its heads to the stream below."""
+        config = self.config
+        stream = self.run.streams[layer.index].detach().requires_grad_()
+        read = transformer.attention_read(config, layer, stream)[0]
+        query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+        scores = transformer.attention_scores(config, query, key)
+        window = config.window(layer.index)
+        pattern = transformer.attention_pattern(
+            scores, cap=config.score_cap, window=window, sinks=layer.sinks
+        )
+        z = transformer.mix(config, pattern, transformer.values(layer, read))
+        written = transformer.write(config, layer, z)[0]
+        at_z, at_scores, below = torch.autograd.grad(written, (z, scores, stream), above)
+        return _LayerGradients(at_z[0], at_scores[0]), below
+
+    @torch.enable_grad()
+    def at_reads(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+        """At the stream, position by position, as the three reads of a head node see it."""
+        head, here = node.head, node.position
+        assert head is not None
+        whole, at, kv = self.run.weights.layers[head.layer], 0, 0
+        config, layer = one_head(self.config), layer_of_one_head(self.config, whole, head.head)
+        if self.config.qk_norm == "rms_all":
+            config, layer = self.config, whole
+            at, kv = head.head, head.head // config.heads_per_kv
+        stream = self.run.streams[head.layer].detach().requires_grad_()
+        read = transformer.attention_read(config, layer, stream)[0]
+        query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+        value = transformer.values(layer, read)
+        gradients = self.layers[head.layer]
+        at_z, at_scores = gradients.z[head.head, here], gradients.scores[head.head, here]
+        moved = self.run.patterns[head.layer][0, head.head, here][:, None] * at_z
+        scale = config.score_scale
+        through = {
+            Side.Q: (query[0, at, here], scale * at_scores @ key[0, kv].detach()),
+            Side.K: (key[0, kv], scale * at_scores[:, None] * query[0, at, here].detach()),
+            Side.V: (value[0, kv], moved),
+        }
+        return {
+            side: torch.autograd.grad(vectors, stream, gradient, retain_graph=True)[0][0]
+            for side, (vectors, gradient) in through.items()
+        }
+
+
+class GradientScores:
+    """Attribution scores of edges: gradients, averaged over runs, along what was written."""
+
+    def __init__(
+        self, start: Trace, target: Target, reference: Writes, steps: int | None = None
+    ) -> None:
+        own, runs = Writes.of(start), list[Run]([start])
+        if steps is not None:
+            shares = [(step + 0.5) / steps for step in range(steps)]
+            runs = [_between(start, own, reference, share) for share in shares]
+        self.config, self.weights = start.model.config, start.weights
+        self.position = int(target.positions[0])
+        self.gradients = [_Gradients(one, target, self.position) for one in runs]
+        self.embed = (own.embed - reference.embed)[0]
+        pairs = zip(own.z, reference.z, strict=True)
+        self.z = [(here - there)[0] for here, there in pairs]
+        outputs = zip(own.mlp_outputs, reference.mlp_outputs, strict=True)
+        self.mlp_outputs = [(here - there)[0] for here, there in outputs]
+
+    def into(self, node: Node, count: int) -> Iterator[tuple[NodeEdge, float]]:
+        """The edges into a node with the largest scores, in magnitude."""
+        config = self.config
+        layer = config.n_layers if node.head is None else node.head.layer
+        writers = list(writers_below(config, layer))
+        edges: list[tuple[Side, range]] = []
+        scores: list[Tensor] = []
+        for side, along in self._directions(node).items():
+            places = read_positions(config, node, side)
+            edges.append((side, places))
+            scores.append(self._along(layer, along[places.start : places.stop], places))
+        flat = torch.cat([score.flatten() for score in scores])
+        for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
+            value, rest = float(flat[number]), number
+            for side, places in edges:
+                if rest < len(writers) * len(places):
+                    writer, place = divmod(rest, len(places))
+                    yield NodeEdge(Node(writers[writer], places[place]), node, side), value
+                    break
+                rest -= len(writers) * len(places)
+
+    def _directions(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+        if node.head is None:
+            mean = torch.stack([one.logits for one in self.gradients]).mean(0)
+            directions = torch.zeros_like(self.embed)
+            directions[node.position] = mean
+            return {Side.V: directions}
+        each = [one.at_reads(node) for one in self.gradients]
+        return {side: torch.stack([one[side] for one in each]).mean(0) for side in Side}
+
+    def _along(
+        self, layer: int, directions: Float[Tensor, "src d"], places: range
+    ) -> Float[Tensor, "writer src"]:
+        """What each writer below a layer wrote, against the reference, along a direction each."""
+        at = slice(places.start, places.stop)
+        rows = [(self.embed[at] * directions).sum(-1)[None]]
+        for below in range(layer):
+            back = torch.einsum("hkd,sd->hsk", self.weights.layers[below].W_O, directions)
+            rows.append((self.z[below][:, at] * back).sum(-1))
+            if self.mlp_outputs:
+                rows.append((self.mlp_outputs[below][at] * directions).sum(-1)[None])
+        return torch.cat(rows)

@@ -1,0 +1,409 @@
+"""Faithfulness: how much of a prediction the edges of a circuit keep by themselves.
+
+Keep some edges, let all others carry what a reference wrote, and recompute everything. With no edge
+the prediction is the reference's (`empty`), with all of them it is the model's own (`full`), and
+
+    kept = (value with these edges alone − empty) / (full − empty)
+
+The other way round, take these edges from the reference and recompute the rest:
+
+    damage = (full − value without these edges) / (full − empty)
+
+Both are measured along a curve, edges joining from the logits down by |share|, beside random
+circuits and circuits found by gradients, of the same sizes.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import Model, Trace
+from pathsum.model.edits import Writes
+from pathsum.model.losses import split_by_memory
+from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.names import NodeEdge
+from pathsum.paths.circuit.cut import cut_values, is_written, kept_values, one_sequence
+from pathsum.paths.circuit.edge_orders import gradient_order, random_order
+from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.target import Target
+from pathsum.result import Column, Estimate, Progress, Record, Table, parse_option, silent
+from pathsum.result.estimate import ratio
+from pathsum.result.table import Cell
+
+# Sizes that a curve has by default.
+_POINTS = 8
+# Numbers in the keys, or in the streams, of the runs that are computed together.
+_NUMBERS = 1 << 22
+T = TypeVar("T")
+
+
+class Reference(enum.StrEnum):
+    """What an edge carries that is not kept; another prompt is given as its trace.
+
+    `ZERO`  nothing
+    `MEAN`  the mean of what its writer writes, over a text and its positions
+    """
+
+    ZERO = "zero"
+    MEAN = "mean"
+
+
+class Baseline(enum.StrEnum):
+    """Other circuits of the same size: random ones, and by gradients (see `edge_orders`)."""
+
+    RANDOM = "random"
+    EAP = "eap"
+    EAP_IG = "eap-ig"
+
+
+@dataclass(frozen=True)
+class FaithfulnessPoint:
+    """What a circuit of one size keeps; the baselines are shares that theirs keep.
+
+    `value` is the prediction with these edges alone. `kept` is compared with the random circuits:
+    its `null` is their mean, its `p` how many of them keep as much.
+    """
+
+    edges: int
+    value: Estimate
+    kept: Estimate
+    damage: Estimate
+    random: Estimate | None
+    eap: Estimate | None
+    eap_ig: Estimate | None
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness(Record, kind="faithfulness"):
+    """How much of a prediction a circuit keeps, by size, and what its removal destroys.
+
+    `full` is the model's own number and `empty` that of the reference. Over several prompts every
+    share is a ratio of sums, with its interval over prompts.
+    """
+
+    model: str
+    target: str
+    reference: str
+    prompts: int
+    full: Estimate
+    empty: Estimate
+    points: tuple[FaithfulnessPoint, ...]
+    draws: int
+    seed: int
+
+    @property
+    def kept(self) -> Estimate:
+        """What the whole circuit keeps."""
+        return self.points[-1].kept
+
+    @property
+    def damage(self) -> Estimate:
+        """What is lost without the circuit."""
+        return self.points[-1].damage
+
+    def to_dicts(self) -> list[dict[str, Cell]]:
+        """One dictionary per size."""
+        return self.to_table().to_dicts()
+
+    def to_table(self) -> Table:
+        """One size per row."""
+        columns = (
+            Column("edges"),
+            *(Column("value", "+.2f"), Column("kept", ".1%"), Column("damage", ".1%")),
+            *(Column("random", ".1%"), Column("p", ".2g")),
+            *(Column("EAP", ".1%"), Column("EAP-IG", ".1%")),
+        )
+        rows = tuple(
+            (
+                *(point.edges, point.value.value, point.kept.value, point.damage.value),
+                *(_value(point.random), point.kept.p),
+                *(_value(point.eap), _value(point.eap_ig)),
+            )
+            for point in self.points
+        )
+        over = f", over {self.prompts} prompts" if self.prompts > 1 else ""
+        note = (
+            f"kept: (value − {self.empty.value:+.2f}) / ({self.full.value:+.2f} − "
+            f"{self.empty.value:+.2f}), with these edges alone and all others from the reference "
+            f"({self.reference}); damage: what is lost if they come from there and all others are "
+            f"recomputed{over}"
+        )
+        if self.draws:
+            note += f"; random: mean of {self.draws} circuits of the same size"
+        return Table(columns, rows, title=f"{self.model}: {self.target}", note=note)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How faithfulness is measured, checked."""
+
+    reference: Reference | Trace
+    sizes: tuple[int, ...] | None
+    draws: int
+    seed: int
+    steps: int
+    baselines: frozenset[Baseline]
+    text: TextOrTokens | None
+
+    @classmethod
+    def parse(
+        cls,
+        reference: Reference | Trace | str,
+        sizes: Sequence[int] | None,
+        draws: int,
+        seed: int,
+        steps: int,
+        baselines: Sequence[Baseline | str],
+        text: TextOrTokens | None,
+    ) -> "Options":
+        """The options as given by a user."""
+        if not isinstance(reference, Trace):
+            reference = parse_option(Reference, reference, "reference")
+        if text is not None and reference is not Reference.MEAN:
+            raise InputError("text is what reference='mean' averages over; leave it out")
+        chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
+        for name, number in (("draws", draws), ("steps", steps)):
+            if number < 1:
+                raise InputError(f"{name}={number} is out of range; use 1 or more")
+        if sizes is not None and (not sizes or min(sizes) < 1):
+            raise InputError(f"sizes={list(sizes)} are numbers of edges: give 1 or more of each")
+        ordered = None if sizes is None else tuple(sorted(set(sizes)))
+        return cls(reference, ordered, draws, seed, steps, chosen, text)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One prompt's numbers: the prediction with, or without, circuits of each size."""
+
+    full: float
+    empty: float
+    sizes: tuple[int, ...]
+    kept: Float[Tensor, " size"]
+    without: Float[Tensor, " size"]
+    random: Float[Tensor, "draw size"] | None
+    eap: Float[Tensor, " size"] | None
+    eap_ig: Float[Tensor, " size"] | None
+
+
+def measure_curve(
+    trace: Trace,
+    target: Target,
+    sequence: int,
+    edges: Sequence[NodeEdge],
+    options: Options,
+    progress: Progress = silent,
+) -> Curve:
+    """One prompt's curve; `edges` are those of its circuit, the strongest first."""
+    here = target.rows(slice(sequence, sequence + 1))
+    position = int(here.positions[0])
+    start = one_sequence(trace, sequence, position + 1)
+    reference = reference_writes(start, options, sequence)
+    written = [edge for edge in edges if is_written(edge.writer)]
+    if not written:
+        raise InputError(
+            "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
+            "nothing to keep; use a smaller threshold"
+        )
+    sizes = options.sizes or default_sizes(len(written))
+    orders: dict[str, list[NodeEdge]] = {"kept": written}
+    if Baseline.EAP in options.baselines:
+        orders["eap"] = gradient_order(start, here, reference, sizes[-1])
+    if Baseline.EAP_IG in options.baselines:
+        orders["eap_ig"] = gradient_order(start, here, reference, sizes[-1], options.steps)
+    draws = options.draws if Baseline.RANDOM in options.baselines else 0
+    generator = torch.Generator().manual_seed(options.seed)
+    for draw in range(draws):
+        config = trace.model.config
+        orders[f"random {draw}"] = random_order(config, position, sizes[-1], generator)
+    rows = [order[:size] for order in orders.values() for size in sizes]
+    values = _kept_in_parts(start, here, [[], *rows], reference, progress)
+    by_order = dict(zip(orders, values[1:].view(len(orders), len(sizes)), strict=True))
+    random = [by_order[f"random {draw}"] for draw in range(draws)]
+    without = _cut_in_parts(start, here, rows[: len(sizes)], reference, progress)
+    curve = Curve(
+        full=float(here.of(start.logits)[0]),
+        empty=float(values[0]),
+        sizes=tuple(sizes),
+        kept=by_order["kept"],
+        without=without,
+        random=torch.stack(random) if random else None,
+        eap=by_order.get("eap"),
+        eap_ig=by_order.get("eap_ig"),
+    )
+    _check_range(curve, start, position)
+    return curve
+
+
+def summarize(curves: Sequence[Curve], model: str, target: str, options: Options) -> Faithfulness:
+    """The record of one prompt's curve, or of several with intervals."""
+    full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
+    empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
+    ones = torch.ones_like(full)
+
+    def column(values: list[Tensor]) -> Float[Tensor, " prompt"]:
+        return torch.stack(values).double().cpu()
+
+    def share(values: list[Tensor]) -> Estimate:
+        return ratio(column(values) - empty, full - empty)
+
+    points: list[FaithfulnessPoint] = []
+    for at, size in enumerate(curves[0].sizes):
+        kept, random = share([curve.kept[at] for curve in curves]), None
+        drawn = [curve.random for curve in curves if curve.random is not None]
+        if drawn:
+            each = torch.tensor(
+                [share([one[draw, at] for one in drawn]).value for draw in range(options.draws)]
+            )
+            deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
+            random = Estimate.around(float(each.mean()), deviation, len(each))
+            p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
+            kept = Estimate(
+                *(kept.value, kept.stderr, kept.low, kept.high),
+                null=random.value,
+                p=p,
+                draws=len(each),
+            )
+        eap = [curve.eap[at] for curve in curves if curve.eap is not None]
+        eap_ig = [curve.eap_ig[at] for curve in curves if curve.eap_ig is not None]
+        points.append(
+            FaithfulnessPoint(
+                edges=size,
+                value=ratio(column([curve.kept[at] for curve in curves]), ones),
+                kept=kept,
+                damage=ratio(full - column([c.without[at] for c in curves]), full - empty),
+                random=random,
+                eap=share(eap) if eap else None,
+                eap_ig=share(eap_ig) if eap_ig else None,
+            )
+        )
+    other = isinstance(options.reference, Trace)
+    mean = "the mean over a text" if options.text is not None else "the mean over the prompt"
+    named = {Reference.ZERO: "zero", Reference.MEAN: mean}
+    return Faithfulness(
+        model=model,
+        target=target,
+        reference="another prompt" if other else named[Reference(options.reference)],
+        prompts=len(curves),
+        full=ratio(full, ones),
+        empty=ratio(empty, ones),
+        points=tuple(points),
+        draws=options.draws if Baseline.RANDOM in options.baselines else 0,
+        seed=options.seed,
+    )
+
+
+def reference_writes(start: Trace, options: Options, sequence: int = 0) -> Writes:
+    """What the reference has in place of each write of a run."""
+    if isinstance(options.reference, Trace):
+        other, length = options.reference, start.tokens.shape[1]
+        if other.tokens.shape[1] < length:
+            raise InputError(
+                f"the reference has {other.tokens.shape[1]} tokens, but the prediction is after "
+                f"{length}; edges can only be taken from a run of the same length"
+            )
+        there = one_sequence(other, sequence, length)
+        check_runs(start, there)
+        return Writes.of(there)
+    own = Writes.of(start)
+    if options.reference is Reference.ZERO:
+        return own.scaled(0.0)
+    if options.text is None:
+        return mean_writes(start.model, [start.tokens], own)
+    return mean_writes(start.model, token_batches(start.model, options.text), own)
+
+
+def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
+    """The mean of what each writer writes over sequences and positions, at every position."""
+    total, count = like.scaled(0.0), 0
+    embed, z, mlp = total.embed[:, 0].double(), list(total.z), list(total.mlp_outputs)
+    z, mlp = [one[:, :, 0].double() for one in z], [one[:, 0].double() for one in mlp]
+    for batch in batches:
+        for tokens in split_by_memory(model, batch):
+            here = Writes.of(model.trace(tokens))
+            embed = embed + here.embed.double().sum((0, 1))
+            z = [old + one.double().sum((0, 2)) for old, one in zip(z, here.z, strict=True)]
+            outputs = zip(mlp, here.mlp_outputs, strict=True)
+            mlp = [old + one.double().sum((0, 1)) for old, one in outputs]
+            count += tokens.numel()
+    dtype = like.embed.dtype
+    return Writes(
+        embed=(embed / count).to(dtype)[:, None].expand_as(like.embed),
+        z=tuple(
+            (one / count).to(dtype)[:, :, None].expand_as(there)
+            for one, there in zip(z, like.z, strict=True)
+        ),
+        mlp_outputs=tuple(
+            (one / count).to(dtype)[:, None].expand_as(there)
+            for one, there in zip(mlp, like.mlp_outputs, strict=True)
+        ),
+    )
+
+
+def default_sizes(count: int) -> tuple[int, ...]:
+    """Sizes up to a whole circuit, closer together where it is small.
+
+    >>> default_sizes(5), default_sizes(60)
+    ((1, 2, 3, 4, 5), (1, 2, 3, 6, 10, 19, 33, 60))
+    """
+    if count <= _POINTS:
+        return tuple(range(1, count + 1))
+    steps = (count ** (step / (_POINTS - 1)) for step in range(_POINTS))
+    return tuple(sorted({round(step) for step in steps}))
+
+
+def _kept_in_parts(
+    start: Trace,
+    target: Target,
+    rows: Sequence[Sequence[NodeEdge]],
+    reference: Writes,
+    progress: Progress,
+) -> Float[Tensor, " row"]:
+    widest = max(1, *(len(row) for row in rows))
+    together = max(1, _NUMBERS // (widest * start.tokens.shape[1] * start.model.config.d_head))
+    found: list[Tensor] = []
+    for part in _parts(rows, together):
+        progress(len(found) * together, len(rows), "keeping edges")
+        found.append(kept_values(start, target, part, reference))
+    return torch.cat(found)
+
+
+def _cut_in_parts(
+    start: Trace,
+    target: Target,
+    rows: Sequence[Sequence[NodeEdge]],
+    reference: Writes,
+    progress: Progress,
+) -> Float[Tensor, " row"]:
+    together = max(1, _NUMBERS // start.streams[0].numel())
+    found: list[Tensor] = []
+    for part in _parts(rows, together):
+        progress(len(found) * together, len(rows), "cutting edges")
+        found.append(cut_values(start, target, part, reference))
+    return torch.cat(found)
+
+
+def _parts(rows: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+
+
+def _check_range(curve: Curve, start: Trace, position: int) -> None:
+    """A share of nothing is no number."""
+    size = float(start.logits[0, position].abs().max())
+    rounding = 1e3 * torch.finfo(start.logits.dtype).eps * max(size, abs(curve.empty))
+    if abs(curve.full - curve.empty) <= rounding:
+        raise InputError(
+            f"the reference predicts {curve.empty:+.4g} and the model {curve.full:+.4g}, so there "
+            "is nothing for a circuit to keep; choose another reference, such as 'zero' or a "
+            "prompt with another answer"
+        )
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
