@@ -148,8 +148,8 @@ class Circuit(Record, kind="circuit"):
         Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
         (over `text`, by default over the prompt itself), "zero", or another run of as many tokens.
         Positions and biases are the same in every run and stay; MLPs are leaves that write what
-        they wrote. Beside it, `draws` random circuits, and circuits by gradients (EAP, and EAP-IG
-        with so many `steps`), of the same `sizes`.
+        they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
+        EAP-IG with so many `steps`), of the same `sizes`.
 
         >>> from pathsum.model import construct
         >>> found = construct.induction().trace("a b c d a").circuit(token="b")

@@ -9,8 +9,8 @@ The other way round, take these edges from the reference and recompute the rest:
 
     damage = (full − value without these edges) / (full − empty)
 
-Both are measured along a curve, edges joining from the logits down by |share|, beside random
-circuits and circuits found by gradients, of the same sizes.
+Both are measured along a curve, edges joining from the logits down by |share|, and compared with
+random circuits and circuits found by gradients, of the same sizes.
 """
 
 import enum
