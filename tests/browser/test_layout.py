@@ -21,6 +21,8 @@ VIEWS = {
     "training, nothing to show": "#/training?m=one-layer",
     "paper": "#/paper",
     "compare": "#/compare",
+    "compare, two texts": "#/compare?what=texts",
+    "why": "#/why",
     "an unknown head, at a step": "#/text?m=two-layer-quick&h=L9H9&s=790",
 }
 
@@ -58,6 +60,8 @@ CHECK = """
   if (document.documentElement.scrollWidth > wide + 1) {
     faults.push(`the page is ${document.documentElement.scrollWidth} pixels wide`);
   }
+  const tabs = root.querySelector("header nav");
+  if (tabs.scrollWidth > tabs.clientWidth + 1) faults.push("the tabs are cut off");
   for (const element of root.querySelectorAll("*")) {
     if (hidden(element) || element.closest("defs, canvas")) continue;
     const box = element.getBoundingClientRect();

@@ -4,6 +4,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+import pathsum as ps
 from pathsum.errors import FileError, TokenError
 from pathsum.text import Tokenizer, visible
 
@@ -52,6 +53,17 @@ def test_a_text_of_several_tokens_shows_its_pieces() -> None:
 
 def test_ids_beyond_the_vocabulary_still_print() -> None:
     assert bytes_tokenizer().text(99) == "<99>"
+
+
+def test_bytes_of_tokens_are_those_of_the_text() -> None:
+    tokenizer = ps.load("two-layer").tokenizer
+    assert tokenizer is not None
+    text = "naïve 日本 🙂\n\t\x00 def __init__"
+    found = [tokenizer.token_bytes(token) for token in tokenizer.encode(text)]
+    assert b"".join(part or b"?" for part in found) == text.encode()
+    # SentencePiece writes single bytes by their number.
+    assert Tokenizer.of_words(["<0xE6>", "日"]).token_bytes(0) == b"\xe6"
+    assert Tokenizer.of_words(["<0xE6>", "日"]).token_bytes(1) is None
 
 
 def test_files(tmp_path: Path) -> None:

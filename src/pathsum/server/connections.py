@@ -40,7 +40,7 @@ class BoundedProtocol(H11Protocol):
     _phase: str | None = None
     _deadline: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
-    # When the current phase began, or the connection became idle.
+    # When it began to wait for the rest of a request, or when the last whole one came.
     since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -89,7 +89,7 @@ class BoundedProtocol(H11Protocol):
     def _watch(self) -> None:
         phases: dict[Any, str] = {h11.IDLE: "header", h11.SEND_BODY: "body"}
         phase = phases.get(self.conn.their_state)
-        if phase == self._phase:
+        if phase == self._phase and phase is not None:
             return  # a byte now and then does not extend a deadline
         self._phase, self.since = phase, self.loop.time()
         _cancel(self._deadline)

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import file from "../../../tests/names_examples.json";
-import { parseEdge, parseHead, parseHeadEdge, parsePath, pathFormula, printEdge, printPath } from "./names";
+import { parseEdge, parseHead, parseHeadEdge, parsePath, pathFormula, printEdge, printPath, unknownNames } from "./names";
 
 interface Examples {
   heads: { text: string; layer: number; head: number }[];
@@ -32,6 +32,15 @@ describe("names", () => {
     for (const text of examples.wrong.heads) expect(parseHead(text), text).toBeNull();
     for (const text of examples.wrong.paths) expect(parsePath(text), text).toBeNull();
     for (const text of examples.wrong.edges) expect(parseEdge(text), text).toBeNull();
+  });
+
+  it("finds what a link names in vain", () => {
+    const heads = ["L0H0", "L0H1", "L1H0"];
+    const unknown = (state: Record<string, string>) => unknownNames((key) => state[key], heads);
+    expect(unknown({})).toEqual([]);
+    expect(unknown({ h: "L0H1", pin: "L0H0,L1H0", edge: "L0H1→L1H0.k" })).toEqual([]);
+    expect(unknown({ h: "L9H9", pin: "L0H0,x", n: "L9H9" })).toEqual(["L9H9", "x"]);
+    for (const edge of ["L1H0→L0H0.k", "L0H0→L0H1.v", "L0H0→L9H0.q", "garbage", "embed→L1H0.k"]) expect(unknown({ edge })).toEqual([edge]);
   });
 
   it("tells edges between two heads from others", () => {

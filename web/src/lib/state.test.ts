@@ -4,6 +4,9 @@ import { formatHash, memoryPlace, parseHash, UrlState } from "./state.svelte";
 const VIEWS = ["text", "atlas"];
 
 describe("the URL's state", () => {
+  it("has one key for the head, and knows that of older links", () => {
+    expect([...parseHash("#/head?hd=L1H0&t=4").values]).toEqual([["h", "L1H0"], ["t", "4"]]);
+  });
   it("survives the way to the address and back, whatever the text", () => {
     for (const text of ["a&b=c#d?e", "100 %", "+", "⏎\n", "<script>", "é😀", "1,2:3"]) {
       const { view, values } = parseHash(formatHash("text", new Map([["x", text]])));

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { findToken, label, searchTokens, short, shown } from "./tokens";
+import { findToken, isText, label, searchTokens, short, shown } from "./tokens";
 
 describe("tokens", () => {
   it("marks spaces on demand, line ends and tabs always", () => {
@@ -9,6 +9,11 @@ describe("tokens", () => {
   });
   it("shows the id of what has no text", () => {
     for (const piece of ["", "\ufffd", "\ufffd\ufffd", undefined, null]) expect(shown(piece, 17, false).text).toBe("⟨17⟩");
+  });
+  it("shows the bytes of what is no whole character", () => {
+    expect(shown("\ufffdE6", 17, false)).toEqual({ text: "⟨E6⟩", breaks: false, bare: true });
+    expect(label("\ufffdE6 97 A5", 17)).toBe("⟨E6 97 A5⟩");
+    expect(["a", "\ufffdE6", " b"].filter(isText)).toEqual(["a", " b"]);
   });
   it("shows what would be invisible or turn the line around by its code", () => {
     expect(label("a\u202eb\u200b\u0007", 1)).toBe("a⟨202E⟩b⟨200B⟩⟨07⟩");

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { HeadAlignment } from "../../generated/answers";
-import { bestPair, cell, inModelOrder, matchedFirst, parsePair, printPair } from "./order";
+import { bestPair, cell, closestTwo, inModelOrder, matchedFirst, parsePair, printPair } from "./order";
 
 const similarity = { shape: [2, 3], data: Float32Array.from([0, 0.1, 0.9, 0.8, 0.2, 0]) };
 const comparison = {
@@ -28,6 +28,15 @@ describe("order", () => {
   it("opens with the two that are most alike", () => {
     expect(bestPair(comparison)).toMatchObject({ left: "L0H0", right: "L0H2" });
     expect(bestPair({ ...comparison, matches: [] })).toBeNull();
+  });
+
+  it("opens one model with its two most similar heads, not with a head and itself", () => {
+    const itself = {
+      ...comparison,
+      right_heads: ["L0H0", "L0H1"],
+      similarity: { shape: [2, 2], data: Float32Array.from([1, 0.3, 0.4, 1]) },
+    } as unknown as HeadAlignment;
+    expect(closestTwo(itself)).toMatchObject({ left: "L0H1", right: "L0H0" });
   });
 
   it("knows a pair from the URL only if both heads are there", () => {

@@ -30,7 +30,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     focus.moveHead(name);
     explorer.root.querySelector(`[data-head="${name}"]`)?.scrollIntoView({ block: "nearest" });
   }
-  /** The cell under the pointer; else where the focused token looks hardest. */
+  /** The cell under the pointer; else where the focused token looks hardest, the first position apart. */
   function lockCell(): void {
     const { patterns } = scene;
     const dest = focus.token;
