@@ -9,12 +9,15 @@ from pathsum.cli.options import (
     Device,
     Draws,
     Dtype,
+    MeasuredText,
     ModelName,
     Page,
     ProbeSequences,
     Seed,
+    TokenIds,
     open_model,
 )
+from pathsum.cli.sequences import given_sequences
 from pathsum.cli.view import progress, show, write_page
 
 
@@ -23,6 +26,13 @@ def atlas(
     head: Annotated[
         str | None, typer.Option("--head", help="Show all scores and the evidence of one head.")
     ] = None,
+    text: MeasuredText = None,
+    tokens: TokenIds = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCORE=VALUE", help="Another threshold; may be repeated."),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="The largest p with which a score counts.")] = 0.01,
     sequences: ProbeSequences = 10,
     draws: Draws = 200,
     seed: Seed = 0,
@@ -41,9 +51,31 @@ def atlas(
     with join_world() as world:
         with progress(as_json or not world.is_first) as advance:
             found = make_atlas(
-                loaded, sequences=sequences, draws=draws, seed=seed, progress=advance
+                loaded,
+                tokens=given_sequences(loaded, text, tokens),
+                thresholds=_thresholds(threshold or []),
+                alpha=alpha,
+                sequences=sequences,
+                draws=draws,
+                seed=seed,
+                progress=advance,
             )
         if world.is_first:
             if page is not None:
                 write_page(page, f"heads of {found.model}", found.to_html())
             show(found if head is None else found[head], as_json)
+
+
+def _thresholds(given: list[str]) -> dict[str, float]:
+    from pathsum.errors import InputError
+
+    found: dict[str, float] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InputError(
+                f"--threshold {each!r} is not a score and a number; write previous_token=0.4"
+            ) from None
+    return found

@@ -26,7 +26,16 @@ OtherModels: TypeAlias = Annotated[
     typer.Argument(metavar="OTHER", help="More models to compare with.", show_default=False),
 ]
 InputText: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TEXT", help="The text that the model reads.")
+    str | None,
+    typer.Argument(metavar="TEXT", help="The text that the model reads.", show_default=False),
+]
+TokenIds: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tokens",
+        metavar="IDS",
+        help="Token ids in place of a text, for example 3,5,7; repeated: several sequences.",
+    ),
 ]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables, with every number in full.")
@@ -57,6 +66,10 @@ Corpus: TypeAlias = Annotated[
 TextFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--text", help="Measure on this text file; default: repeated random tokens."),
+]
+MeasuredText: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--text", help="Measure on this text file; default: the model's held-out text."),
 ]
 Sequences: TypeAlias = Annotated[
     int, typer.Option("--sequences", min=1, help="How many sequences to measure on.")

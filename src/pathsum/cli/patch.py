@@ -12,20 +12,28 @@ from pathsum.cli.options import (
     ModelName,
     Position,
     TargetToken,
+    TokenIds,
     Versus,
     open_model,
     parse_versus,
 )
+from pathsum.cli.sequences import parse_ids, read_input
 from pathsum.cli.view import progress, show
 
 
 def patch(
     model: ModelName,
-    text: InputText,
+    text: InputText = None,
+    *,
     other_text: Annotated[
         str,
-        typer.Option("--with", metavar="OTHER_TEXT", help="Text of the other run, same length."),
+        typer.Option(
+            "--with",
+            metavar="OTHER_TEXT",
+            help="Text of the other run, or its ids with --tokens; same length.",
+        ),
     ],
+    tokens: TokenIds = None,
     edge: Annotated[
         list[str] | None,
         typer.Option(help="Patch this edge, for example 'L0H0->L1H0.k'; may be repeated."),
@@ -50,7 +58,8 @@ def patch(
     from pathsum.paths import causal_effects, patch_effect
 
     loaded = open_model(model, device, dtype, as_json)
-    trace, other = loaded.trace(text), loaded.trace(other_text)
+    trace = loaded.trace(read_input(text, tokens))
+    other = loaded.trace(other_text if tokens is None else parse_ids([other_text])[0])
     names = [*(edge or []), *(node or [])]
     if names and into:
         raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")

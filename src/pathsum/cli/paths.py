@@ -12,16 +12,19 @@ from pathsum.cli.options import (
     ModelName,
     Position,
     TargetToken,
+    TokenIds,
     Versus,
     open_model,
     parse_versus,
 )
+from pathsum.cli.sequences import read_input
 from pathsum.cli.view import progress, show
 
 
 def paths(
     model: ModelName,
-    text: InputText,
+    text: InputText = None,
+    tokens: TokenIds = None,
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
@@ -40,5 +43,7 @@ def paths(
     loaded = open_model(model, device, dtype, as_json)
     compared = parse_versus(versus)
     with progress(as_json) as advance:
-        found = answer(loaded.trace(text), position, token, compared, k, budget, advance)
+        found = answer(
+            loaded.trace(read_input(text, tokens)), position, token, compared, k, budget, advance
+        )
     show(found, as_json)

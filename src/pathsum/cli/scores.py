@@ -10,16 +10,20 @@ from pathsum.cli.options import (
     Dtype,
     InputText,
     ModelName,
+    TokenIds,
     open_model,
 )
+from pathsum.cli.sequences import read_input
 from pathsum.cli.view import show
 from pathsum.errors import InputError
 
 
 def scores(
     model: ModelName,
-    text: InputText,
+    text: InputText = None,
+    *,
     head: Annotated[str, typer.Option("--head", help="The head, for example L1H4.")],
+    tokens: TokenIds = None,
     cell: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +40,9 @@ def scores(
 ) -> None:
     """Decompose a head's attention scores into (query part, key part) terms, exactly."""
 
-    expanded = open_model(model, device, dtype, as_json).trace(text).scores(head)
+    expanded = (
+        open_model(model, device, dtype, as_json).trace(read_input(text, tokens)).scores(head)
+    )
     if cell is None:
         show(expanded.summary(k), as_json)
     else:

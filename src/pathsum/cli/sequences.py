@@ -1,4 +1,4 @@
-"""Token sequences for commands that measure a loss: windows of a text, or random repeats."""
+"""What commands read: a text or token ids; and sequences to measure a loss on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,52 @@ def measured_sequences(
     return repeated_sequences(model, length, repeats, count, seed)
 
 
-def text_sequences(model: "Model", file: Path, count: int) -> "Tensor":
-    """The first windows of a text file."""
+def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
+    """One text or one sequence of ids, from an argument and an option of which one is given."""
+    from pathsum.errors import InputError
+
+    if (text is None) == (tokens is None):
+        raise InputError(
+            "give the model something to read: a text, or token ids as in --tokens 3,5,7"
+            if text is None
+            else "a text and --tokens were both given; give one of them"
+        )
+    if text is not None:
+        return text
+    found = parse_ids(tokens or [])
+    if len(found) != 1:
+        raise InputError(f"{len(found)} sequences of --tokens were given; this command reads one")
+    return found[0]
+
+
+def given_sequences(
+    model: "Model", text: Path | None, tokens: list[str] | None
+) -> "Tensor | list[list[int]] | None":
+    """Windows of a text file, or sequences of ids; None if neither is given."""
+    from pathsum.errors import InputError
+
+    if text is not None and tokens is not None:
+        raise InputError("--text and --tokens were both given; give one of them")
+    if tokens is not None:
+        return parse_ids(tokens)
+    return None if text is None else text_sequences(model, text)
+
+
+def parse_ids(tokens: list[str]) -> list[list[int]]:
+    """Sequences of ids from `3,5,7`, one per use of the option."""
+    from pathsum.errors import InputError
+
+    found: list[list[int]] = []
+    for given in tokens:
+        parts = [part.strip() for part in given.replace(",", " ").split()]
+        if not parts or not all(part.isdecimal() for part in parts):
+            raise InputError(f"--tokens {given!r} is not a list of token ids; write 3,5,7")
+        found.append([int(part) for part in parts])
+    return found
+
+
+def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":
+    """The first windows of a text file, or all."""
     from pathsum.errors import FileError
     from pathsum.model.sequences import text_windows
 

@@ -14,11 +14,12 @@ from pathsum.cli.options import (
     Position,
     Seed,
     TargetToken,
+    TokenIds,
     Versus,
     open_model,
     parse_versus,
 )
-from pathsum.cli.sequences import text_sequences
+from pathsum.cli.sequences import read_input, text_sequences
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ MEAN_SEQUENCES = 64
 
 def why(
     model: ModelName,
-    text: InputText,
+    text: InputText = None,
+    tokens: TokenIds = None,
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
@@ -85,7 +87,8 @@ def why(
     loaded = open_model(model, device, dtype, as_json)
     if graph is not None:
         _check_suffix(graph)
-    trace, other_trace = loaded.trace(text), None if other is None else loaded.trace(other)
+    trace = loaded.trace(read_input(text, tokens))
+    other_trace = None if other is None else loaded.trace(other)
     with progress(as_json) as advance:
         found = trace.circuit(
             position,

@@ -1,22 +1,25 @@
 """The atlas: every head of a model with every score, and a kind where the evidence agrees."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from rich.console import Group, RenderableType
-from rich.text import Text
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
 
 from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
 from pathsum.errors import InputError, near_misses
-from pathsum.heads.atlas_views import atlas_html, heat_map
+from pathsum.heads.atlas_views import atlas_html, printed_atlas
+from pathsum.heads.data_scores import probe_scores, text_scores
 from pathsum.heads.kinds import (
     ALL_SCORES,
-    DATA_SCORES,
+    FUZZY_INDUCTION,
     MATCHING_THROUGH_PREVIOUS,
     PREVIOUS_TOKEN,
     WEIGHT_SCORES,
@@ -24,24 +27,18 @@ from pathsum.heads.kinds import (
     WORD_PIECE_BY_WEIGHTS,
     previous_token,
 )
-from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo
+from pathsum.heads.kinds.fuzzy_induction import fuzzy_induction_scores
+from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo, text_name
 from pathsum.heads.kinds.matching_through_previous import ThroughPrevious, through_previous
 from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
-from pathsum.heads.layer_view import (
-    NULL_SEQUENCES,
-    RandomFrames,
-    compare_with_random_heads,
-    in_full_precision,
-    layer_view,
-)
-from pathsum.heads.probe import SEQUENCES, repeats_probe
+from pathsum.heads.layer_view import RandomFrames, in_full_precision
+from pathsum.heads.probe import SEQUENCES
 from pathsum.heads.score import Score
-from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge
+from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict
 from pathsum.model import Config, HeadId, HeadName, Model
-from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import shared_map
+from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
 
 # Random heads for each head, so p can be as small as 1/201.
@@ -71,14 +68,17 @@ class HeadEntry(Record, kind="atlas-head"):
         """One row per score, and the evidence below."""
         columns = (
             text_column("score"),
-            Column("value", "+.3f"),
-            Column("± error"),
-            Column("chance", "+.3f"),
-            ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS),
+            *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS)),
+            *(Column("best part", ".3f"), text_column("at positions")),
         )
         titles = {info.name: info.title for info in ALL_SCORES}
         rows = tuple(
-            (titles[name], score.value, score.stderr, score.null, score.p)
+            (
+                *(titles[name], score.value, score.low, score.high, score.null, score.p),
+                score.part.value if score.part else None,
+                f"{score.part.first}–{score.part.last}" if score.part else None,
+            )
             for name, score in self.scores.items()
         )
         return Table(columns, rows, f"{self.head}: {self.kind}", "\n".join(self.evidence))
@@ -97,6 +97,7 @@ class Atlas(Record, kind="atlas"):
     heads: tuple[HeadEntry, ...]
     infos: tuple[ScoreInfo, ...]
     absent: dict[str, str]
+    alpha: float
     note: str
 
     def __getitem__(self, name: HeadName) -> HeadEntry:
@@ -131,29 +132,36 @@ class Atlas(Record, kind="atlas"):
         return tuple(dict(kind.most_common()) for kind in kinds)
 
     def to_table(self) -> Table:
-        """One row per head, with the scores that name most heads."""
-        shown = ("previous_token", "first_token", "induction", "prefix_matching")
-        # Both axes of the paper's scatter, from weights, where a previous-token head exists.
-        matching = MATCHING_THROUGH_PREVIOUS.name
-        shown += ("copying" if matching in self.absent else matching, "copying_weights")
+        """One row per head and score: value, 95 % interval, chance, p, best part of the context."""
         titles = {info.name: info.title for info in self.infos}
-        columns = (text_column("head"), text_column("kind"))
-        columns += tuple(Column(titles[name], "+.2f") for name in shown)
+        columns = (
+            *(text_column("head"), text_column("kind"), text_column("score")),
+            *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS)),
+            *(Column("best part", ".3f"), text_column("at positions")),
+        )
         rows = tuple(
-            (entry.head, entry.kind, *(entry.value(name) for name in shown)) for entry in self.heads
+            (
+                *(entry.head, entry.kind, titles[name], score.value, score.low, score.high),
+                *(score.null, score.p, score.part.value if score.part else None),
+                f"{score.part.first}–{score.part.last}" if score.part else None,
+            )
+            for entry in self.heads
+            for name, score in entry.scores.items()
+        )
+        return Table(columns, rows, f"heads of {self.model}", self.note)
+
+    def kinds_table(self) -> Table:
+        """One row per head: its kind, and the evidence."""
+        columns = (text_column("head"), text_column("kind"), prose_column("evidence"))
+        rows = tuple(
+            (entry.head, entry.kind, "\n".join(entry.evidence) or "no score passes its threshold")
+            for entry in self.heads
         )
         return Table(columns, rows, f"heads of {self.model}", self.note)
 
     def __rich__(self) -> RenderableType:
-        maps: list[RenderableType] = []
-        for name in ("previous_token", "induction", "copying"):
-            title = next(info.title for info in self.infos if info.name == name)
-            maps += [heat_map(title, self.values(name)), Text()]
-        kinds = [
-            Text(f"L{layer}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
-            for layer, counts in enumerate(self.by_layer())
-        ]
-        return Group(*maps, self.to_table(), Text(), *kinds)
+        return printed_atlas(self)
 
     def to_html(self) -> str:
         """Every head and score as a heat map: one element, nothing loaded from anywhere."""
@@ -167,6 +175,9 @@ class Atlas(Record, kind="atlas"):
 def atlas(
     model: Model,
     *,
+    tokens: TextOrTokens | None = None,
+    thresholds: Mapping[str, float] | None = None,
+    alpha: float = ALPHA,
     sequences: int = SEQUENCES,
     draws: int = NULL_HEADS,
     seed: int = 0,
@@ -174,10 +185,15 @@ def atlas(
 ) -> Atlas:
     """Every head against every score, with what chance gives, and its kind.
 
-    The probe is random tokens, repeated (25 tokens, 4 times, in `sequences` sequences; shorter
-    where the context is). Chance is each head itself, `draws` times, with what it reads and writes
-    rotated at random: the same scale and singular values, the same stream, in no particular
-    direction. Half-precision models are computed in float32.
+    Scores from data are measured on random tokens, repeated (25 tokens, 4 times, in `sequences`
+    sequences; shorter where the context is), and those that need no repeats on text too: `tokens`
+    (ids, a text, a corpus), else the held-out text that the model comes with. Chance is
+    each head itself, `draws` times, with what it reads and writes rotated at random: the same scale
+    and singular values, the same stream, in no particular direction. Half-precision models are
+    computed in float32.
+
+    A kind needs a score of at least its threshold, over the whole context or a part of it, with
+    p ≤ `alpha`, and weights that agree. `thresholds` replaces some: {"previous_token": 0.4}.
 
     >>> from pathsum.model import construct
     >>> found = atlas(construct.induction())
@@ -188,72 +204,93 @@ def atlas(
     cutting edges and by putting ideal patterns in place.
     """
     require_heads(model)
-    check_draws(draws)
+    check_draws(draws, alpha)
+    infos = _with_thresholds(thresholds or {})
     model = in_full_precision(model)
     frames = RandomFrames(model, draws, seed)
-    scores = _data_scores(model, sequences, seed, frames, progress)
+    on_probe, first = probe_scores(model, sequences, seed, frames, progress)
+    on_text = text_scores(model, tokens, frames, progress)
+    scores = on_probe.scores
+    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed)
+    for head, score in fuzzy.scores.items():
+        scores[head][FUZZY_INDUCTION.name] = score
     for head, named in word_piece_scores(model, frames, seed, progress).items():
+        scores[head] |= named
+    for head, named in on_text.scores.items():
         scores[head] |= named
     for score in WEIGHT_SCORES:
         for head, found in score.measure(model, draws, seed).items():
             scores[head][score.info.name] = found
-    verdicts = _verdicts(model, scores, progress)
-    matching = _add_matching(model, scores, verdicts, seed)
+    limits = {info.name: info.threshold for info in infos}
+    verdicts = _verdicts(model, scores, first, limits, alpha, progress)
+    matching = _add_matching(model, scores, verdicts, seed, alpha)
     entries = tuple(
         HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
         for head, it in verdicts.items()
     )
-    absent = {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
+    absent = on_probe.absent | on_text.absent
+    absent |= {FUZZY_INDUCTION.name: fuzzy.absent} if fuzzy.absent else {}
+    absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     if WORD_PIECE.name not in entries[0].scores:
         absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
-    return Atlas(
-        model.name, entries, ALL_SCORES, absent, _note(model.config, sequences, draws, matching)
+    note = _note(model.config, sequences, draws, on_text.measured_on, matching)
+    return Atlas(model.name, entries, infos, absent, alpha, note)
+
+
+def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
+    """Every score with its threshold; one for random tokens holds on text too, unless given."""
+    known = [info.name for info in ALL_SCORES]
+    for name, value in thresholds.items():
+        if name not in known:
+            raise InputError(
+                f"there is no score {name!r}{near_misses(name, known)}; the scores are "
+                f"{', '.join(known)}"
+            )
+        if not math.isfinite(value):
+            raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
+    on_text = {text_name(name): value for name, value in thresholds.items()}
+    chosen = on_text | dict(thresholds)
+    return tuple(
+        replace(info, threshold=chosen[info.name], reason="as given")
+        if info.name in chosen
+        else info
+        for info in ALL_SCORES
     )
 
 
-def check_draws(draws: int) -> None:
-    """Raise an error if there are too few random heads for p to reach ALPHA."""
-    if draws + 1 < 1 / ALPHA:
+def check_draws(draws: int, alpha: float = ALPHA) -> None:
+    """Raise an error if there are too few random heads for p to reach alpha."""
+    if not 0 < alpha < 1:
+        raise InputError(f"alpha={alpha} is not a probability; use a number between 0 and 1")
+    if draws + 1 < 1 / alpha:
         raise InputError(
             f"draws={draws} random heads are too few: p could not fall below "
-            f"{1 / (1 + max(draws, 0)):.2g}, and a kind needs p ≤ {ALPHA}; use at least "
-            f"{round(1 / ALPHA) - 1} (the number of probe sequences is `sequences`)"
+            f"{1 / (1 + max(draws, 0)):.2g}, and a kind needs p ≤ {alpha}; use at least "
+            f"{round(1 / alpha) - 1} (the number of probe sequences is `sequences`)"
         )
 
 
-def _data_scores(
-    model: Model, sequences: int, seed: int, frames: RandomFrames, progress: Progress
-) -> dict[HeadId, dict[str, Score]]:
-    probe = repeats_probe(model, sequences, seed)
-    trace = model.trace(probe.tokens)
-    W_U = centered_unembedding(model.weights)
-    measures = [score.measure for score in DATA_SCORES]
-
-    def layer_scores(layer: int) -> dict[HeadId, dict[str, Score]]:
-        view = layer_view(trace, probe, layer, W_U)
-        found: dict[HeadId, dict[str, Score]] = {
-            HeadId(layer, head): {} for head in range(model.config.n_heads)
-        }
-        compared = compare_with_random_heads(model, layer, view, frames, measures)
-        for score, results in zip(DATA_SCORES, compared, strict=True):
-            for head, result in enumerate(results):
-                found[HeadId(layer, head)][score.info.name] = result
-        return found
-
-    layers = range(model.config.n_layers)
-    every = shared_map(layers, layer_scores, progress, "heads on the probe")
-    return {head: scores for part in every for head, scores in part.items()}
-
-
 def _verdicts(
-    model: Model, scores: dict[HeadId, dict[str, Score]], progress: Progress
+    model: Model,
+    scores: dict[HeadId, dict[str, Score]],
+    first: Mapping[HeadId, Float[Tensor, " dest"]],
+    thresholds: Mapping[str, float],
+    alpha: float,
+    progress: Progress,
 ) -> dict[HeadId, Verdict]:
     composed = composition(model, progress=progress)
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {each.head: each for each in positional(model, progress=progress).heads}
+    unnamed = no_verdict(model)
     return {
-        head: judge(HeadEvidence(head, named, profiles.get(head), composed))
+        head: unnamed.get(head)
+        or judge(
+            HeadEvidence(
+                *(model.head(head), named, profiles.get(head), composed),
+                *(first[head], thresholds, alpha),
+            )
+        )
         for head, named in scores.items()
     }
 
@@ -263,6 +300,7 @@ def _add_matching(
     scores: dict[HeadId, dict[str, Score]],
     verdicts: dict[HeadId, Verdict],
     seed: int,
+    alpha: float,
 ) -> ThroughPrevious:
     """Add the score that is read through a previous-token head, once those are known."""
     previous = {
@@ -273,21 +311,22 @@ def _add_matching(
     matching = through_previous(model, previous, seed)
     for head, score in matching.scores.items():
         scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
-        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, ALPHA):
+        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, alpha):
             line = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
             verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, line))
     return matching
 
 
-def _note(config: Config, sequences: int, draws: int, matching: ThroughPrevious) -> str:
+def _note(config: Config, sequences: int, draws: int, text: str, matching: ThroughPrevious) -> str:
     heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
     read = f"Matching is read through {heads}."
     capped = joined((score_cap_note(config), logit_cap_note(config)))
     why_not = f"No score of matching through a previous-token head: {matching.absent}."
+    on_text = f" and {text}" if text else "; no text"
     return (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
-        f"{sequences} sequences of repeated random tokens; p: of {draws} random rotations of the "
-        f"same head the share that scores as much, on {min(sequences, NULL_SEQUENCES)} of them. "
+        f"{sequences} sequences of repeated random tokens{on_text}; p: of {draws} random rotations "
+        "of the same head the share that scores as much, on a few of the sequences. "
         + (read if heads else why_not)
         + (f" From weights: {capped}." if capped else "")
     )

@@ -2,13 +2,15 @@
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from pathsum.heads.kinds.kind import ALPHA
 from pathsum.model import HeadId
+from pathsum.result import Table, text_column
 
 if TYPE_CHECKING:
     from pathsum.heads.atlas import Atlas, HeadEntry
@@ -16,6 +18,65 @@ if TYPE_CHECKING:
     from pathsum.heads.score import Score
 
 SHADES = " ░▒▓█"
+# Widths of a score's title and of one head's value beside chance, with what separates columns.
+_TITLE, _CELL = 33, 16
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedAtlas:
+    """The atlas in a terminal: heat maps, kinds, then every score of every head beside chance.
+
+    As many heads side by side as the terminal is wide.
+    """
+
+    found: "Atlas"
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        found = self.found
+        for name in ("previous_token", "induction", "copying"):
+            title = next(info.title for info in found.infos if info.name == name)
+            yield heat_map(title, found.values(name))
+            yield Text()
+        yield found.kinds_table()
+        yield Text()
+        for layer, counts in enumerate(found.by_layer()):
+            kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+            yield Text(f"L{layer}: {kinds}")
+        side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
+        for layer in range(len(found.by_layer())):
+            heads = [entry for entry in found.heads if entry.head.layer == layer]
+            for start in range(0, len(heads), side_by_side):
+                yield Text()
+                yield _scores_table(found, heads[start : start + side_by_side])
+        for name, why in found.absent.items():
+            yield Text(f"{name}: {why}", style="italic")
+
+
+def printed_atlas(found: "Atlas") -> PrintedAtlas:
+    """What `print(atlas)` shows."""
+    return PrintedAtlas(found)
+
+
+def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
+    """One row per score, one column per head: its value, chance in brackets, a star beyond it."""
+    shown = [info for info in found.infos if info.name not in found.absent]
+    rows = tuple(
+        (info.title, *(_beside_chance(entry.scores.get(info.name), found.alpha) for entry in heads))
+        for info in shown
+    )
+    columns = (text_column("score"), *(text_column(entry.head) for entry in heads))
+    note = f"value (chance); *: p ≤ {found.alpha:g}"
+    return Table(columns, rows, f"scores of {heads[0].head} to {heads[-1].head}", note)
+
+
+def _beside_chance(score: "Score | None", alpha: float) -> str | None:
+    if score is None or math.isnan(score.value):
+        return None
+    value = f"{round(score.value, 2) + 0.0:.2f}"  # what rounds to zero has no sign
+    chance = "" if score.null is None else f" ({round(score.null, 2) + 0.0:.2f})"
+    return value + chance + ("*" if score.p is not None and score.p <= alpha else "")
 
 
 def heat_map(title: str, values: Mapping[HeadId, float], ceiling: float = 1.0) -> Text:
@@ -48,7 +109,7 @@ def atlas_html(found: "Atlas") -> str:
         f'font-weight:normal;padding:2px 4px">{html.escape(info.title)}</th>'
         for info in shown
     )
-    rows = "".join(_row(entry, shown) for entry in found.heads)
+    rows = "".join(_row(entry, shown, found.alpha) for entry in found.heads)
     return (
         '<div class="pathsum-atlas" style="overflow-x:auto">'
         '<table style="border-collapse:collapse;font-size:12px">'
@@ -58,9 +119,9 @@ def atlas_html(found: "Atlas") -> str:
     )
 
 
-def _row(entry: "HeadEntry", shown: "list[ScoreInfo]") -> str:
+def _row(entry: "HeadEntry", shown: "list[ScoreInfo]", alpha: float) -> str:
     evidence = html.escape("\n".join(entry.evidence) or "no score passes its threshold")
-    cells = "".join(_cell(entry.scores.get(info.name), info) for info in shown)
+    cells = "".join(_cell(entry.scores.get(info.name), info, alpha) for info in shown)
     return (
         f'<tr><th style="font-weight:normal">{entry.head}</th>'
         f'<td title="{evidence}" style="white-space:nowrap;text-align:left;padding:2px 4px">'
@@ -68,17 +129,17 @@ def _row(entry: "HeadEntry", shown: "list[ScoreInfo]") -> str:
     )
 
 
-def _cell(score: "Score | None", info: "ScoreInfo") -> str:
+def _cell(score: "Score | None", info: "ScoreInfo", alpha: float) -> str:
     """Orange in proportion to the value, gray where chance explains it, a star where it passes."""
     if score is None or math.isnan(score.value):
         return '<td style="text-align:center">–</td>'
     ceiling = 1.0 if info.ceiling is None else info.ceiling
     share = max(0.0, min(1.0, score.value / ceiling))
-    beyond_chance = score.p is not None and score.p <= ALPHA
+    beyond_chance = score.p is not None and score.p <= alpha
     color = "224,138,30" if beyond_chance else "128,128,128"
     value = f"{round(score.value, 2) + 0.0:.2f}"  # a value that rounds to zero has no sign
     # The star says the same as the color, for readers who cannot tell the colors apart.
-    star = "*" if score.passes(info.threshold, ALPHA) else ""
+    star = "*" if score.passes(info.threshold, alpha) else ""
     return (
         f'<td title="{html.escape(f"{info.title}: {score}")}" style="text-align:right;'
         f'padding:2px 4px;background:rgba({color},{share:.2f})">{value}{star}</td>'

@@ -28,6 +28,7 @@ from pathsum.heads.layer_view import (
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
+from pathsum.heads.verdicts import why_silent
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
@@ -201,7 +202,7 @@ def induction(
     rejected = {
         head: f"attends like one (stripe {scores[head].stripe.value:.2f}) but writes nothing: {why}"
         for head in candidates
-        if (why := _why_silent(model, head))
+        if (why := why_silent(model, head))
     }
     found = [head for head in candidates if head not in rejected]
     best = max((it.stripe.value for it in scores.values()), default=0.0)
@@ -363,15 +364,6 @@ def _evidence(
             "of what its own ablation costs"
         )
     return tuple(lines)
-
-
-def _why_silent(model: Model, name: HeadId) -> str:
-    """Why a head moves nothing from source to destination; empty if it moves something."""
-    head = model.head(name)
-    for matrix, weight in (("W_O", head.W_O), ("W_V", head.W_V)):
-        if not bool(weight.any()):
-            return f"its {matrix} is zero"
-    return "" if bool((head.W_V @ head.W_O).any()) else "its OV = W_V W_O is zero"
 
 
 def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:

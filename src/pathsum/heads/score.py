@@ -1,4 +1,8 @@
-"""Score: a measured property of one head, and its comparison with random heads."""
+"""Score: a measured property of one head, and its comparison with random heads.
+
+A head may do something in one part of the context only, which a mean over all of it hides; `Part`
+is the part where a score is largest.
+"""
 
 from dataclasses import dataclass
 
@@ -9,6 +13,26 @@ from torch import Tensor
 from pathsum.circuits.copying import TIE
 from pathsum.names import HeadId
 from pathsum.result.estimate import Estimate
+
+PART = 16
+"""Consecutive positions that a part of the context has at least."""
+
+
+@dataclass(frozen=True)
+class Part(Estimate):
+    """The part of the context in which a head's score is largest.
+
+    `value` is the mean over the 16 consecutive positions where that is largest, `null` and `p`
+    compare it with the same of random heads, each at its own best positions, so that the search is
+    paid for. `first` to `last` are the positions around them where the score stays above half the
+    value.
+    """
+
+    first: int = 0
+    last: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.format('.2f')} at positions {self.first}–{self.last}"
 
 
 @dataclass(frozen=True)
@@ -22,13 +46,68 @@ class Score(Estimate):
     """
 
     through: HeadId | None = None
+    part: Part | None = None
 
     def passes(self, threshold: float, alpha: float) -> bool:
         """Whether the score reaches the threshold and chance does not explain it."""
-        return self.value >= threshold and self.p is not None and self.p <= alpha
+        return _passes(self, threshold, alpha)
+
+    def part_passes(self, threshold: float, alpha: float) -> bool:
+        """Whether it does so in the part of the context where it is largest."""
+        return self.part is not None and _passes(self.part, threshold, alpha)
 
     def __str__(self) -> str:
         return self.format(".2f") + (f", through {self.through}" if self.through else "")
+
+
+def _passes(found: Estimate, threshold: float, alpha: float) -> bool:
+    return found.value >= threshold and found.p is not None and found.p <= alpha
+
+
+def largest_parts(profile: Float[Tensor, "*head dest"]) -> Float[Tensor, "*head"] | None:
+    """The largest mean over consecutive positions that count; None where too few of them do."""
+    counted = ~profile.isnan().flatten(0, -2).any(0)
+    if int(counted.sum()) < 2 * PART:
+        return None
+    return profile[..., counted].unfold(-1, PART, 1).mean(-1).amax(-1)
+
+
+def best_parts(
+    profile: Float[Tensor, "head dest"],
+    compared: Float[Tensor, " head"],
+    null: Float[Tensor, "drawn head"],
+) -> list[Part | None]:
+    """The best part of each head; None where fewer than two such parts have positions that count.
+
+    `compared` and `null` are `largest_parts` of each head and of its random heads, on the same
+    sequences: random heads are searched in the same way.
+    """
+    counted = ~profile.isnan().any(0)
+    places = counted.nonzero()[:, 0]
+    if len(places) < 2 * PART:
+        return [None] * len(profile)
+    rows = profile[:, counted]
+    best = rows.unfold(-1, PART, 1).mean(-1).max(-1)
+    above = (null >= compared - TIE).sum(0).tolist()
+    found: list[Part | None] = []
+    for head, (value, start) in enumerate(
+        zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ):
+        low = (rows[head] < value / 2).nonzero()[:, 0]
+        before, after = low[low < start], low[low >= start + PART]
+        first = int(before.max()) + 1 if len(before) else 0
+        last = int(after.min()) - 1 if len(after) else len(places) - 1
+        found.append(
+            Part(
+                value,
+                null=float(null[:, head].mean()),
+                p=(1 + above[head]) / (1 + len(null)),
+                draws=len(null),
+                first=int(places[first]),
+                last=int(places[last]),
+            )
+        )
+    return found
 
 
 def against_null(

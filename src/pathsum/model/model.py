@@ -107,12 +107,14 @@ class Model:
     def token_id(self, token: str | int) -> int:
         """The id of one token, given as its text or as an id."""
         if isinstance(token, str):
-            if self.tokenizer is None:
+            if self.tokenizer is not None:
+                return self.tokenizer.id(token)
+            if not token.isdecimal():
                 raise TokenError(
                     f"the model {self.name!r} has no tokenizer, so it cannot look up {token!r}; "
                     "give a token id"
                 )
-            return self.tokenizer.id(token)
+            token = int(token)
         if not 0 <= token < self.config.d_vocab:
             raise TokenError(
                 f"token id {token} is out of range: the vocabulary has {self.config.d_vocab} "

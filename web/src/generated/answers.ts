@@ -276,6 +276,18 @@ export interface WithoutAnswer {
   loss_after: Matrix;
 }
 
+export interface Part {
+  value: number;
+  stderr: number | null;
+  low: number | null;
+  high: number | null;
+  null: number | null;
+  p: number | null;
+  draws: number | null;
+  first: number;
+  last: number;
+}
+
 export interface Score {
   value: number;
   stderr: number | null;
@@ -285,6 +297,7 @@ export interface Score {
   p: number | null;
   draws: number | null;
   through: string | null;
+  part: Part | null;
 }
 
 export interface HeadEntry {
@@ -315,6 +328,7 @@ export interface Atlas {
   heads: HeadEntry[];
   infos: ScoreInfo[];
   absent: Record<string, string>;
+  alpha: number;
   note: string;
 }
 

@@ -1,9 +1,9 @@
 """Kinds of heads, one per file, and their scores in the order in which tables show them.
 
 previous_token, current_token, first_token, duplicate_token, induction_stripe, prefix_matching,
-copying, positional, local_window and deleting are measured on repeated random tokens; word_piece on
-a probe of its own; matching_through_previous reads weights through a previous-token head. kind.py
-says what a kind is made of.
+copying, positional, local_window and deleting are measured on repeated random tokens, most of them
+on text too; fuzzy_induction and word_piece on probes of their own; matching_through_previous reads
+weights through a previous-token head. kind.py says what a kind is made of.
 """
 
 from pathsum.heads.kinds import (
@@ -11,6 +11,7 @@ from pathsum.heads.kinds import (
     current_token,
     deleting,
     duplicate_token,
+    first_token,
     induction_stripe,
     local_window,
     positional,
@@ -22,8 +23,9 @@ from pathsum.heads.kinds.current_token import CURRENT_TOKEN
 from pathsum.heads.kinds.deleting import DELETING, DELETING_BY_WEIGHTS
 from pathsum.heads.kinds.duplicate_token import DUPLICATE_TOKEN, MATCHING_BY_WEIGHTS
 from pathsum.heads.kinds.first_token import FIRST_TOKEN
+from pathsum.heads.kinds.fuzzy_induction import FUZZY_INDUCTION
 from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
-from pathsum.heads.kinds.kind import DataScore, Kind, ScoreInfo, WeightScore
+from pathsum.heads.kinds.kind import DataScore, Kind, ScoreInfo, WeightScore, on_text
 from pathsum.heads.kinds.local_window import LOCAL_WINDOW
 from pathsum.heads.kinds.matching_through_previous import MATCHING_THROUGH_PREVIOUS
 from pathsum.heads.kinds.positional import POSITIONAL
@@ -45,6 +47,15 @@ DATA_SCORES: tuple[DataScore, ...] = (
 )
 """Scores on repeated random tokens."""
 
+TEXT_SCORES: tuple[DataScore, ...] = tuple(
+    on_text(score)
+    for score in (
+        *(PREVIOUS_TOKEN, CURRENT_TOKEN, FIRST_TOKEN, DUPLICATE_TOKEN),
+        *(PREFIX_MATCHING, POSITIONAL, LOCAL_WINDOW, DELETING),
+    )
+)
+"""The same on text, for those that need no repeats."""
+
 WEIGHT_SCORES: tuple[WeightScore, ...] = (
     COPYING_BY_WEIGHTS,
     MATCHING_BY_WEIGHTS,
@@ -54,7 +65,9 @@ WEIGHT_SCORES: tuple[WeightScore, ...] = (
 
 ALL_SCORES: tuple[ScoreInfo, ...] = (
     *(score.info for score in DATA_SCORES),
+    FUZZY_INDUCTION,
     WORD_PIECE,
+    *(score.info for score in TEXT_SCORES),
     *(score.info for score in WEIGHT_SCORES),
     MATCHING_THROUGH_PREVIOUS,
     WORD_PIECE_BY_WEIGHTS,
@@ -71,5 +84,6 @@ KINDS: tuple[Kind, ...] = (
     copying.KIND,
     deleting.KIND,
     positional.KIND,
+    first_token.KIND,
 )
 """Every kind, the most specific first: the first that holds names the head."""

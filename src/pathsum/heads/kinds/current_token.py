@@ -7,13 +7,25 @@ position can then have as much. The weights agree if the position part of QK pea
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, Kind, data_score, position_peak
+from pathsum.heads.kinds.kind import (
+    PAPER_2022,
+    Kind,
+    at_rows,
+    counted_mean,
+    data_score,
+    position_peak,
+)
 from pathsum.heads.layer_view import LayerView
 
 
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """Attention to the head's own position."""
+    return at_rows(view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:], 1)
+
+
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Mean attention to the head's own position."""
-    return view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
+    """Its mean."""
+    return counted_mean(by_position(view))
 
 
 CURRENT_TOKEN = data_score(
@@ -25,5 +37,6 @@ CURRENT_TOKEN = data_score(
     threshold=0.5,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER_2022,
+    by_position=by_position,
 )
 KIND = Kind("current token", CURRENT_TOKEN.info, position_peak(0))

@@ -1,9 +1,9 @@
 """Duplicate-token heads attend to earlier copies of the current token.
 
-Score from data: mean over repeated positions i of Σ A[i, j], over j < i with the same token, on
-repeated random tokens. Threshold 0.3, because attention without matching gives the copies about
-1/n. Score from weights: Σλ / Σ|λ| of full QK, λ the eigenvalues of W_E QK W_Eᵀ with keys centered
-over tokens; the weights agree if it is positive beyond chance.
+Score from data: mean over positions i with an earlier copy of Σ A[i, j], over j < i with the same
+token, on repeated random tokens and on text. Threshold 0.3, because attention without matching
+gives the copies about 1/n. Score from weights: Σλ / Σ|λ| of full QK, λ the eigenvalues of
+W_E QK W_Eᵀ with keys centered over tokens; the weights agree if it is positive beyond chance.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,31 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.circuits.matching import null_matching_spectra
 from pathsum.circuits.tokens.qk import average_rotation
-from pathsum.heads.kinds.kind import Kind, WeightScore, data_score, positive_score, weight_info
+from pathsum.heads.kinds.kind import (
+    Kind,
+    WeightScore,
+    counted_mean,
+    data_score,
+    positive_score,
+    weight_info,
+)
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.folding import embeddings_as_read
 
 
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """Attention to all earlier copies, at the positions that have one."""
+    tokens = view.probe.tokens
+    earlier = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+    attended = (view.pattern * earlier[:, None].to(view.pattern)).sum(-1)
+    return attended.masked_fill(~earlier.any(-1)[:, None], torch.nan)
+
+
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Attention to all earlier copies, averaged over the positions that have one."""
-    tokens, repeated = view.probe.tokens, view.probe.first + view.probe.length
-    earlier = (tokens[:, :, None] == tokens[:, None, :]).tril(-1).to(view.pattern)
-    return (view.pattern * earlier[:, None]).sum(-1)[..., repeated:].mean(-1)
+    """Its mean."""
+    return counted_mean(by_position(view))
 
 
 DUPLICATE_TOKEN = data_score(
@@ -36,10 +49,12 @@ DUPLICATE_TOKEN = data_score(
     name="duplicate_token",
     title="duplicate token",
     about="How much the head attends to earlier copies of the current token.",
-    formula="mean over repeated i of Σ A[i, j], j < i with the token of i",
+    formula="mean over i with an earlier copy of Σ A[i, j], j < i with the token of i",
     threshold=0.3,
     reason="attention without matching gives the copies about 1/n",
     citation="Wang et al. 2022, Interpretability in the Wild",
+    by_position=by_position,
+    needs="an earlier copy of its token",
 )
 
 

@@ -1,20 +1,41 @@
 """First-token heads are at rest: many heads attend to the first token when nothing matches.
 
-Score: mean over i ≥ 1 of A[i, 0] on repeated random tokens. Threshold 0.5, because no other single
-position can then have as much. It is reported as evidence and names no kind, because heads of every
-kind rest there.
+Score: mean over i ≥ 1 of A[i, 0], on repeated random tokens and on text. Threshold 0.5, because no
+other single position can then have as much. The weights agree if the head attends there by tokens
+and positions alone: mean over i ≥ 1 of A[i, 0] of at least 0.5 where every position holds its
+token's embedding and nothing that lower layers wrote, except the first, which holds the same vector
+in every text that begins with the start token. The least specific kind: heads of every other kind
+rest there too.
 """
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER, data_score
+from pathsum.heads.kinds.kind import (
+    PAPER,
+    Finding,
+    HeadEvidence,
+    Kind,
+    at_rows,
+    counted_mean,
+    data_score,
+)
 from pathsum.heads.layer_view import LayerView
+from pathsum.heads.score import Part
+from pathsum.model import HeadId, Trace
+from pathsum.model.transformer import attend, attention_read, queries_and_keys
+
+HALF = 0.5
+
+
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """Attention to position 0."""
+    return at_rows(view.rows[..., 0], 1)
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Mean attention to position 0."""
-    return view.rows[..., 0].mean(-1)
+    """Its mean."""
+    return counted_mean(by_position(view))
 
 
 FIRST_TOKEN = data_score(
@@ -23,7 +44,36 @@ FIRST_TOKEN = data_score(
     title="first token",
     about="How much the head rests on the first token, as heads do when nothing matches.",
     formula="mean over i ≥ 1 of A[i, 0]",
-    threshold=0.5,
+    threshold=HALF,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER,
+    by_position=by_position,
 )
+
+
+def first_by_weights(trace: Trace) -> dict[HeadId, Float[Tensor, " dest"]]:
+    """Attention to position 0 where later positions hold their token's embedding alone."""
+    config, found = trace.model.config, dict[HeadId, Tensor]()
+    for layer, raw in enumerate(trace.model.weights.layers):
+        stream = trace.streams[0].clone()
+        stream[:, 0] = trace.streams[layer][:, 0]
+        query, key, _, _ = queries_and_keys(config, raw, attention_read(config, raw, stream)[0])
+        first = attend(config, raw, query, key)[..., 0].mean(0)
+        found |= {HeadId(layer, head): values for head, values in enumerate(first)}
+    return found
+
+
+def _inside(first: Float[Tensor, " dest"], part: Part) -> Float[Tensor, " some"]:
+    """The part, or what of it the probe is long enough for."""
+    end = min(part.last + 1, len(first))
+    return first[min(part.first, end - 1) : end]
+
+
+def _by_tokens_and_positions(known: HeadEvidence) -> Finding:
+    part = known.part
+    share = float((known.first[1:] if part is None else _inside(known.first, part)).mean())
+    because = f"by tokens and positions alone it gives the first position {share:.2f}"
+    return Finding(share >= HALF, because)
+
+
+KIND = Kind("first token", FIRST_TOKEN.info, _by_tokens_and_positions)

@@ -6,12 +6,12 @@ heads reach 0.4 to 1. The weights agree if OV copies and the keys or queries rea
 more than chance. `heads.induction` tests the mechanism itself.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.heads.kinds.copying import COPYING_BY_WEIGHTS
 from pathsum.heads.kinds.kind import (
-    ALPHA,
     PAPER,
     Finding,
     HeadEvidence,
@@ -33,6 +33,16 @@ def stripe(
     return second[..., start - length + 1 :].diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """The stripe at every position of the second copy."""
+    pattern, probe = view.pattern, view.probe
+    start, length = probe.first + probe.length, probe.length
+    values = torch.full_like(pattern[..., 0], torch.nan)
+    second = pattern[:, :, start : start + length, probe.first + 1 :]
+    values[..., start : start + length] = second.diagonal(dim1=-2, dim2=-1)
+    return values
+
+
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """The stripe of every head."""
     return stripe(view.pattern, view.probe)
@@ -47,12 +57,13 @@ INDUCTION_STRIPE = data_score(
     threshold=0.3,
     reason="far above what random heads give; trained induction heads reach 0.4 to 1",
     citation=PAPER,
+    by_position=by_position,
 )
 
 
 def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
     copies = positive_score(COPYING_BY_WEIGHTS.info, "OV eigenvalue ratio")(known)
-    column = known.composition.heads.index(known.head)
+    column = known.composition.heads.index(known.head.id)
     edges: list[tuple[float, str]] = []
     for kind in ("k", "q"):
         p = known.composition.scores(kind).p[:, column]
@@ -66,7 +77,7 @@ def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
     # The best of many edges: chance has as many tries.
     p, edge = min(edges)
     p = min(1.0, p * len(edges))
-    return Finding(copies.agrees and p <= ALPHA, f"{edge}, {format_p(p)}; {copies.because}")
+    return Finding(copies.agrees and p <= known.alpha, f"{edge}, {format_p(p)}; {copies.because}")
 
 
 KIND = Kind("induction", INDUCTION_STRIPE.info, _copies_and_reads_a_lower_head)

@@ -5,20 +5,26 @@ what its weights say (a `Check`, often of a `WeightScore`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from pathsum.circuits.composition.composition import Composition
+from pathsum.circuits.offset_parts import offset_parts
 from pathsum.circuits.positional import OffsetProfile
-from pathsum.heads.layer_view import Measure
-from pathsum.heads.score import Score
-from pathsum.model import HeadId, Model
+from pathsum.heads.layer_view import LayerView, Measure
+from pathsum.heads.score import Part, Score
+from pathsum.model import Head, HeadId, Model
 from pathsum.result import Record, Table, prose_column
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 
 REPEATS = "random tokens that training has seen, repeated, after the start token"
+TEXT = "text that training did not see, or the tokens that were given"
 RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
 
 ALPHA = 0.01
@@ -51,16 +57,23 @@ class ScoreInfo(Record, kind="head-score-info"):
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
+ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
+"""A score at every destination, NaN at those that do not count; `measure` is its mean."""
 MeasureWeights: TypeAlias = Callable[[Model, int, int], Mapping[HeadId, Score]]
 """Scores every head of a model from its weights, with a number of null draws and their seed."""
 
 
 @dataclass(frozen=True)
 class DataScore:
-    """A score that is read off a run of the probe."""
+    """A score that is read off a run, of the probe or of text.
+
+    `needs` says what a destination must have to count, for scores that not every text allows.
+    """
 
     info: ScoreInfo
     measure: Measure
+    by_position: ByPosition | None = None
+    needs: str = "a position before it"
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,36 @@ class WeightScore:
 
     info: ScoreInfo
     measure: MeasureWeights
+
+
+def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
+    """The mean over destinations that count; NaN where none does."""
+    return values.nanmean(-1)
+
+
+def at_rows(
+    values: Float[Tensor, "sequence head row"], before: int
+) -> Float[Tensor, "sequence head dest"]:
+    """Values of the last rows as values by destination: the `before` first do not count."""
+    return torch.nn.functional.pad(values, (before, 0), value=torch.nan)
+
+
+def on_text(score: DataScore) -> DataScore:
+    """The same score measured on text: `previous_token` becomes `previous_token_text`."""
+    info = score.info
+    named = replace(
+        info,
+        name=text_name(info.name),
+        title=f"{info.title.removesuffix(' (data)')} (text)",
+        about=f"{info.about.removesuffix('.')}, on text.",
+        probe=TEXT,
+    )
+    return replace(score, info=named)
+
+
+def text_name(name: str) -> str:
+    """The name of a score when it is measured on text."""
+    return f"{name}_text"
 
 
 def data_score(
@@ -82,6 +125,8 @@ def data_score(
     reason: str,
     citation: str,
     ceiling: float | None = 1.0,
+    by_position: ByPosition | None = None,
+    needs: str = "a position before it",
 ) -> DataScore:
     """A score on repeated random tokens, compared with random heads."""
     info = ScoreInfo(
@@ -97,7 +142,7 @@ def data_score(
         reason=reason,
         citation=citation,
     )
-    return DataScore(info, measure)
+    return DataScore(info, measure, by_position, needs)
 
 
 def weight_info(
@@ -121,12 +166,21 @@ def weight_info(
 
 @dataclass(frozen=True, eq=False)
 class HeadEvidence:
-    """Everything known about one head when its kind is decided."""
+    """Everything known about one head when its kind is decided.
 
-    head: HeadId
+    `first` is the attention to position 0 at every position, from its weights on the probe's tokens
+    (see `first_token`). `part` is set while a kind is checked that only a part of the context
+    suggests.
+    """
+
+    head: Head
     scores: Mapping[str, Score]
     profile: OffsetProfile | None
     composition: Composition
+    first: Float[Tensor, " dest"]
+    thresholds: Mapping[str, float]
+    alpha: float = ALPHA
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +208,8 @@ class Kind:
     times_chance: float = 1.0
 
 
+NEAREST = 8
+"""Offsets among which the position part of a head is compared in a part of the context."""
 NO_POSITIONS = Finding(False, "its weights have no position part to attend by")
 
 
@@ -163,10 +219,20 @@ def position_peak(offset: int) -> Check:
     def check(known: HeadEvidence) -> Finding:
         if known.profile is None:
             return NO_POSITIONS
-        peak = known.profile.peak
-        return Finding(peak == offset, f"its position part peaks at offset {peak}")
+        peak, where = known.profile.peak, ""
+        if known.part is not None and known.head.model.config.positions != "rotary":
+            peak, where = _peak_in(known.head, known.part), " there"
+        return Finding(peak == offset, f"its position part peaks at offset {peak}{where}")
 
     return check
+
+
+def _peak_in(head: Head, part: Part) -> int:
+    """The offset, of the nearest few, where the position part is largest in part of the context."""
+    window = min(NEAREST, head.model.config.n_ctx)
+    rows = offset_parts(head, window).rows  # of the destinations from window − 1 on
+    inside = rows[max(0, part.first - window + 1) : max(1, part.last - window + 2)]
+    return int(inside.mean(0).argmax())
 
 
 def positive_score(info: ScoreInfo, description: str) -> Check:
@@ -174,7 +240,7 @@ def positive_score(info: ScoreInfo, description: str) -> Check:
 
     def check(known: HeadEvidence) -> Finding:
         score = known.scores[info.name]
-        agrees = score.value > 0 and score.passes(0.0, ALPHA)
+        agrees = score.value > 0 and score.passes(0.0, known.alpha)
         return Finding(agrees, f"{description} {score.value:+.2f}, {score.p_text}")
 
     return check

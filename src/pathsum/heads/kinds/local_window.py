@@ -5,6 +5,7 @@ the attention, spread over more than one position (a previous-token head is name
 weights agree if the position part alone gives at least half of the attention to the same window.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from pathsum.heads.kinds.kind import (
     Finding,
     HeadEvidence,
     Kind,
+    counted_mean,
     data_score,
 )
 from pathsum.heads.layer_view import LayerView
@@ -21,15 +23,17 @@ from pathsum.heads.layer_view import LayerView
 WINDOW = 5
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     """Attention to the five positions before, from positions that have more than five."""
-    pattern = view.pattern[:, :, WINDOW + 1 :]
-    if pattern.shape[-2] == 0:
-        return pattern.new_zeros(pattern.shape[:2])
-    window = pattern.new_zeros(pattern.shape[-2:])
-    for offset in range(1, WINDOW + 1):
-        window.diagonal(WINDOW + 1 - offset).fill_(1.0)
-    return (pattern * window).sum(-1).mean(-1)
+    window = torch.ones_like(view.pattern[0, 0]).tril(-1).triu(-WINDOW)
+    attended = (view.pattern * window).sum(-1)
+    attended[..., : WINDOW + 1] = torch.nan
+    return attended
+
+
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """Its mean."""
+    return counted_mean(by_position(view))
 
 
 LOCAL_WINDOW = data_score(
@@ -41,6 +45,8 @@ LOCAL_WINDOW = data_score(
     threshold=0.7,
     reason="most of the attention, over more than one position, or it is a previous-token head",
     citation=PAPER + " (erratum: heads that attend to the last several tokens)",
+    by_position=by_position,
+    needs=f"more than {WINDOW} positions before it",
 )
 
 

@@ -1,27 +1,33 @@
 """Prefix matching: attention to whatever followed earlier copies of the current token.
 
-Score: mean over queries i in later repeats of Σ A[i, j+1], over j < i with the token of i, on
+Score: mean over queries i with an earlier copy of Σ A[i, j+1], over j < i with the token of i, on
 repeated random tokens. Threshold 0.3: far above what random heads give, while the 2022 paper's
 heads reach 0.94. It supports induction and names no kind of its own.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, data_score
+from pathsum.heads.kinds.kind import PAPER_2022, counted_mean, data_score
 from pathsum.heads.layer_view import LayerView
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """For each query in a later repeat the sum over all such positions, averaged over queries.
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """For each query with an earlier copy, the sum of attention over all such positions.
 
     The sum, not the mean over entries: with n repeats a query has up to n − 1 such positions, and a
     mean over entries could not exceed 0.5 on four repeats for a head that does nothing else.
     """
-    tokens, repeated = view.probe.tokens, view.probe.first + view.probe.length
+    tokens = view.probe.tokens
     followed = (tokens[:, :, None] == tokens[:, None, :-1]).tril(-1)
-    after = view.pattern[..., 1:] * followed[:, None].to(view.pattern)
-    return after.sum(-1)[..., repeated:].mean(-1)
+    after = (view.pattern[..., 1:] * followed[:, None].to(view.pattern)).sum(-1)
+    return after.masked_fill(~followed.any(-1)[:, None], torch.nan)
+
+
+def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """Averaged over queries."""
+    return counted_mean(by_position(view))
 
 
 PREFIX_MATCHING = data_score(
@@ -29,8 +35,10 @@ PREFIX_MATCHING = data_score(
     name="prefix_matching",
     title="prefix matching",
     about="How much the head attends to all tokens that came after earlier copies of this one.",
-    formula="mean over queries in later repeats of Σ A[i, j+1], j < i with the token of i",
+    formula="mean over queries with an earlier copy of Σ A[i, j+1], j < i with the token of i",
     threshold=0.3,
     reason="far above what random heads give; the 2022 paper's heads reach 0.94",
     citation=PAPER_2022,
+    by_position=by_position,
+    needs="an earlier copy of its token",
 )

@@ -8,13 +8,25 @@ offset 1.
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, Kind, data_score, position_peak
+from pathsum.heads.kinds.kind import (
+    PAPER_2022,
+    Kind,
+    at_rows,
+    counted_mean,
+    data_score,
+    position_peak,
+)
 from pathsum.heads.layer_view import LayerView
 
 
+def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """Attention to the position before."""
+    return at_rows(view.pattern.diagonal(-1, dim1=-2, dim2=-1), 1)
+
+
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Mean attention to the position before."""
-    return view.pattern.diagonal(-1, dim1=-2, dim2=-1).mean(-1)
+    """Its mean."""
+    return counted_mean(by_position(view))
 
 
 PREVIOUS_TOKEN = data_score(
@@ -26,5 +38,6 @@ PREVIOUS_TOKEN = data_score(
     threshold=0.5,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER_2022,
+    by_position=by_position,
 )
 KIND = Kind("previous token", PREVIOUS_TOKEN.info, position_peak(1))

@@ -11,16 +11,7 @@ from pathsum.paths.explain.search import TopPaths
 from pathsum.paths.explain.toward import Toward
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.target import PositionName, TokenName, Versus
-from pathsum.result import (
-    Column,
-    Progress,
-    Record,
-    Table,
-    silent,
-    stacked,
-    text_column,
-    token_column,
-)
+from pathsum.result import Progress, Record, Table, silent, stacked
 
 SHOWN = 10
 
@@ -46,41 +37,11 @@ class PathsAnswer(Record, kind="paths"):
         """The split by order."""
         return self.toward.to_table()
 
-    def last_table(self) -> Table:
-        """Direct attribution: the components that wrote most straight into the logit."""
-        ranked = self.toward.by_last.ranked()[:SHOWN]
-        through = dict(self.toward.by_head.items())
-        rows = tuple((str(name), value, through.get(name)) for name, value in ranked)
-        columns = (
-            text_column("component"),
-            Column("direct", "+.3f"),
-            Column("through", "+.3f"),
-        )
-        note = (
-            "direct: written straight into the logit; through: all paths through it; patterns are "
-            "held fixed, so moving another head's attention is not credited"
-        )
-        return Table(columns, rows, title="by component", note=note)
-
-    def source_table(self) -> Table:
-        """The tokens that the logit came from."""
-        context = self.toward.context
-        rows: list[tuple[str, int, str, float]] = []
-        for source, position, value in self.toward.by_source.ranked(SHOWN):
-            assert isinstance(position, int)
-            rows.append((str(source), position, context[position], value))
-        columns = (
-            text_column("source"),
-            Column("position"),
-            token_column("token"),
-            Column("logit", "+.3f"),
-        )
-        return Table(columns, tuple(rows), title="by source and token")
-
     def __rich__(self) -> RenderableType:
         token = self.toward.target_texts[0]
         head = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
-        parts = (self.to_table(), self.top, self.last_table(), self.source_table())
+        toward = self.toward
+        parts = (self.to_table(), self.top, toward.head_table(), toward.source_table())
         return stacked(head, *parts)
 
 

@@ -5,19 +5,33 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
+from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.model import Trace
 from pathsum.names import Edge, HeadName, HeadRead, LogitsRead, Side
-from pathsum.paths.explain.breakdown import Breakdown, Grid, Name, half_width
+from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
 from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
 from pathsum.paths.explain.search import TopPaths, strongest_paths
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.target import Target
-from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
+from pathsum.result import (
+    Column,
+    Estimate,
+    Progress,
+    Record,
+    Table,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
+from pathsum.result.table import Cell
 
+# Rows of a table of components or of sources.
+SHOWN = 10
 # Numbers that the streams of one sweep may hold at once: 128 MB in float32.
 SWEEP_NUMBERS = 32_000_000
 
@@ -123,21 +137,55 @@ class Toward(Record, kind="toward"):
         return self._target.describe(self.trace.model)
 
     def to_table(self) -> Table:
-        """The total and its split by order; the fields hold the other splits."""
+        """The total and its split by order."""
         counts = self._paths.counts
         rows = [
-            (str(n), f"{counts[n]:,}", value, half_width(self.by_order.estimate(n)))
-            for n, value in enumerate(self.by_order)
+            (str(n), f"{counts[n]:,}", *self._shown(self.by_order.estimate(n)))
+            for n in range(len(self.by_order))
         ]
-        rows.append(("all", f"{self.paths:,}", self.total, half_width(self.estimate)))
-        columns = (text_column("order"), Column("paths"), Column("logit", "+.3f"), Column("± 95 %"))
-        width = len(columns) - (self.stderr is None)
-        return Table(
-            columns[:width],
-            tuple(row[:width] for row in rows),
-            title=self.question,
-            note=f"remainder {self.remainder:.1e} of the model's own logits",
+        rows.append(("all", f"{self.paths:,}", *self._shown(self.estimate)))
+        columns = (text_column("order"), Column("paths"), *self._columns("logit"))
+        note = f"remainder {self.remainder:.1e} of the model's own logits"
+        return Table(columns, tuple(rows), title=self.question, note=note)
+
+    def head_table(self, k: int = SHOWN) -> Table:
+        """The k components that wrote most straight into the logit: direct attribution."""
+        through = dict(self.by_head.items())
+        rows = tuple(
+            (str(name), *self._shown(self.by_last.estimate(name)), through.get(name))
+            for name, _ in self.by_last.ranked()[:k]
         )
+        columns = (text_column("component"), *self._columns("direct"), Column("through", "+.3f"))
+        note = (
+            "direct: written straight into the logit; through: all paths through it; patterns are "
+            "held fixed, so moving another head's attention is not credited"
+        )
+        return Table(columns, rows, title="by component", note=note)
+
+    def source_table(self, k: int = SHOWN) -> Table:
+        """The k sources, each at a position, that the logit came from."""
+        rows: list[tuple[Cell, ...]] = []
+        for source, position, value in self.by_source.ranked(k):
+            assert isinstance(position, int)
+            token = self.context[position] if self.context else None
+            rows.append((str(source), position, token, value))
+        columns = (
+            text_column("source"),
+            *(Column("position"), token_column("token"), Column("logit", "+.3f")),
+        )
+        return Table(columns, tuple(rows), title="by source and token")
+
+    def __rich__(self) -> RenderableType:
+        return stacked(self.to_table(), self.head_table(), self.source_table())
+
+    def _columns(self, name: str) -> tuple[Column, ...]:
+        """A value and, over several sequences, its 95 % interval."""
+        interval = (Column("low", "+.3f"), Column("high", "+.3f"))
+        return (Column(name, "+.3f"), *(() if self.stderr is None else interval))
+
+    def _shown(self, estimate: Estimate) -> tuple[Cell, ...]:
+        interval = () if self.stderr is None else (estimate.low, estimate.high)
+        return (estimate.value, *interval)
 
 
 def explain(

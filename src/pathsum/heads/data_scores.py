@@ -1,0 +1,213 @@
+"""Scores that are read off runs: on repeated random tokens, and on text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.heads.kinds import DATA_SCORES, TEXT_SCORES
+from pathsum.heads.kinds.first_token import first_by_weights
+from pathsum.heads.kinds.kind import DataScore, counted_mean
+from pathsum.heads.layer_view import (
+    NULL_SEQUENCES,
+    LayerView,
+    RandomFrames,
+    layer_view,
+    random_views,
+)
+from pathsum.heads.probe import repeats_probe
+from pathsum.heads.score import Score, against_null, best_parts, largest_parts
+from pathsum.model import HeadId, Model, Trace
+from pathsum.model.folding import centered_unembedding
+from pathsum.model.processes import shared_map
+from pathsum.model.sequences import TextOrTokens, token_batches
+from pathsum.result import Progress
+from pathsum.shapes import Tokens
+from pathsum.text.probes import RepeatedTokens
+
+TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
+# Numbers in the patterns, or in the logits, of a run that are held at a time.
+_NUMBERS_AT_ONCE = 1 << 26
+
+
+@dataclass(frozen=True)
+class DataScores:
+    """Scores of every head by name; why no head has a score; what it was measured on, in words."""
+
+    scores: dict[HeadId, dict[str, Score]]
+    absent: dict[str, str] = field(default_factory=dict[str, str])
+    measured_on: str = ""
+
+
+def probe_scores(
+    model: Model, sequences: int, seed: int, frames: RandomFrames, progress: Progress
+) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
+    """Scores on repeated random tokens, and what heads give the first token by weights alone."""
+    probe = repeats_probe(model, sequences, seed)
+    trace = model.trace(probe.tokens)
+    gathered = _Gathered(model, DATA_SCORES, frames, NULL_SEQUENCES, "random tokens")
+    gathered.add(trace, probe, progress)
+    return gathered.result(), first_by_weights(trace)
+
+
+def text_scores(
+    model: Model, given: TextOrTokens | None, frames: RandomFrames, progress: Progress
+) -> DataScores:
+    """Scores on text: the model's held-out text, or what was given."""
+    own = given is None
+    if own and model.held_out is None:
+        why = "the model comes with no held-out text; give some, tokens=…"
+        none: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+        return DataScores(none, {score.info.name: why for score in TEXT_SCORES})
+    batches = token_batches(model, _some(model.held_out) if own else given)
+    cut = [batch[:, :TEXT_LENGTH] for batch in batches]
+    gathered = _Gathered(model, TEXT_SCORES, frames, TEXT_NULL_SEQUENCES, "text")
+    for part in (part for batch in cut for part in _pieces(model, batch)):
+        gathered.add(model.trace(part), _as_probe(model, part), progress)
+    count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
+    whose = "held-out text" if own else "the given tokens"
+    first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
+    measured_on = f"{count} sequences of {whose} ({first}{longest} tokens)"
+    return replace(gathered.result(), measured_on=measured_on)
+
+
+def _some(held_out: Int[Tensor, "sequence pos"] | None) -> Int[Tensor, "some pos"]:
+    """Sequences of the held-out text, evenly spaced."""
+    assert held_out is not None
+    count = min(TEXT_SEQUENCES, len(held_out))
+    return held_out[[number * len(held_out) // count for number in range(count)]]
+
+
+def _pieces(model: Model, batch: Tokens) -> Sequence[Tokens]:
+    length = batch.shape[1]
+    numbers = max(len(model.heads) * length**2, length * model.weights.W_U.shape[1])
+    return batch.split(max(TEXT_NULL_SEQUENCES, _NUMBERS_AT_ONCE // numbers))
+
+
+def _as_probe(model: Model, tokens: Tokens) -> RepeatedTokens:
+    """Text as a probe whose first copy is all of it."""
+    first = int(model.config.start_token is not None)
+    return RepeatedTokens(tokens.cpu(), tokens.shape[1] - first, repeats=1, first=first)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """One score of a layer's heads on a run; by position where it has that."""
+
+    values: Float[Tensor, "sequence head"]
+    profile: Float[Tensor, "sequence head dest"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Chance:
+    """One score of random heads on a few sequences, and of the heads themselves on the same.
+
+    `part` and `part_compared` are the same of the part of the context where each is largest.
+    """
+
+    null: Float[Tensor, "drawn head"]
+    compared: Float[Tensor, " head"]
+    part: Float[Tensor, "drawn head"] | None
+    part_compared: Float[Tensor, " head"] | None
+
+
+class _Gathered:
+    """Values of scores, run by run; chance is measured on the first run's first sequences."""
+
+    def __init__(
+        self,
+        model: Model,
+        wanted: Sequence[DataScore],
+        frames: RandomFrames,
+        null_sequences: int,
+        what: str,
+    ) -> None:
+        self.model, self.wanted, self.frames = model, wanted, frames
+        self.null_sequences, self.what = null_sequences, what
+        self.measured: dict[tuple[int, str], list[_Measured]] = {}
+        self.chance: dict[tuple[int, str], _Chance] = {}
+
+    def add(self, trace: Trace, probe: RepeatedTokens, progress: Progress) -> None:
+        """Measure one more run."""
+        W_U = centered_unembedding(self.model.weights)
+        first = not self.chance
+
+        def measure(layer: int) -> tuple[list[_Measured], list[_Chance]]:
+            view = layer_view(trace, probe, layer, W_U)
+            found = [_measure(score, view) for score in self.wanted]
+            return found, self._chance(layer, view) if first else []
+
+        layers = range(self.model.config.n_layers)
+        every = shared_map(layers, measure, progress, f"heads on {self.what}")
+        names = [score.info.name for score in self.wanted]
+        for layer, (found, chance) in zip(layers, every, strict=True):
+            for name, one in zip(names, found, strict=True):
+                self.measured.setdefault((layer, name), []).append(one)
+            for name, one in zip(names, chance, strict=first):
+                self.chance[layer, name] = one
+
+    def _chance(self, layer: int, view: LayerView) -> list[_Chance]:
+        """Every score of random heads, on a few sequences."""
+        few, heads = view.first(self.null_sequences), self.model.config.n_heads
+        nulls: list[list[Tensor]] = [[] for _ in self.wanted]
+        parts: list[list[Tensor]] = [[] for _ in self.wanted]
+        for drawn in random_views(self.model, layer, few, self.frames):
+            for place, score in enumerate(self.wanted):
+                one = _measure(score, drawn)
+                nulls[place].append(_mean(one.values).unflatten(0, (-1, heads)))
+                part = None if one.profile is None else largest_parts(_mean(one.profile))
+                parts[place] += [] if part is None else [part.unflatten(0, (-1, heads))]
+        own = [_measure(score, few) for score in self.wanted]
+        return [
+            _Chance(
+                null=torch.cat(null),
+                compared=_mean(one.values),
+                part=torch.cat(part) if part else None,
+                part_compared=None if one.profile is None else largest_parts(_mean(one.profile)),
+            )
+            for null, part, one in zip(nulls, parts, own, strict=True)
+        ]
+
+    def result(self) -> DataScores:
+        """Every score of every head; a score for which no position counts is absent."""
+        found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in self.model.heads}
+        absent: dict[str, str] = {}
+        for layer, name in self.measured:
+            scores = self._against(layer, name)
+            if scores is None:
+                needs = next(score.needs for score in self.wanted if score.info.name == name)
+                absent[name] = f"no position of the {self.what} has {needs}"
+                continue
+            for head, one in enumerate(scores):
+                found[HeadId(layer, head)][name] = one
+        return DataScores(found, absent)
+
+    def _against(self, layer: int, name: str) -> list[Score] | None:
+        measured, chance = self.measured[layer, name], self.chance[layer, name]
+        values = torch.cat([one.values for one in measured])
+        # Without the sequences in which no position counts.
+        values = values[~values.isnan().all(-1)]
+        if len(values) == 0:
+            return None
+        scores = against_null(values, chance.null, chance.compared)
+        profiles = [one.profile for one in measured if one.profile is not None]
+        same_length = len({profile.shape[-1] for profile in profiles}) == 1
+        if not same_length or chance.part is None or chance.part_compared is None:
+            return scores
+        parts = best_parts(_mean(torch.cat(profiles)), chance.part_compared, chance.part)
+        return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]
+
+
+def _measure(score: DataScore, view: LayerView) -> _Measured:
+    """A score of every head, and the same by position where it has that."""
+    if score.by_position is None:
+        return _Measured(score.measure(view), None)
+    profile = score.by_position(view)
+    return _Measured(counted_mean(profile), profile)
+
+
+def _mean(values: Float[Tensor, "sequence *rest"]) -> Float[Tensor, "*rest"]:
+    """The mean over the sequences that count; NaN where none does."""
+    return values.nanmean(0)

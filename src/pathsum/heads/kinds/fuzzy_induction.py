@@ -1,0 +1,133 @@
+"""Fuzzy induction: attention to what followed a *similar* token.
+
+Induction heads of larger models also complete [a*][b*] … [a] → [b] with a* like a. Two tokens are
+similar here if one has the other as its nearest neighbor by the cosine of their embeddings, W_E
+with the mean over the vocabulary removed, and that cosine is at least 0.3.
+
+Score: mean over i in the second block of A[i, i−L+1], on a block of L random tokens followed by a
+block of their nearest neighbors: the induction stripe, with a similar token in place of the same.
+Threshold 0.3, that of the stripe. It supports induction and names no kind.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.heads.kinds.induction_stripe import stripe
+from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
+from pathsum.heads.layer_view import (
+    LayerView,
+    RandomFrames,
+    compare_with_random_heads,
+    layer_views,
+)
+from pathsum.heads.score import Score
+from pathsum.model import HeadId, Model
+from pathsum.text.probes import RepeatedTokens
+
+LEAST_COSINE = 0.3
+FEWEST_PAIRS = 4
+LENGTH = 25
+# Rows of the similarity of all tokens that are held at a time.
+ROWS = 4096
+
+FUZZY_INDUCTION = ScoreInfo(
+    name="fuzzy_induction",
+    title="fuzzy induction",
+    about="How much the head attends to what came next after a token similar to the current one.",
+    evidence="data",
+    formula="mean over i in the second block of A[i, i−L+1], the second block being the nearest "
+    "neighbors of the first by the cosine of centered embeddings",
+    probe="a block of random tokens, then a block of their nearest neighbors by embedding",
+    ceiling=1.0,
+    null=RANDOM_HEADS,
+    threshold=0.3,
+    reason="that of the induction stripe",
+    citation=PAPER_2022 + " (heads that match similar tokens)",
+)
+
+
+@dataclass(frozen=True)
+class FuzzyInduction:
+    """The score of every head; `absent` says why there is none."""
+
+    scores: dict[HeadId, Score]
+    absent: str = ""
+
+
+def similar_pairs(model: Model) -> Int[Tensor, "pair 2"]:
+    """Tokens that may be drawn, each with its nearest neighbor among them, no token twice.
+
+    The most similar pairs come first.
+    """
+    ids = model.token_pool().ids()
+    W_E = model.weights.W_E
+    vectors = (W_E[ids] - W_E.mean(0)).float()
+    vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    cosines: list[Tensor] = []
+    neighbors: list[Tensor] = []
+    for start in range(0, len(ids), ROWS):
+        block = vectors[start : start + ROWS] @ vectors.mT
+        block.diagonal(start).fill_(-1.0)
+        best = block.max(-1)
+        cosines.append(best.values)
+        neighbors.append(best.indices)
+    cosine, neighbor = torch.cat(cosines).cpu(), torch.cat(neighbors).cpu()
+    taken: set[int] = set()
+    pairs: list[tuple[int, int]] = []
+    for place in cosine.argsort(descending=True, stable=True).tolist():
+        other = int(neighbor[place])
+        if float(cosine[place]) < LEAST_COSINE:
+            break
+        if place not in taken and other not in taken:
+            taken |= {place, other}
+            pairs.append((int(ids[place]), int(ids[other])))
+    return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
+
+
+@torch.no_grad()
+def fuzzy_induction_scores(
+    model: Model, frames: RandomFrames, sequences: int, seed: int = 0
+) -> FuzzyInduction:
+    """The score of every head against random heads."""
+    pairs = similar_pairs(model)
+    room = (model.config.n_ctx - (model.config.start_token is not None)) // 2
+    length = min(LENGTH, room, len(pairs))
+    if len(pairs) < FEWEST_PAIRS:
+        return FuzzyInduction(
+            {},
+            f"{len(pairs)} pairs of tokens have embeddings with a cosine of at least "
+            f"{LEAST_COSINE}, and the probe needs {FEWEST_PAIRS}",
+        )
+    if length < 2:
+        return FuzzyInduction({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
+    probe = _probe(pairs, length, sequences, seed, model.config.start_token)
+    trace = model.trace(probe.tokens)
+    found: dict[HeadId, Score] = {}
+    for layer, view in enumerate(layer_views(trace, probe)):
+        compared = compare_with_random_heads(model, layer, view, frames, [_measure])
+        found |= {HeadId(layer, head): score for head, score in enumerate(compared[0])}
+    return FuzzyInduction(found)
+
+
+def _measure(view: LayerView) -> Float[Tensor, "sequence head"]:
+    return stripe(view.pattern, view.probe)
+
+
+def _probe(
+    pairs: Int[Tensor, "pair 2"], length: int, sequences: int, seed: int, start: int | None
+) -> RepeatedTokens:
+    """Random pairs: their first tokens, then their second ones, each in a random role."""
+    generator = torch.Generator().manual_seed(seed)
+    rows: list[Tensor] = []
+    for _ in range(sequences):
+        chosen = pairs[torch.randperm(len(pairs), generator=generator)[:length]]
+        swap = torch.rand(length, generator=generator) < 0.5
+        chosen = torch.where(swap[:, None], chosen.flip(1), chosen)
+        rows.append(chosen.mT.flatten())
+    tokens = torch.stack(rows)
+    if start is not None:
+        tokens = torch.cat((torch.full((sequences, 1), start), tokens), dim=1)
+    return RepeatedTokens(tokens, length, repeats=2, first=int(start is not None))
