@@ -30,6 +30,17 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
     expect(page.get_by_text("cutting that edge takes away")).to_be_visible()
 
 
+def test_it_opens_on_its_story_and_holds_the_graph(page: Page, report_file: str) -> None:
+    page.goto(report_file)
+    story = page.get_by_role("region", name="What to see first")
+    expect(story).to_contain_text(re.compile(r"without L\dH\d it would look there with"))
+    story.get_by_role("link", name="See the whole circuit").click()
+    graph = page.get_by_role("group", name="The circuit of this prediction")
+    expect(graph.get_by_role("button", name=re.compile(r"key: \+"))).not_to_have_count(0)
+    # A report holds no runs with something off, so it offers none.
+    expect(page.get_by_role("region", name="Switched off")).to_have_count(0)
+
+
 def test_what_it_does_not_hold_it_says(page: Page, report_file: str) -> None:
     page.goto(f"{report_file}#/text?x=another%20text")
     expect(page.get_by_role("alert").first).to_contain_text("pathsum explore")
@@ -55,4 +66,4 @@ def test_both_sides_of_a_comparison_are_in_it(page: Page, report_file: str) -> N
 def test_it_helps(page: Page, report_file: str) -> None:
     page.goto(f"{report_file}#/circuit")
     page.get_by_role("button", name="how to read it").click()
-    expect(page.get_by_role("dialog")).to_contain_text("K, dashed")
+    expect(page.get_by_role("dialog")).to_contain_text("K, dotted")

@@ -15,7 +15,7 @@ from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("Text", "Atlas", "Circuit", "Paths", "Training", "Paper", "Compare")
+VIEWS = ("Text", "Why", "Atlas", "Circuit", "Paths", "Training", "Paper", "Compare")
 
 
 # How long script, style and layout take after the pointer comes over an element, 40 times.

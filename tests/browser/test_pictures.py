@@ -27,7 +27,7 @@ HOLDS = {
     "atlas": (("prefix matching", "previous token", "chance", PREVIOUS), 10),
     "head": (("Skip-trigrams: [source] … [destination] → [out]", "writes nothing"), 6),
     "circuit": (("previous token", "Strongest tokens", "Singular values", "z at least"), 4),
-    "paths": (("left out", "logit, from 0", "strongest from"), 2),
+    "paths": (("left out", "tokens, from 0", "strongest from"), 2),
     "compare": ((" of two-layer", " of one-layer", "Matched heads"), 1),
 }
 

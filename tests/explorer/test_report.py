@@ -73,7 +73,10 @@ def test_answers_can_be_read_back(written: Path) -> None:
         assert decode(unpack(answers[answer_key("head", {"head": head})]))["entry"]["head"] == head
     assert answer_key("attention", {"example": 0, "weighting": "effect"}) in answers
     last = len(run["ids"]) - 1
-    assert answer_key("why", {"example": 0, "position": last}) in answers
+    told = decode(unpack(answers[answer_key("story", {"example": 0})]))["position"]
+    for position in (told, last):
+        for name in ("why", "circuit"):
+            assert answer_key(name, {"example": 0, "position": position}) in answers
 
 
 def test_the_page_runs_its_own_script_and_no_other(written: Path) -> None:

@@ -19,6 +19,8 @@ from pathsum.heads.verdicts import MIXED, UNKNOWN
 
 # Predictions per text that the Paths view can explain.
 PREDICTIONS = 12
+# Predictions per text with a graph, beside the last one and that of the story.
+CIRCUITS = 3
 # Score tables are large: how many texts have them, and how long such a text may be.
 SCORED_TEXTS, SCORED_TOKENS = 3, 128
 # Edges that can be opened: the strongest few, and more of them above this z.
@@ -80,15 +82,41 @@ def _texts(explorer: Explorer) -> Iterator[Recorded]:
         yield Recorded("attention", {"example": number})
         for weighting in ("information", "effect"):
             yield Recorded("attention", {"example": number, "weighting": weighting})
-        for position in _predictions(explorer, number):
+        yield Recorded("story", {"example": number})
+        told = _told(explorer, number)
+        predictions = sorted({*_predictions(explorer, number), *told})
+        for position in predictions:
             yield Recorded("why", {"example": number, "position": position})
+        for position in _circuits(explorer, number, told):
+            yield Recorded("circuit", {"example": number, "position": position})
     for number in _scored(explorer):
         for head in model.heads:
             yield Recorded("scores", {"example": number, "head": head.label})
 
 
+def _told(explorer: Explorer, example: int) -> list[int]:
+    """The position that the story of a text is about."""
+    try:
+        return [decode(explorer.ask("story", {"example": example}))["position"]]
+    except (InputError, NotExactError):
+        return []  # reported when the story itself is asked for
+
+
+def _circuits(explorer: Explorer, example: int, told: list[int]) -> list[int]:
+    """The predictions with a graph: that of the story, the best predicted repeats, the last."""
+    best = _ranked(explorer, example)[:CIRCUITS]
+    last = len(explorer.workbench.examples(ModelParams())[example].ids) - 1
+    return sorted({*told, *best, last})
+
+
 def _predictions(explorer: Explorer, example: int) -> list[int]:
     """Repeated pairs of tokens, the best predicted first, then the others; and the last one."""
+    last = len(explorer.workbench.examples(ModelParams())[example].ids) - 1
+    return sorted({*_ranked(explorer, example)[: PREDICTIONS - 1], last})
+
+
+def _ranked(explorer: Explorer, example: int) -> list[int]:
+    """All predictions but the last: repeated pairs first, then by probability."""
     run = decode(explorer.ask("run", {"example": example}))
     ids, probabilities = run["ids"], run["next_prob"].tolist()
     pairs: set[tuple[int, int]] = set()
@@ -98,10 +126,9 @@ def _predictions(explorer: Explorer, example: int) -> list[int]:
         if pair in pairs:
             repeated.add(place)
         pairs.add(pair)
-    ranked = sorted(
+    return sorted(
         range(len(ids) - 1), key=lambda place: (place not in repeated, -probabilities[place])
     )
-    return sorted({*ranked[: PREDICTIONS - 1], len(ids) - 1})
 
 
 def _scored(explorer: Explorer) -> list[int]:

@@ -55,4 +55,24 @@ describe("the live source", () => {
     expect(reach).toEqual([false, true]);
     expect(pauses).toEqual([500, 1000, 2000, 4000, 8000, 8000]);
   });
+
+  it("withdraws a question that nobody waits for any more", async () => {
+    const stopped: string[] = [];
+    const source = new LiveSource("api/", (url, init) => {
+      return new Promise((done, fail) => {
+        init.signal?.addEventListener("abort", () => (stopped.push(url), fail(new DOMException("", "AbortError"))));
+        setTimeout(() => done(answer()), 20);
+      });
+    });
+    const [first, second] = [new AbortController(), new AbortController()];
+    const alone = source.ask("model", {}, first.signal);
+    first.abort();
+    await expect(alone).rejects.toThrow();
+    expect(stopped).toEqual(["api/model"]);
+    // Asked by two, it is answered for the one that stays; and it is asked anew after a withdrawal.
+    const shared = [source.ask("model", {}, second.signal), source.ask("model", {})];
+    second.abort();
+    await expect(Promise.all(shared)).resolves.toHaveLength(2);
+    expect(stopped).toHaveLength(1);
+  });
 });

@@ -39,9 +39,9 @@ export class ReportSource extends CachedSource {
   }
 
   /** The positions of an example whose predictions are explained. */
-  private explained(example: unknown): number[] {
+  private explained(name: "why" | "circuit", example: unknown): number[] {
     if (typeof example !== "number") return [];
-    const held = new RegExp(`^why:\\{"example":${example},"position":(\\d+)\\}$`);
+    const held = new RegExp(`^${name}:\\{"example":${example},"position":(\\d+)\\}$`);
     return Object.keys(this.file.answers)
       .flatMap((key) => Number(held.exec(key)?.[1] ?? NaN))
       .filter(Number.isFinite);
@@ -50,11 +50,11 @@ export class ReportSource extends CachedSource {
   private notRecorded(name: QuestionName, params: PlainParams): string {
     const model = this.file.title || "MODEL";
     const open = `open the explorer to ask about others: pathsum explore ${model}`;
-    const explained = name === "why" ? this.explained(params["example"]) : [];
+    const explained = name === "why" || name === "circuit" ? this.explained(name, params["example"]) : [];
     if (explained.length > 0) {
       return `This report explains the predictions at ${explained.join(", ")} of this text; ${open}`;
     }
-    if (["run", "attention", "scores", "why"].includes(name)) {
+    if (["run", "attention", "scores", "why", "circuit"].includes(name)) {
       return `This report holds ${plural(this.texts, "example text")}; ${open}`;
     }
     return `This report does not hold this; ${open}`;

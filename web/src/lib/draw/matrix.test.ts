@@ -26,4 +26,14 @@ describe("heat maps", () => {
     const dense = sparseToDense([0, 0, 1, 0], [1, 0, 0.75, 0.25], 2, 2);
     expect([...dense]).toEqual([1, 0, 0.25, 0.75]);
   });
+  it("has a contrast: square roots, or each row by its own largest", () => {
+    const faint = { rows: 2, columns: 2, values: Float32Array.of(0.0121, 0.0484, 0.25, 1) };
+    const colors = table("sequential", "light");
+    const indices = (contrast: "sqrt" | "row") =>
+      [...pixels(faint, wholeWindow(faint), 1, "sequential", "light", { width: 9, height: 9 }, contrast).data].map((color) =>
+        colors.indexOf(color),
+      );
+    expect(indices("sqrt")).toEqual([0.11, 0.22, 0.5, 1].map((share) => Math.round(255 * share)));
+    expect(indices("row")).toEqual([0.25, 1, 0.25, 1].map((share) => Math.round(255 * share)));
+  });
 });

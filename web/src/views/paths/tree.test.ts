@@ -58,4 +58,23 @@ describe("the tree of a prediction", () => {
   it("adds up the sources of a position", () => {
     expect([...sourceTotals(why)]).toEqual([1.5, 5]);
   });
+
+  it("folds heads that add next to nothing into one row, which opens", () => {
+    const many = {
+      ...why,
+      counts: [1, 4, 2],
+      top: { paths: [path("embed→L1H1", 5), path("embed→L0H0", 0.01), path("embed→L0H1", -0.02), path("embed→L1H0", 0.01)] },
+    } as unknown as PathsAnswer;
+    const labels = (...open: string[]) => rowsOf(many, new Set(open)).filter((row) => row.depth > 0).map((row) => row.label);
+    expect(labels("1")).toEqual(["embed→L1H1", "near zero"]);
+    expect(labels("1", "1.~")).toEqual(["embed→L1H1", "near zero", "embed→L0H1", "embed→L0H0", "embed→L1H0"]);
+    const folded = rowsOf(many, new Set(["1"])).find((row) => row.label === "near zero");
+    expect(folded?.value).toBeCloseTo(0);
+    expect(folded?.start).toBeCloseTo(6);
+  });
+
+  it("calls the total what it is", () => {
+    expect(rowsOf(why, new Set(), "logit difference").at(-1)?.label).toBe("logit difference");
+    expect(csvRows(why, "logit difference").at(-1)?.[1]).toBe("(logit difference)");
+  });
 });

@@ -74,11 +74,12 @@ export interface Row {
 const lastOf = (path: Path): string => path.heads[path.heads.length - 1] ?? path.source;
 
 /** All rows that are visible with these keys open, in order; "left out" is the last before the total. */
-export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>): Row[] {
+export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>, total = "logit"): Row[] {
   const rows: Row[] = [];
   let start = 0;
   const paths = listedPaths(why);
-  for (const order of orderTotals(why)) {
+  const orders = orderTotals(why);
+  for (const order of orders) {
     const key = String(order.order);
     const listed = paths.filter((path) => path.heads.length === order.order);
     rows.push({
@@ -93,11 +94,12 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>): Row[] {
       path: null,
       count: order.count === 1 ? "" : `${count(order.count)} paths`,
     });
-    if (open.has(key)) rows.push(...headRows(listed, order, start, key, open));
+    const least = NEAR_ZERO * Math.max(...orders.map((each) => Math.abs(each.value)));
+    if (open.has(key)) rows.push(...headRows(listed, order, start, key, open, least));
     start += order.value;
   }
   rows.push(plain("left out", "left out", leftOut(why), start));
-  rows.push(plain("total", "logit", why.toward.total, 0));
+  rows.push(plain("total", total, why.toward.total, 0));
   return rows;
 }
 
@@ -108,13 +110,13 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>): Row[] {
 const leftOut = (why: PathsAnswer): number =>
   why.toward.total - orderTotals(why).reduce((total, order) => total + order.value, 0);
 
-/** The rows of the CSV file: order, path, logit. */
-export function csvRows(why: PathsAnswer): (string | number)[][] {
+/** The rows of the CSV file: order, path, what it adds. */
+export function csvRows(why: PathsAnswer, total = "logit"): (string | number)[][] {
   return [
     ...orderTotals(why).map((order) => [order.order, "(all of this order)", order.value]),
     ...listedPaths(why).map((path) => [path.heads.length, path.name, path.value]),
     ["", "(left out)", leftOut(why)],
-    ["", "(logit)", why.toward.total],
+    ["", `(${total})`, why.toward.total],
   ];
 }
 
@@ -122,14 +124,62 @@ function plain(kind: Row["kind"], label: string, value: number, start: number): 
   return { key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" };
 }
 
-function headRows(listed: ListedPath[], order: OrderTotal, from: number, parent: string, open: ReadonlySet<string>): Row[] {
+/** Heads that add less than this share of the largest order share a row. */
+const NEAR_ZERO = 0.01;
+
+function headRows(
+  listed: ListedPath[],
+  order: OrderTotal,
+  from: number,
+  parent: string,
+  open: ReadonlySet<string>,
+  least: number,
+): Row[] {
   const groups = new Map<string, ListedPath[]>();
   for (const path of listed) groups.set(lastOf(path), [...(groups.get(lastOf(path)) ?? []), path]);
   const sums = [...groups].map(([name, paths]) => ({ name, paths, value: sum(paths) }));
   sums.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  const large = sums.filter((group) => Math.abs(group.value) >= least);
+  const small = sums.slice(large.length);
+  const folds = small.length > 1;
+  const { rows, end } = groupRows(folds ? large : sums, from, parent, open, 1);
+  let start = end;
+  if (folds) {
+    const key = `${parent}.~`;
+    const value = small.reduce((total, group) => total + group.value, 0);
+    const paths = small.reduce((total, group) => total + group.paths.length, 0);
+    rows.push({
+      ...plain("head", "near zero", value, start),
+      key,
+      depth: 1,
+      opens: true,
+      open: open.has(key),
+      count: `${paths} paths`,
+    });
+    if (open.has(key)) rows.push(...groupRows(small, start, parent, open, 2).rows);
+    start += value;
+  }
+  if (listed.length < order.count) rows.push(unlisted(order.value - sum(listed), start));
+  return rows;
+}
+
+interface Group {
+  name: string;
+  paths: ListedPath[];
+  value: number;
+}
+
+/** A row for each head that paths end in, and its single paths if it is open. */
+function groupRows(
+  groups: readonly Group[],
+  from: number,
+  parent: string,
+  open: ReadonlySet<string>,
+  depth: number,
+): { rows: Row[]; end: number } {
   const rows: Row[] = [];
   let start = from;
-  for (const group of sums) {
+  for (const group of groups) {
     const key = `${parent}.${group.name}`;
     const single = group.paths.length === 1 ? (group.paths[0] as ListedPath) : null;
     rows.push({
@@ -138,7 +188,7 @@ function headRows(listed: ListedPath[], order: OrderTotal, from: number, parent:
       label: single ? single.name : `…→${group.name}`,
       value: group.value,
       start,
-      depth: 1,
+      depth,
       opens: single === null,
       open: open.has(key),
       path: single,
@@ -147,8 +197,7 @@ function headRows(listed: ListedPath[], order: OrderTotal, from: number, parent:
     if (single === null && open.has(key)) rows.push(...pathRows(group.paths, start));
     start += group.value;
   }
-  if (listed.length < order.count) rows.push(unlisted(order.value - sum(listed), start));
-  return rows;
+  return { rows, end: start };
 }
 
 function pathRows(paths: ListedPath[], from: number): Row[] {

@@ -1,0 +1,151 @@
+"""The first minute, the graph of a prediction, live ablation, and the ways between views."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.heads import INDUCTION
+from tests.browser.test_live import settled
+
+pytestmark = pytest.mark.browser
+
+SENTENCE = re.compile(r"looks at .* because (L\dH\d) .* without \1 it would look there with .* %")
+
+
+def graph(page: Page):
+    return page.get_by_role("group", name="The circuit of this prediction")
+
+
+def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
+    page.goto(live)
+    story = page.get_by_role("region", name="What to see first")
+    expect(story).to_contain_text(SENTENCE)
+    expect(story.get_by_role("listitem")).to_have_count(3)
+    # The cell that the sentence is about is open, and the head is the one that does most there.
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell in")
+    head = story.locator("a.head").first.inner_text()
+    expect(page.locator("section.pattern h2")).to_contain_text(head)
+    page.screenshot(path=pictures / "landing.png")
+    said = re.search(r"would have ([\d.]+ %)", story.inner_text())
+    assert said
+    story.get_by_role("link", name=re.compile("Switch L")).click()
+    # Switching the head off gives the number that the sentence says.
+    predictions = page.get_by_role("region", name="Predictions before and after")
+    expect(predictions).to_contain_text(f"→ {said[1]}")
+
+
+def test_a_graph_has_numbers_and_edges_that_can_be_cut(
+    page: Page, live: str, pictures: Path
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url) if "/api/without" in one.url else None)
+    page.goto(f"{live}#/why?e=0")
+    expect(page.get_by_label("Legend")).to_contain_text("put into a key")
+    edges = graph(page).get_by_role("button", name=re.compile(r"L\dH\d at .*key: \+.*costs"))
+    key = edges.first
+    key.hover(force=True)
+    details = page.locator("section[aria-label=Details]")
+    for words in ("its part of the score", "worth to the prediction", "lost if it is cut"):
+        expect(details).to_contain_text(words)
+    expect(details).to_contain_text("Explains the cell")
+    lost = re.search(r"lost if it is cut, logits\s*\+([\d.]+)", details.inner_text())
+    key.press("Enter")
+    expect(key).to_have_attribute("aria-pressed", "true")
+    expect(page).to_have_url(re.compile("off=L"))
+    logit = page.get_by_role("region", name="Logit before and after")
+    row = logit.get_by_role("row", name=re.compile("together"))
+    expect(row).to_be_visible()
+    before, after = (float(text) for text in re.findall(r"\+([\d.]+)", row.inner_text())[:2])
+    assert lost and abs(before - after - float(lost[1])) < 0.02
+    expect(page.get_by_role("region", name="Patterns before and after")).to_be_visible()
+    page.screenshot(path=pictures / "why.png", full_page=True)
+    # Quick changes are one question.
+    asked.clear()
+    for head in ("L0H1", "L0H2", "L0H4"):
+        page.get_by_role("button", name=f"Switch {head} off").click()
+    expect(page.get_by_role("button", name="Put L0H4 back")).to_be_visible()
+    expect(page).to_have_url(re.compile("L0H1,L0H2,L0H4"))
+    page.wait_for_timeout(1000)
+    assert 1 <= len(asked) <= 2
+    page.get_by_role("button", name="all on").click()
+    expect(page.get_by_role("region", name="Patterns before and after")).to_have_count(0)
+
+
+def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?e=0")
+    more = graph(page).get_by_role("button", name=re.compile("smaller input")).first
+    expect(more).to_be_visible()
+    count = page.locator("svg .edge").count()
+    more.press("Enter")
+    expect(page).to_have_url(re.compile("ex="))
+    page.wait_for_function(f"document.querySelectorAll('svg .edge').length > {count}")
+    graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first.press("Enter")
+    details = page.locator("section[aria-label=Details]")
+    expect(details).to_contain_text("left out")
+    details.get_by_role("link", name=re.compile("@")).first.click()
+    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}.*d=\d+\.\d+"))
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell")
+    page.get_by_role("link", name="the circuit it is part of").click()
+    expect(page).to_have_url(re.compile("#/why"))
+
+
+def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> None:
+    page.goto(f"{live}#/paths?e=0")
+    waterfall = page.get_by_role("region", name="Waterfall")
+    expect(waterfall).to_contain_text(
+        re.compile(rf"{INDUCTION} ← .*@\d+, looked there because of L0H\d \(K\)")
+    )
+    expect(waterfall).to_contain_text("near zero")
+    expect(waterfall).to_contain_text("above the mean of all tokens")
+    page.goto(f"{live}#/paths?e=0&vs=5")
+    for where in ("Waterfall", "The chosen path"):
+        expect(page.get_by_role("region", name=where)).to_contain_text("logit difference")
+
+
+def test_search_finds_kinds_of_heads_and_circuit_leads_to_a_text(page: Page, live: str) -> None:
+    page.goto(f"{live}#/circuit?n={INDUCTION}")
+    expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
+    page.get_by_role("link", name=f"{INDUCTION} on this text").click()
+    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))
+    page.keyboard.press("/")
+    page.get_by_role("combobox", name="Search").fill("induction")
+    found = page.get_by_role("option", name=re.compile(f"{INDUCTION}.*induction"))
+    found.first.click()
+    expect(page).to_have_url(re.compile(f"#/head.*hd={INDUCTION}"))
+
+
+def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?e=0&h={INDUCTION}")
+    matrix = page.locator("section.pattern canvas").first
+    expect(matrix).to_be_visible()
+    settled(page)
+    # How much of the matrix is not paper.
+    ink = """(canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let dark = 0;
+      for (let i = 0; i < data.length; i += 4) if (data[i + 1] < 235) dark++;
+      return dark;
+    }"""
+    linear = matrix.evaluate(ink)
+    for choice, name in (("√", "sqrt"), ("per row", "row")):
+        page.get_by_role("radio", name=choice, exact=True).click()
+        expect(page).to_have_url(re.compile(f"ct={name}"))
+        page.wait_for_function(
+            f"(canvas) => ({ink})(canvas) > {linear}", arg=matrix.element_handle()
+        )
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_graph_fits(
+    context: BrowserContext, live: str, pictures: Path, width: int, mode: str
+) -> None:
+    page = context.new_page()
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+    page.goto(f"{live}#/why?e=0&off=L0H0")
+    expect(graph(page)).to_be_visible()
+    expect(page.get_by_role("region", name="Logit before and after")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=pictures / f"why-{width}-{mode}.png", full_page=True)
