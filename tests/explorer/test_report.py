@@ -73,8 +73,8 @@ def test_answers_can_be_read_back(written: Path) -> None:
         assert decode(unpack(answers[answer_key("head", {"head": head})]))["entry"]["head"] == head
     assert answer_key("attention", {"example": 0, "weighting": "effect"}) in answers
     last = len(run["ids"]) - 1
-    told = decode(unpack(answers[answer_key("story", {"example": 0})]))["position"]
-    for position in (told, last):
+    story = decode(unpack(answers[answer_key("story", {"example": 0})]))["position"]
+    for position in (story, last):
         for name in ("why", "circuit"):
             assert answer_key(name, {"example": 0, "position": position}) in answers
 

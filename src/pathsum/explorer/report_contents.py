@@ -19,7 +19,7 @@ from pathsum.heads.verdicts import MIXED, UNKNOWN
 
 # Predictions per text that the Paths view can explain.
 PREDICTIONS = 12
-# Predictions per text with a graph, beside the last one and that of the story.
+# Predictions per text with a graph, in addition to the last one and that of the story.
 CIRCUITS = 3
 # Score tables are large: how many texts have them, and how long such a text may be.
 SCORED_TEXTS, SCORED_TOKENS = 3, 128
@@ -83,18 +83,18 @@ def _texts(explorer: Explorer) -> Iterator[Recorded]:
         for weighting in ("information", "effect"):
             yield Recorded("attention", {"example": number, "weighting": weighting})
         yield Recorded("story", {"example": number})
-        told = _told(explorer, number)
-        predictions = sorted({*_predictions(explorer, number), *told})
+        stories = _story_positions(explorer, number)
+        predictions = sorted({*_predictions(explorer, number), *stories})
         for position in predictions:
             yield Recorded("why", {"example": number, "position": position})
-        for position in _circuits(explorer, number, told):
+        for position in _circuits(explorer, number, stories):
             yield Recorded("circuit", {"example": number, "position": position})
     for number in _scored(explorer):
         for head in model.heads:
             yield Recorded("scores", {"example": number, "head": head.label})
 
 
-def _told(explorer: Explorer, example: int) -> list[int]:
+def _story_positions(explorer: Explorer, example: int) -> list[int]:
     """The position that the story of a text is about."""
     try:
         return [decode(explorer.ask("story", {"example": example}))["position"]]
@@ -102,11 +102,11 @@ def _told(explorer: Explorer, example: int) -> list[int]:
         return []  # reported when the story itself is asked for
 
 
-def _circuits(explorer: Explorer, example: int, told: list[int]) -> list[int]:
+def _circuits(explorer: Explorer, example: int, stories: list[int]) -> list[int]:
     """The predictions with a graph: that of the story, the best predicted repeats, the last."""
     best = _ranked(explorer, example)[:CIRCUITS]
     last = len(explorer.workbench.examples(ModelParams())[example].ids) - 1
-    return sorted({*told, *best, last})
+    return sorted({*stories, *best, last})
 
 
 def _predictions(explorer: Explorer, example: int) -> list[int]:

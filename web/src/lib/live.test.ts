@@ -56,7 +56,7 @@ describe("the live source", () => {
     expect(pauses).toEqual([500, 1000, 2000, 4000, 8000, 8000]);
   });
 
-  it("withdraws a question that nobody waits for any more", async () => {
+  it("withdraws a question that no view waits for", async () => {
     const stopped: string[] = [];
     const source = new LiveSource("api/", (url, init) => {
       return new Promise((done, fail) => {

@@ -47,7 +47,7 @@ export class Unreachable extends Error {
 interface Entry {
   promise: Promise<unknown>;
   bytes: number;
-  /** Those who wait for it; Infinity once somebody waits who cannot withdraw. */
+  /** Those who wait for it; Infinity once one of them cannot withdraw. */
   waiting: number;
   stop: AbortController;
 }

@@ -62,10 +62,10 @@ def story(bench: Workbench, params: TextParams) -> Story:
     ranked = _repeats(trace) or [(trace.tokens.shape[1] - 1, None)]
     best: Story | None = None
     for position, first in ranked[:CANDIDATES]:
-        told = _told(trace, position, first)
-        if told.side is Side.K:
-            return told
-        best = best or told
+        found_story = _story_at(trace, position, first)
+        if found_story.side is Side.K:
+            return found_story
+        best = best or found_story
     assert best is not None
     return best
 
@@ -88,7 +88,7 @@ def _next_probabilities(trace: Trace) -> list[float]:
     return each.gather(-1, trace.tokens[0, 1:, None])[:, 0].tolist()
 
 
-def _told(trace: Trace, position: int, first: int | None) -> Story:
+def _story_at(trace: Trace, position: int, first: int | None) -> Story:
     token = token_of(trace, position, None)
     at_first = None if first is None else float(trace.logits[0, first].softmax(-1)[token])
     try:

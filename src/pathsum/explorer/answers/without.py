@@ -1,4 +1,4 @@
-"""`without`: a text run again with heads and edges switched off, beside the run as it is."""
+"""`without`: a text run again with heads and edges switched off, next to the run as it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

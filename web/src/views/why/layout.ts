@@ -88,7 +88,7 @@ export function layOut(
     ),
   );
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
-  const between = Math.max(16, Math.min(90, (room.width - total) / Math.max(1, positions.length)));
+  const between = Math.max(16, Math.min(140, (room.width - total) / Math.max(1, positions.length)));
   const columns: Column[] = [];
   let x = LEFT;
   positions.forEach((position, i) => {
