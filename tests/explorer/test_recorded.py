@@ -15,7 +15,7 @@ def test_the_tour_has_its_pictures_of_other_models() -> None:
     found = list(claim_pictures(explorer))
     assert {one.params["model"] for one in found} == {claim["model"] for claim in elsewhere}
     bugs = next(claim for claim in elsewhere if claim["id"] == "one-bugs")
-    head = bugs["view"].rpartition("hd=")[2]
+    head = bugs["view"].rpartition("h=")[2]
     assert Recorded("trigrams", {"model": "one-layer", "head": head}) in found
     for one in found:  # and each has an answer
         assert explorer.ask(one.name, one.params)
