@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.explorer.answers.model import shown_piece
+from pathsum.explorer.answers.model import piece, shown_piece
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
@@ -101,13 +101,26 @@ def _corrupted(bench: Workbench, params: TextsParams, model: Model, ids: tuple[i
 
 
 def _made(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
-    """The text with the earlier copy of a token replaced by a token that does not occur."""
+    """The text with the earlier copy of a token replaced by one that does not occur.
+
+    If the model has a tokenizer, the new token looks like the old one: letters or none, a leading
+    space or none, the same length.
+    """
     earlier = [place for place in range(position) if ids[place] == ids[position]]
     place = earlier[-1] if earlier else max(position - 1, 0)
-    pool = model.token_pool().ids().tolist()
-    unused = [token for token in pool if token not in ids] or pool
+    old = ids[place]
+    pool = [token for token in model.token_pool().ids().tolist() if token not in ids] or [old]
+    alike = [token for token in pool if _shape(model, token) == _shape(model, old)] or pool
     # Deterministic, and different for different tokens.
-    return [*ids[:place], unused[ids[place] % len(unused)], *ids[place + 1 :]]
+    return [*ids[:place], alike[old % len(alike)], *ids[place + 1 :]]
+
+
+def _shape(model: Model, token: int) -> tuple[bool, bool, int] | None:
+    """Whether a token has a leading space and letters, and its length; None if it has no text."""
+    text = piece(model, token)
+    if text is None:
+        return None
+    return text.startswith(" "), text.strip().isalpha(), len(text)
 
 
 def _tokens(clean: Trace, corrupted: Trace, params: TextsParams) -> tuple[int, int]:
