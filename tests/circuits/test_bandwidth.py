@@ -100,7 +100,7 @@ def test_a_head_that_deletes_stands_out_from_chance() -> None:
 def test_a_negative_head_that_attends_elsewhere_does_not_delete() -> None:
     found = ps.bandwidth(planted_deletion(own_position=False))
     even = next(head for head in found.deleting if head.head == "L1H2")
-    assert even.p < 1e-9 and even.own_position < 0.3
+    assert even.p <= 1e-6 and even.own_position < 0.3
     assert [head.head for head in found.deleting if head.deletes] == []
     # Every head of this model with a negative OV attends to places before its own.
     bundled = ps.bandwidth(ps.load("two-layer")).deleting
@@ -220,6 +220,6 @@ def test_virtual_weights_are_named_and_timed() -> None:
 
 def test_virtual_weights_of_a_planted_path() -> None:
     model = ps.construct.virtual_head()
-    assert virtual_weights(model, "L0H0", "L1H0.v").p < 1e-50
+    assert virtual_weights(model, "L0H0", "L1H0.v").p <= 1e-6
     assert virtual_weights(model, "L0H0", "logits").score == pytest.approx(0, abs=1e-6)
     assert virtual_weights(model, "L1H0", "logits").z > 10

@@ -42,7 +42,7 @@ _NAMES = ("W_Q", "W_K", "W_V", "W_O")
 def test_a_planted_subspace_has_kernel_one() -> None:
     model = ps.construct.virtual_head(dtype=torch.float64)
     pair = pair_components(model, "L0H0", "L1H0", "v")
-    assert pair.kernel == pytest.approx(1.0, abs=0.05) and pair.kernel_p < 1e-50
+    assert pair.kernel == pytest.approx(1.0, abs=0.05) and pair.kernel_p <= 1e-6
     best = projection_kernel(model)
     assert best.v.z[0, 2] == best.v.z[~best.v.z.isnan()].max()
 

@@ -43,7 +43,7 @@ def test_a_planted_composition_has_the_largest_excess(build: Any, kind: str) -> 
     for by in ("excess", "z", "p"):
         best = found.edges(by=by).edges[0]
         assert (best.writer, best.reader, best.kind) == ("L0H0", "L1H0", kind)
-    assert best.p < 1e-50
+    assert best.p <= 1e-6
     assert sum(edge.p < 0.001 for edge in found.edges()) == 1
 
 

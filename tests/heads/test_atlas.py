@@ -112,7 +112,7 @@ def test_no_p_is_written_as_zero() -> None:
     assert format_p(1 / 401, draws=400) == "p < 0.0025"
     assert format_p(2 / 401, draws=400) == "p 0.005"
     assert format_p(float("nan")) == "p –"
-    assert ProbabilityColumn().write(0.0) == "< 1e-12"
+    assert ProbabilityColumn().write(0.0) == "< 1e-06"
     assert ProbabilityColumn().write(2e-5) == "2.0e-05"
     assert counted_p(200).write(1 / 201) == "< 0.005"
     found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)

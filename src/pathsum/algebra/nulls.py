@@ -45,6 +45,7 @@ from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex, Factored
 from pathsum.algebra.spectrum import balanced
 from pathsum.errors import InputError
+from pathsum.result.p_value import LEAST_FITTED
 
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""
@@ -164,8 +165,12 @@ class RotationNull:
         return (value.double() - self.mean) / deviation
 
     def p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
-        """The chance of a value at least as large. Underflows to 0 below 10⁻³⁰⁸: see `log_p`."""
-        return self.log_p(value).exp()
+        """The chance of a value at least as large, never less than 10⁻⁶.
+
+        So far the approximation was compared with exact tails, and there it is on the safe side. To
+        rank what is further out use `z` or `log_p`.
+        """
+        return self.log_p(value).exp().clamp(min=LEAST_FITTED)
 
     def log_p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """The natural logarithm of `p`, accurate where p itself would be 0.
@@ -174,8 +179,10 @@ class RotationNull:
         4/γ², at 4/γ² + 2z/γ. Where γ is negative the tail of γ = 0.01 is used, almost a normal one,
         which is on the safe side.
 
-        An approximation: within a factor of 2 down to chances of 10⁻³. Far beyond, rely on the
-        size of log p, not on its digits.
+        An approximation. Where the tail is known exactly (a direction against a subspace, a beta
+        distribution) it gives 0.91 to 1.2 times the true chance at 0.05 and 0.01 for d ≥ 32, and
+        too large a chance further out, by a factor of 1.2 at 10⁻⁶ for d = 768, 3 for d = 128 and
+        more for smaller d: beyond 10⁻³ it is a bound, and ranks.
         """
         z = self.z(value)
         skewness = self.skewness.clamp(min=LEAST_SKEWNESS).expand(z.shape)

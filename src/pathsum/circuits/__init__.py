@@ -19,6 +19,7 @@ from pathsum.circuits.alignment import HeadAlignment, HeadMatch, align_heads
 from pathsum.circuits.bigram import Bigram, Continuations, bigram, continuations
 from pathsum.circuits.composition.composition import Composition, CompositionScores, composition
 from pathsum.circuits.composition.edges import Edges, ScoredEdge
+from pathsum.circuits.composition.empirical import EmpiricalComposition, empirical_composition
 from pathsum.circuits.composition.pair_components import PairComponents, pair_components
 from pathsum.circuits.composition.projection_kernel import ProjectionKernel, projection_kernel
 from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
@@ -51,6 +52,7 @@ __all__ = [
     "Copying",
     "Edges",
     "Effect",
+    "EmpiricalComposition",
     "Evidence",
     "HeadAlignment",
     "HeadCard",
@@ -80,6 +82,7 @@ __all__ = [
     "continuations",
     "copying",
     "effect",
+    "empirical_composition",
     "forced_bugs",
     "head_card",
     "open_text",

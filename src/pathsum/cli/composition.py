@@ -46,6 +46,13 @@ def composition(
             metavar="WRITER READER", help="Show one pair of heads, direction by direction."
         ),
     ] = None,
+    nulls: Annotated[
+        bool,
+        typer.Option(
+            "--nulls",
+            help="Compare with permuted heads and untrained twins too, and score directions.",
+        ),
+    ] = False,
     center: Annotated[
         Center,
         typer.Option(help="Center what heads write; auto: where the model's norm does."),
@@ -58,16 +65,29 @@ def composition(
     """Rank Q-, K- and V-composition between heads against chance.
 
     The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the head that reads. z and p
-    compare score² with random rotations of the stream.
+    compare score² with random rotations of the stream: a small p rejects that the two heads share
+    no more directions than random ones do. It does not show that the model uses the edge.
     """
+    from dataclasses import replace
+
     from pathsum.circuits import composition as compute
+    from pathsum.circuits import empirical_composition
     from pathsum.circuits.composition.pair_components import compare_pair
     from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
+    from pathsum.errors import InputError
     from pathsum.model.processes import join_world
 
     loaded = open_model(model, device, dtype, as_json)
     wanted = {one.value for one in kind or ()}
     kinds: list[CompositionKind] = [one for one in KINDS if not wanted or one in wanted]
+    if nulls:
+        if offset is not None or pair is not None:
+            raise InputError("--nulls goes with neither --offset nor --pair; leave one of them out")
+        with progress(as_json) as advance:
+            against = empirical_composition(loaded, center=center.value, progress=advance)
+        edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+        show(replace(against, shown=edges.edges), as_json)
+        return
     if pair is not None:
         found = compare_pair(loaded, *pair, kinds, center=center.value, offset=offset)
         show(found, as_json)

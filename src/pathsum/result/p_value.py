@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from pathsum.result.table import MISSING, Cell, Column
 
-# Floors for a p from a distribution fitted by its first moments: in a sentence, and in a table,
-# where the order of magnitude still ranks.
+# Floors for a p from a distribution fitted by its first moments: in a sentence, and in tables and
+# files. It was compared with exact tails down to the second; nothing below it is reported.
 LEAST_IN_WORDS = 1e-3
-LEAST_IN_TABLES = 1e-12
+LEAST_FITTED = 1e-6
 
 
 def format_p(p: float | None, draws: int | None = None) -> str:
@@ -31,15 +31,15 @@ def format_p(p: float | None, draws: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class ProbabilityColumn(Column):
-    """A column of p; a p below `least` is printed as that bound and kept in full in files."""
+    """A column of p; a p at or below `least`, or counted as 0, is printed as that bound."""
 
     name: str = "p"
     format: str = ".1e"
-    least: float = LEAST_IN_TABLES
+    least: float = LEAST_FITTED
 
     def write(self, cell: Cell) -> str:
         """A cell as text."""
-        if isinstance(cell, float) and cell < self.least:
+        if isinstance(cell, float) and (cell < self.least or cell <= LEAST_FITTED):
             return f"< {self.least:.2g}"
         return super().write(cell)
 

@@ -14,7 +14,7 @@ from pathsum.errors import InputError
 from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Column, Record, Table, text_column
 from pathsum.result.options import parse_choice
-from pathsum.result.p_value import ProbabilityColumn
+from pathsum.result.p_value import LEAST_FITTED, ProbabilityColumn
 
 if TYPE_CHECKING:
     from pathsum.circuits.composition.composition import Composition, CompositionScores
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 OrderBy: TypeAlias = Literal["z", "p", "excess", "score"]
 
 _UNLIKELY = 0.01
+MEANING = (
+    "A small p rejects that the two share no more directions than random ones do; it does not show "
+    "a circuit, nor does a large p exclude one. Cut the edge to see (pathsum patch)."
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Edges(Record, kind="composition-edges"):
                 f"A random rotation scores about 1/√{self.dimension} = "
                 f"{self.dimension**-0.5:.3f}; z is that of score²."
             )
+        yield MEANING
         yield from self.notes
 
 
@@ -179,10 +184,10 @@ def _tails(
     null = unit_null_from(sd, scores.skewness[there], d)
     tail = torch.ones_like(sd)
     if min_z is not None:
-        tail = torch.minimum(tail, null.p(null.mean + min_z * sd))
+        tail = torch.minimum(tail, null.log_p(null.mean + min_z * sd).exp())
     if min_excess is not None:
         least = max(0.0, min_excess + max(d, 1) ** -0.5) ** 2
-        tail = torch.minimum(tail, null.p(torch.full_like(sd, least)))
+        tail = torch.minimum(tail, null.log_p(torch.full_like(sd, least)).exp())
     if max_p is not None:
         tail = tail.clamp(max=max_p)
     return tail
@@ -197,6 +202,11 @@ def _parsed(
         raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
     if max_p is not None and not 0 <= max_p <= 1:
         raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
+    if max_p is not None and max_p < LEAST_FITTED:
+        raise InputError(
+            f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null supports; "
+            "use min_z to go further"
+        )
     if k is not None and k < 1:
         raise InputError(f"k={k} edges were requested; choose at least 1, or None for all")
     return parsed, parse_choice(get_args(OrderBy), by, "by")

@@ -18,6 +18,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows, require_finite
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
+from pathsum.result.p_value import LEAST_FITTED
 
 # Positions over which attention by position terms is averaged.
 PLACES = 64
@@ -31,7 +32,8 @@ class HeadDeletion:
     """Whether a head deletes what it reads.
 
     `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
-    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative
+    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative, never
+                    less than 10⁻⁶
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
     `own_position`  mean attention to its own position by position terms alone, over the first 64
@@ -90,7 +92,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         )
         values, size = ov.eigenvalues(), ov.norm()
         z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
-        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))
+        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
         own_position = float(places[head.id.layer][head.id.head])
         total = values.abs().sum()
         left = -values.real.clamp(max=0).sum()
