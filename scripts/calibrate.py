@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import projection_kernel
+from pathsum.circuits import empirical_composition, projection_kernel
 from pathsum.heads.kinds.matching_through_previous import through_previous
 from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
@@ -160,11 +160,18 @@ def p_values(model: Model, seed: int) -> dict[str, list[float]]:
     first = model.heads[seed % model.config.n_heads].id
     through = through_previous(model, {HeadId(0, first.head): 0.9}, seed=seed)
     found["matching_through_previous"] = [score.p or math.nan for score in through.scores.values()]
-    composed, kernel = ps.composition(model), projection_kernel(model)
-    for kind in ("q", "k", "v"):
-        found["composition"] += composed.scores(kind).p.flatten().tolist()
-        found["projection kernel"] += kernel.scores(kind).p.flatten().tolist()
     found["bandwidth: deleting"] = [head.p for head in ps.bandwidth(model).deleting]
+    return found | composition_p_values(model)
+
+
+def composition_p_values(model: Model) -> dict[str, list[float]]:
+    """Those of edges between heads."""
+    found: dict[str, list[float]] = defaultdict(list)
+    against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
+    for kind in ("q", "k", "v"):
+        found["composition"] += against.scores(kind).p.flatten().tolist()
+        found["composition: best direction"] += against.scores(kind).p_direction.flatten().tolist()
+        found["projection kernel"] += kernel.scores(kind).p.flatten().tolist()
     return found
 
 

@@ -3,10 +3,11 @@
     python scripts/composition_auc.py            the table of docs/composition.md
     python scripts/composition_auc.py --json
 
-Every edge between two heads is taken, alone, from a run on other sequences, and everything after it
-is recomputed. The edge is causal if the loss on repeated random tokens or on held-out text rises by
-at least LEAST nats, clear of zero over sequences. A score's AUC is the chance that a causal edge
-scores higher than one that is not: 1 finds all first, 0.5 is chance.
+Every edge between two heads is taken, alone, from a run on other sequences in another order, and
+everything after it is recomputed. The edge is causal if that changes predictions, on repeated
+random tokens or on held-out text, by at least LEAST nats of KL divergence per position. A score's
+AUC is the chance that a causal edge scores higher than one that is not: 1 finds all first, 0.5 is
+chance.
 """
 
 import argparse
@@ -21,7 +22,6 @@ import pathsum as ps
 from pathsum.circuits import composition, empirical_composition, projection_kernel
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
-from pathsum.model.losses import sequence_losses
 from pathsum.names import Edge, HeadRead, Side
 from pathsum.shapes import Tokens
 from pathsum.training.network import Network
@@ -80,13 +80,20 @@ def texts(model: Model) -> list[Tokens]:
     return found
 
 
+def elsewhere(tokens: Tokens) -> Tokens:
+    """Other sequences in another order: neither tokens nor distances are those of the run."""
+    generator = torch.Generator().manual_seed(0)
+    order = 1 + torch.randperm(tokens.shape[1] - 1, generator=generator)
+    return tokens.roll(1, 0)[:, torch.cat((torch.zeros(1, dtype=torch.long), order))]
+
+
 @torch.no_grad()
 def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
-    """Whether cutting each edge between two heads costs loss."""
+    """Whether cutting each edge between two heads changes what the model predicts."""
     found: dict[tuple[str, str, str], bool] = {}
     for tokens in texts(model):
-        trace, other = model.trace(tokens), model.trace(tokens.roll(1, 0))
-        before = sequence_losses(trace.logits, tokens)
+        trace, other = model.trace(tokens), model.trace(elsewhere(tokens))
+        before = trace.logits.log_softmax(-1)
         for writer in model.heads:
             for reader in model.heads:
                 if reader.id.layer <= writer.id.layer:
@@ -94,10 +101,10 @@ def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
                 for side in Side:
                     edge = Edge(writer.id, HeadRead(reader.id, side))
                     cut = trace.patch({edge: other})
-                    rise = sequence_losses(cut.logits, tokens).above(before)
-                    matters = rise.value >= LEAST and rise.clear_of_zero
+                    after = cut.logits.log_softmax(-1)
+                    changed = float((before.exp() * (before - after)).sum(-1).mean())
                     name = (str(writer.id), str(reader.id), side.value)
-                    found[name] = found.get(name, False) or matters
+                    found[name] = found.get(name, False) or changed >= LEAST
     return found
 
 

@@ -6,7 +6,7 @@ from tests.algebra.factors import gaussian, powers
 from torch import Tensor
 
 from pathsum.algebra import Factored, GramTraces, RotationNull, rotation_null
-from pathsum.algebra.nulls import LEAST_SKEWNESS
+from pathsum.algebra.nulls import LEAST_SKEWNESS, UnitMoments, unit_null
 from pathsum.errors import InputError
 
 
@@ -171,3 +171,31 @@ def test_traces_that_do_not_fit_raise() -> None:
         rotation_null(GramTraces(one, one, one, 8), GramTraces(one, one, one, 7))
     with pytest.raises(InputError, match="a Gram matrix was requested of a 3 × 4 matrix"):
         GramTraces.of_symmetric(Factored(gaussian(0, 3, 2), gaussian(1, 2, 4)))
+
+
+def beta_tail(x: float, a: float, b: float, steps: int = 20_000) -> float:
+    """The chance that a Beta(a, b) variable exceeds x, by the midpoint rule."""
+    t = x + (1 - x) * (torch.arange(steps, dtype=torch.float64) + 0.5) / steps
+    a_, b_ = torch.tensor([a, b], dtype=torch.float64)
+    log_beta = torch.lgamma(a_) + torch.lgamma(b_) - torch.lgamma(a_ + b_)
+    density = (a - 1) * t.log() + (b - 1) * torch.log1p(-t) - log_beta
+    return float(density.exp().sum()) * (1 - x) / steps
+
+
+@pytest.mark.parametrize("d", [32, 128, 768])
+@pytest.mark.parametrize("r", [1, 4, 12])
+def test_p_is_on_the_safe_side_of_exact_tails_down_to_its_floor(d: int, r: int) -> None:
+    """A direction against a subspace of r: Σcos² is Beta(r/2, (d − r)/2)."""
+    ones = torch.ones((), dtype=torch.float64)
+    null = unit_null(UnitMoments.of_rank(ones), UnitMoments.of_rank(r * ones), d)
+    for chance in (0.05, 0.01, 1e-3, 1e-4, 1e-6):
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (
+                (middle, high) if beta_tail(middle, r / 2, (d - r) / 2) > chance else (low, middle)
+            )
+        ratio = float(null.log_p(torch.tensor(low / r)).exp()) / chance
+        assert ratio > 0.9
+        assert ratio < (1.2 if chance >= 0.01 else 3 if d >= 128 else 100)
+    assert float(null.p(torch.tensor(1.0 / r))) == 1e-6

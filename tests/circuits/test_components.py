@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits import pair_components, projection_kernel
+from pathsum.circuits import empirical_composition, pair_components, projection_kernel
 from pathsum.circuits.composition.pair_components import (
     PairComparison,
     PairComponents,
@@ -84,3 +84,71 @@ def test_records_and_tables() -> None:
     assert len(compared.to_dict()["kinds"]) == 3
     columns = projection_kernel(model).to_table().columns
     assert "by chance" in [column.name for column in columns]
+
+
+def test_permuted_twin_and_direction_are_fair_on_random_models() -> None:
+    config = CONFIG.replace(n_heads=8, d_model=48)
+    every: dict[str, list[torch.Tensor]] = {"p_permuted": [], "p_twin": [], "p_direction": []}
+    for seed in range(3):
+        found = empirical_composition(ps.random_model(config, seed=100 + seed))
+        for kind in ("q", "k", "v"):
+            for name, values in every.items():
+                p = getattr(found.scores(kind), name)  # pyright: ignore[reportArgumentType]
+                values.append(p[~p.isnan()])
+    for name, values in every.items():
+        p = torch.cat(values)
+        error = (0.05 * 0.95 / len(p)) ** 0.5
+        assert float((p <= 0.05).double().mean()) < 0.05 + 4 * error, name
+        if name != "p_direction":  # the best of many, its p times their number: on the safe side
+            assert 0.4 < float(p.median()) < 0.6, name
+
+
+def test_permuted_directions_are_those_of_other_heads() -> None:
+    """By definition: the spectra of two heads, the singular directions of two others."""
+    model = ps.random_model(CONFIG, seed=1, dtype=torch.float64)
+    found = empirical_composition(model)
+    n = CONFIG.n_heads
+
+    def svd(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        U, S, _ = torch.linalg.svd(matrix)
+        return U[:, : CONFIG.d_head], S[: CONFIG.d_head]
+
+    writes = [svd(model.head((0, h)).ov.dense().T) for h in range(n)]
+    reads = [svd(model.head((1, h)).qk.dense().T) for h in range(n)]  # what keys read
+    for i in range(n):
+        for j in range(n):
+
+            def score(a: int, b: int, i: int = i, j: int = j) -> float:
+                V, A = writes[a][0] * writes[i][1], reads[b][0] * reads[j][1]
+                return float((V.T @ A).norm())
+
+            own = score(i, j)
+            share = sum(score(a, b) >= own - 1e-9 for a in range(n) for b in range(n)) / n**2
+            assert float(found.k.p_permuted[i, n + j]) == pytest.approx(share)
+
+
+def test_identical_heads_and_silent_heads_have_no_permuted_p() -> None:
+    model = ps.random_model(CONFIG, seed=2, dtype=torch.float64)
+    for layer in model.weights.layers:
+        for name in ("W_Q", "W_K", "W_V", "W_O"):
+            W = getattr(layer, name)
+            W.copy_(W[:1].expand_as(W).clone())
+    found = empirical_composition(model)
+    assert bool(found.k.p_permuted.isnan().all())
+    assert any("same directions" in note for note in found.notes)
+    other = ps.random_model(CONFIG, seed=2, dtype=torch.float64)
+    other.weights.layers[0].W_O[0] = 0
+    found = empirical_composition(other)
+    for part in (found.k.p_permuted, found.k.p_twin, found.k.direction, found.k.p_direction):
+        assert bool(part[0].isnan().all()) and not bool(part[1, CONFIG.n_heads :].isnan().any())
+    assert any("OV is zero" in note for note in found.notes)
+
+
+def test_the_planted_edge_stands_out_against_every_null() -> None:
+    found = empirical_composition(ps.construct.induction())
+    assert float(found.k.p_permuted[0, 2]) == 0.25  # the best of 2 × 2
+    assert float(found.k.p_twin[0, 2]) == 1 / 17 and float(found.k.p_direction[0, 2]) < 0.001
+    text = found.to_table().to_text(100)
+    assert "does not show" in text and "permuted" in text and "< 1e-06" in text
+    with pytest.raises(InputError, match="twins=0 untrained models"):
+        empirical_composition(ps.construct.induction(), twins=0)

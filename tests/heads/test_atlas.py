@@ -82,6 +82,18 @@ def test_a_head_that_does_nothing_has_no_p() -> None:
     assert score.p is None and score.value != score.value
 
 
+def test_a_head_that_writes_nothing_has_no_kind_and_says_why() -> None:
+    model = ps.construct.induction(n_ctx=40)
+    model.weights.layers[0].W_O[0] = 0  # the previous-token head
+    found = ps.atlas(model, sequences=2)
+    assert found["L0H0"].kind == "unknown" and found["L0H0"].kinds == ()
+    assert "it writes nothing (its W_O is zero)" in found["L0H0"].evidence[0]
+    assert found["L0H0"].scores["previous_token"].value > 0.9
+    for name in ("copying", "copying_weights", "deleting", "deleting_weights"):
+        score = found["L0H0"].scores[name]
+        assert score.value != score.value and score.p is None
+
+
 def test_p_counts_the_draws_at_or_above() -> None:
     null = torch.stack((torch.arange(9.0), torch.full((9,), 8.0)), 1)
     scores = against_null(torch.full((2, 2), 7.0), null)

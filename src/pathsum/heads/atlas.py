@@ -21,6 +21,7 @@ from pathsum.heads.kinds import (
     ALL_SCORES,
     FUZZY_INDUCTION,
     MATCHING_THROUGH_PREVIOUS,
+    OV_SCORES,
     PREVIOUS_TOKEN,
     WEIGHT_SCORES,
     WORD_PIECE,
@@ -34,7 +35,7 @@ from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
 from pathsum.heads.layer_view import RandomFrames, in_full_precision
 from pathsum.heads.probe import SEQUENCES
 from pathsum.heads.score import Score
-from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict
+from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict, why_silent
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
@@ -221,6 +222,9 @@ def atlas(
     for score in WEIGHT_SCORES:
         for head, found in score.measure(model, draws, seed).items():
             scores[head][score.info.name] = found
+    for head in scores:
+        if why_silent(model, head):
+            scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
     limits = {info.name: info.threshold for info in infos}
     verdicts = _verdicts(model, scores, first, limits, alpha, progress)
     matching = _add_matching(model, scores, verdicts, seed, alpha)

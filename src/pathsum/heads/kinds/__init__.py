@@ -25,7 +25,7 @@ from pathsum.heads.kinds.duplicate_token import DUPLICATE_TOKEN, MATCHING_BY_WEI
 from pathsum.heads.kinds.first_token import FIRST_TOKEN
 from pathsum.heads.kinds.fuzzy_induction import FUZZY_INDUCTION
 from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
-from pathsum.heads.kinds.kind import DataScore, Kind, ScoreInfo, WeightScore, on_text
+from pathsum.heads.kinds.kind import DataScore, Kind, ScoreInfo, WeightScore, on_text, text_name
 from pathsum.heads.kinds.local_window import LOCAL_WINDOW
 from pathsum.heads.kinds.matching_through_previous import MATCHING_THROUGH_PREVIOUS
 from pathsum.heads.kinds.positional import POSITIONAL
@@ -62,6 +62,16 @@ WEIGHT_SCORES: tuple[WeightScore, ...] = (
     DELETING_BY_WEIGHTS,
 )
 """Scores from weights alone that every model has."""
+
+OV_SCORES = (
+    COPYING_BY_DATA.info.name,
+    DELETING.info.name,
+    text_name(DELETING.info.name),
+    COPYING_BY_WEIGHTS.info.name,
+    DELETING_BY_WEIGHTS.info.name,
+    WORD_PIECE_BY_WEIGHTS.name,
+)
+"""Names of the scores of what a head writes, which one that writes nothing does not have."""
 
 ALL_SCORES: tuple[ScoreInfo, ...] = (
     *(score.info for score in DATA_SCORES),

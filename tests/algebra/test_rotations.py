@@ -1,0 +1,78 @@
+"""Random rotations with a given spectrum: uniform frames, and the law of dense rotations."""
+
+import pytest
+import torch
+from tests.algebra.factors import gaussian
+
+from pathsum.algebra import Factored
+from pathsum.algebra.rotations import (
+    random_frames,
+    root,
+    rotated_ratios,
+    rotated_spectra,
+    significant_values,
+)
+from pathsum.algebra.spectrum import positivity
+from pathsum.errors import InputError
+
+
+def test_frames_are_orthonormal_and_uniform() -> None:
+    frames = random_frames(4000, 5, 2, torch.Generator().manual_seed(0))
+    eye = torch.eye(2, dtype=torch.float64).expand(4000, 2, 2)
+    torch.testing.assert_close(frames.mT @ frames, eye)
+    # Of a uniform direction in d dimensions every entry has variance 1/d and fourth moment
+    # 3 / (d (d + 2)).
+    assert float(frames.mean(0).abs().max()) < 4 * (0.2 / 4000) ** 0.5
+    assert torch.allclose(frames.square().mean(0), torch.tensor(0.2).double(), atol=0.012)
+    assert torch.allclose(frames.pow(4).mean(0), torch.tensor(3 / 35).double(), atol=0.012)
+    with pytest.raises(InputError, match="3 orthonormal directions do not fit into 2 dimensions"):
+        random_frames(1, 2, 3, torch.Generator())
+
+
+def test_a_frame_times_the_root_has_the_gram_matrix() -> None:
+    W = gaussian(1, 3, 9, 4)
+    frames = random_frames(3, 9, 4, torch.Generator().manual_seed(1))
+    rotated = frames @ root(W)
+    torch.testing.assert_close(rotated.mT @ rotated, W.mT @ W)
+    wide = gaussian(2, 3, 4, 9)
+    assert root(wide) is wide  # d ≤ k: nothing smaller than W itself
+
+
+def test_rounding_is_no_singular_value() -> None:
+    line = Factored(torch.randn(20, 1), torch.randn(1, 20))
+    twice = Factored(line.A.repeat(1, 3), line.B.repeat(3, 1))
+    values = significant_values(twice)
+    assert values.dtype == torch.float64 and int((values > 0).sum()) == 1
+    # A matrix of rank one has a ratio of exactly 1 or −1 in every draw.
+    ratios = rotated_ratios(torch.ones(20), values, 20, draws=50)
+    assert torch.equal(ratios.abs().round(decimals=12), torch.ones(50, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_law_is_that_of_dense_matrices_rotated(order: int) -> None:
+    """Products of matrices U D Vᵀ between C and C', each rotated at random on both sides."""
+    d, r, draws = 7, 3, 4000
+    C = [gaussian(3 + i, d, d) * torch.arange(1, d + 1) ** -1.0 for i in range(order)]
+    D = [torch.tensor([1.0, 0.6, 0.1], dtype=torch.float64) ** (i + 1) for i in range(order)]
+    around = [torch.linalg.svdvals(c) for c in C]
+    ours = positivity(rotated_spectra(around, D, d, draws=2 * draws))
+    generator = torch.Generator().manual_seed(9)
+    product = torch.eye(d, dtype=torch.float64)
+    for c, values in zip(C, D, strict=True):
+        U, V = (
+            torch.linalg.qr(torch.randn(draws, d, r, generator=generator).double())[0]
+            for _ in range(2)
+        )
+        product = product @ (U * values) @ V.mT @ c
+    top = torch.linalg.eigvals(product)
+    dense = positivity(top)
+    levels = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=torch.float64)
+    assert len(ours) == draws
+    gap = ours.abs().quantile(levels) - dense.abs().quantile(levels)
+    assert float(gap.abs().max()) < 0.05
+
+
+def test_more_values_than_dimensions_and_none_at_all() -> None:
+    found = rotated_spectra([torch.ones(3)], [torch.tensor([1.0, 1, 1, 0])], 3, draws=10)
+    assert found.shape == (5, 3)
+    assert bool(rotated_ratios(torch.ones(3), torch.zeros(2, 3), 3, draws=4).isnan().all())
