@@ -15,7 +15,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,13 +44,7 @@ def tensors(model: Model) -> dict[str, Tensor]:
 
 def changed(model: Model, **new: Tensor) -> Model:
     """The model with other tensors."""
-    return from_tensors(
-        model.config,
-        tensors(model) | new,
-        name=model.name,
-        tokenizer=model.tokenizer,
-        token_counts=model.token_counts,
-    )
+    return replace(model, weights=from_tensors(model.config, tensors(model) | new).weights)
 
 
 def frames(*shape: int, generator: torch.Generator) -> Tensor:
@@ -157,6 +151,8 @@ def p_values(model: Model, seed: int) -> dict[str, list[float]]:
     for entry in ps.atlas(model, seed=seed):
         for name, score in entry.scores.items():
             found[name].append(math.nan if score.p is None else score.p)
+            if score.part is not None and score.part.p is not None:
+                found["best part of the context"].append(score.part.p)
     first = model.heads[seed % model.config.n_heads].id
     through = through_previous(model, {HeadId(0, first.head): 0.9}, seed=seed)
     found["matching_through_previous"] = [score.p or math.nan for score in through.scores.values()]

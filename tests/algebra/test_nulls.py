@@ -129,7 +129,7 @@ def test_far_tails_keep_their_logarithm() -> None:
     log_p = null.log_p(values)
     assert bool((log_p.diff() < 0).all())
     assert bool(log_p.isfinite().all())
-    torch.testing.assert_close(null.p(values)[:2], log_p[:2].exp())
+    assert null.p(values).tolist() == pytest.approx([float(log_p[0].exp()), 1e-6, 1e-6])
     # Below everything the gamma reaches, a larger value is certain.
     assert null.p(null.mean * 0) == 1
 
@@ -198,4 +198,4 @@ def test_p_is_on_the_safe_side_of_exact_tails_down_to_its_floor(d: int, r: int) 
         ratio = float(null.log_p(torch.tensor(low / r)).exp()) / chance
         assert ratio > 0.9
         assert ratio < (1.2 if chance >= 0.01 else 3 if d >= 128 else 100)
-    assert float(null.p(torch.tensor(1.0 / r))) == 1e-6
+    assert float(null.p(torch.tensor(2.0 / r))) == 1e-6

@@ -85,7 +85,7 @@ def null_matching_spectra(
         below = model.head(writer)
         around = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
     own = torch.stack([qk_values(model.head(reader)) for reader in readers])
-    # What LayerNorm removes is read by nobody: rotations leave the ones-vector where it is.
+    # No head reads what LayerNorm removes: rotations leave the ones-vector where it is.
     d = model.config.d_model - (model.config.norm == "layer")
     return rotated_spectra([around], [own], d, draws=draws, seed=seed)
 

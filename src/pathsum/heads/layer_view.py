@@ -69,18 +69,18 @@ class RotatedOV:
         self, read: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence heads pos k"]:
         """The value of each position, without biases."""
-        return beside(through_frames(read, self.value_frames, self.value_roots))
+        return side_by_side(through_frames(read, self.value_frames, self.value_roots))
 
     def along_writes(
         self, stream: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence heads pos k"]:
         """The stream's inner products with the directions that each head writes to."""
-        return beside(through_frames(stream, self.write_frames, self.write_roots))
+        return side_by_side(through_frames(stream, self.write_frames, self.write_roots))
 
     def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence heads k n"]:
         """What each component of a value does to the logits of some tokens, their mean removed."""
         columns = self.W_U[:, tokens].permute(1, 2, 0)
-        return beside(through_frames(columns, self.write_frames, self.write_roots)).mT
+        return side_by_side(through_frames(columns, self.write_frames, self.write_roots)).mT
 
 
 LayerOV: TypeAlias = OwnOV | RotatedOV
@@ -99,7 +99,7 @@ def through_frames(
     return torch.einsum("cbpr,hrk->cbhpk", framed, roots)
 
 
-def beside(
+def side_by_side(
     drawn: Float[Tensor, "drawn sequence head pos k"],
 ) -> Float[Tensor, "sequence heads pos k"]:
     """The heads of all draws side by side."""
@@ -273,7 +273,7 @@ def random_views(
         query, key, _, _ = normed_and_rotated(config, raw, query, key, places)
         wide = config.replace(n_heads=count * config.n_heads, n_kv_heads=count * config.n_kv_heads)
         layer_of_all = raw if raw.sinks is None else replace(raw, sinks=raw.sinks.repeat(count))
-        query, key = (beside(each.unflatten(0, (count, -1))) for each in (query, key))
+        query, key = (side_by_side(each.unflatten(0, (count, -1))) for each in (query, key))
         yield replace(
             view,
             read=read,

@@ -275,4 +275,4 @@ def _share_at_least(
 ) -> Float[Tensor, "head head"]:
     """(1 + number of draws at or above) / (1 + draws), NaN where the value is."""
     above = len(drawn) - torch.searchsorted(drawn, values.nan_to_num() - _TIE)
-    return torch.where(values.isnan(), torch.nan, (1.0 + above) / (1 + len(drawn)))
+    return torch.where(values.isnan(), torch.nan, (1.0 + above.double()) / (1 + len(drawn)))
