@@ -88,6 +88,8 @@ def _arguments(folder: Path) -> dict[str, Any]:
         "config": model.config,
         "cfg": model.config,
         "tokens": tokens,
+        "clean": tokens,
+        "corrupted": tokens.flip(1),
         "batches": tokens,
         "trace": trace,
         "other": trace,

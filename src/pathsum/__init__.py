@@ -7,7 +7,7 @@ The public names, in reading order:
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
     heads                atlas induction in_context_learning
-    on a run             term_importance ablate replace causal_effects
+    on a run             term_importance ablate replace causal_effects patch_sweep
     training             Corpus train dynamics
     to see it            explore report
     errors               PathsumError
@@ -18,7 +18,8 @@ The public names, in reading order:
     >>> trace.patterns[1].shape
     torch.Size([1, 2, 5, 5])
 
-A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`.
+A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`; and
+`model.edited({"L1H0": "zero"})` is a model like any other.
 Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices
 is stated once, in `pathsum.shapes`.
 """
@@ -52,7 +53,14 @@ if TYPE_CHECKING:
         from_tensors,
         random_model,
     )
-    from pathsum.paths import ablate, causal_effects, replace, term_importance, virtual_head
+    from pathsum.paths import (
+        ablate,
+        causal_effects,
+        patch_sweep,
+        replace,
+        term_importance,
+        virtual_head,
+    )
     from pathsum.server import explore
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -85,6 +93,7 @@ _HOMES = {
     "in_context_learning": "pathsum.heads",
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
+    "patch_sweep": "pathsum.paths",
     "random_model": "pathsum.model",
     "replace": "pathsum.paths",
     "report": "pathsum.explorer",
@@ -122,6 +131,7 @@ __all__ = [
     "in_context_learning",
     "induction",
     "load",
+    "patch_sweep",
     "random_model",
     "replace",
     "report",

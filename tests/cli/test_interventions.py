@@ -71,3 +71,23 @@ def test_patch(capsys: pytest.CaptureFixture[str]) -> None:
     assert node["patched"] == ["L0H0"]
     assert "6 and 3 tokens" in refused(capsys, "patch", MODEL, "a b c d a", "--with", "x b", *edge)
     assert "give one" in refused(capsys, "patch", MODEL, *texts, *edge, "--into", "L1H0")
+
+
+def test_patch_ablates(capsys: pytest.CaptureFixture[str]) -> None:
+    at = ("--node", "L0H0@2", "--by", "zero", "--token", "b")
+    found = json.loads(ran(capsys, "patch", MODEL, "a b c d a", *at, "--json"))
+    assert found["patched"] == ["L0H0@2 = zero"]
+    assert found["effect"]["value"] > 9
+    assert "replaced" in ran(capsys, "patch", MODEL, "a b c d a", *at)
+    assert "give one of the two" in refused(capsys, "patch", MODEL, "a b c d a")
+    assert "--node or --edge" in refused(capsys, "patch", MODEL, "a b c d a", "--by", "zero")
+
+
+def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ("a b c d a", "--with", "x b c d a", "--sweep")
+    assert "··█···" in ran(capsys, "patch", MODEL, *texts, "--token", "b")
+    found = json.loads(ran(capsys, "patch", MODEL, *texts, "--patched-run", "clean", "--json"))
+    assert found["into"] == "clean"
+    assert found["effect"][0][2] < -9
+    assert "leave --edge out" in refused(capsys, "patch", MODEL, *texts, "--edge", "L0H0->L1H0.k")
+    assert "into is 'none'" in refused(capsys, "patch", MODEL, *texts, "--patched-run", "none")

@@ -23,7 +23,6 @@ from pathsum.model.weights import Weights
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
 from pathsum.paths.intervene.causal import edges_of
-from pathsum.paths.intervene.patching import written_by
 
 Drawn = tuple[Model, Tensor]
 
@@ -81,10 +80,7 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
         KeepPart(head, torch.eye(model.config.d_head, dtype=torch.float64)),
         FreezePatterns(trace.patterns),
         SourceOutput(Source("embed"), model.weights.W_E[tokens]),
-        *(
-            Message(edge, written_by(trace, edge.writer))
-            for edge in edges[:: max(1, len(edges) // 3)]
-        ),
+        *(Message(edge, trace.written(edge.writer)) for edge in edges[:: max(1, len(edges) // 3)]),
     ]
     for edit in edits:
         assert close(trace_run(model, tokens, [edit]).logits, trace.logits)
@@ -149,7 +145,7 @@ def test_starting_from_the_unedited_run_changes_nothing(drawn: Drawn) -> None:
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
     edges = list(edges_of(model))
     for edge in edges[:: max(1, len(edges) // 4)]:
-        edits = [Message(edge, written_by(other, edge.writer))]
+        edits = [Message(edge, other.written(edge.writer))]
         plain, started = (trace_run(model, tokens, edits, start) for start in (None, trace))
         assert close(started.logits, plain.logits)
         for mine, theirs in zip(started.patterns, plain.patterns, strict=True):

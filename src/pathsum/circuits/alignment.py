@@ -26,6 +26,8 @@ from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.circuits.tokens.token_basis import (
     embed_through,
     require_heads,
+    require_logit_edges,
+    require_score_edges,
 )
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
@@ -294,6 +296,8 @@ def can_align(left: Model, right: Model) -> bool:
 def _check(left: Model, right: Model) -> None:
     for model in (left, right):
         require_heads(model)
+        require_score_edges(model, "what heads attend to")
+        require_logit_edges(model, "what heads do to logits")
     if left.config.d_vocab != right.config.d_vocab or _tokens_differ(left, right):
         raise InputError(
             f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "

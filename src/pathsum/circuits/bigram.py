@@ -26,10 +26,13 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
+from pathsum.errors import NotExactError
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
+from pathsum.model.path import carries_text
 from pathsum.model.sequences import TextOrTokens, split
 from pathsum.model.transformer import soft_cap
+from pathsum.names import LogitsRead, Source
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
 
 BLOCK_BYTES = 32 << 20
@@ -184,6 +187,11 @@ class DirectPath:
     """
 
     def __init__(self, model: Model) -> None:
+        if not carries_text(model, (Source("embed"), LogitsRead())):
+            raise NotExactError(
+                "the direct path was edited in this model: the logits see the same embedding for "
+                "every text; use the model without that edit"
+            )
         self.weights = model.weights
         self.bias = fold_bias(model.weights.W_U, model.weights.ln_f_b, model.weights.b_U)
 

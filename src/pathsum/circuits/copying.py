@@ -33,6 +33,7 @@ from pathsum.circuits.tokens.token_basis import (
     find_circuit,
     logit_cap_note,
     require_heads,
+    require_logit_edges,
     token_product,
 )
 from pathsum.errors import InputError
@@ -142,6 +143,7 @@ def copying(
     product if they share a `null`.
     """
     every = require_heads(model)
+    require_logit_edges(model, "copying")
     measures = parse_choice(get_args(Measures), measures, "measures")
     if draws < LEAST_DRAWS:
         raise InputError(

@@ -24,6 +24,7 @@ from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.circuits.tokens.token_basis import ROWS, read_scales
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model
+from pathsum.names import Edge, HeadRead, Side
 
 
 @torch.no_grad()
@@ -58,6 +59,9 @@ def matching_spectra(
     if model.config.positions == "rotary":
         queries = queries @ average_rotation(heads[0])  # the same for all
     keys = below.W_O @ torch.stack([head.W_K for head in heads])
+    edited = model.weights.edited_edges
+    carried = [Edge(below.id, HeadRead(head.id, Side.K)) not in edited for head in heads]
+    keys = keys * torch.tensor(carried, device=keys.device)[:, None, None]
     right = through @ queries
     size = keys.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
     return eigenvalues_above_noise(keys.mT @ right, size)

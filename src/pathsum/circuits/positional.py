@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import find_circuit, require_heads
+from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_score_edges
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.processes import shared_map
@@ -129,6 +129,7 @@ def positional(
     positions) is not here: that is in the scores of a run.
     """
     require_heads(model)
+    require_score_edges(model, "attention by position")
     config = model.config
     if config.positions == "none":
         raise InputError(

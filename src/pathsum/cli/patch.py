@@ -1,6 +1,6 @@
-"""`pathsum patch`: take an edge or a node from another run and recompute everything after it."""
+"""`pathsum patch`: exchange an edge or a node of a run and recompute everything after it."""
 
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,32 +20,63 @@ from pathsum.cli.options import (
 from pathsum.cli.sequences import parse_ids, read_input
 from pathsum.cli.view import progress, show
 
+OtherText: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--with",
+        metavar="OTHER_TEXT",
+        help="Text of the other run, or its ids with --tokens; same length.",
+    ),
+]
+By: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--by", help="Instead of another run: replace by 'zero' or by the 'mean'."),
+]
+Edges: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--edge",
+        help="Patch this edge, for example 'L0H0->L1H0.k' or, at positions, 'L0H0@2->L1H0@5.k'; "
+        "may be repeated.",
+    ),
+]
+Nodes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        help="Patch all that a head, embed or mlp0 writes, or what it writes at one position: "
+        "'L0H0@2'; may be repeated.",
+    ),
+]
+Into: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--into", help="Without --edge and --node: only edges into this head; may be repeated."
+    ),
+]
+Sweep: TypeAlias = Annotated[
+    bool, typer.Option("--sweep", help="Patch every head (or each --node) at every position.")
+]
+PatchedRun: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--patched-run",
+        help="With --sweep: patch OTHER_TEXT's run ('corrupted') or TEXT's ('clean').",
+    ),
+]
+
 
 def patch(
     model: ModelName,
     text: InputText = None,
-    *,
-    other_text: Annotated[
-        str,
-        typer.Option(
-            "--with",
-            metavar="OTHER_TEXT",
-            help="Text of the other run, or its ids with --tokens; same length.",
-        ),
-    ],
+    other_text: OtherText = None,
     tokens: TokenIds = None,
-    edge: Annotated[
-        list[str] | None,
-        typer.Option(help="Patch this edge, for example 'L0H0->L1H0.k'; may be repeated."),
-    ] = None,
-    node: Annotated[
-        list[str] | None,
-        typer.Option(help="Patch all that a head, embed or mlp0 writes; may be repeated."),
-    ] = None,
-    into: Annotated[
-        list[str] | None,
-        typer.Option(help="Without --edge and --node: only edges into this head; may be repeated."),
-    ] = None,
+    by: By = None,
+    edge: Edges = None,
+    node: Nodes = None,
+    into: Into = None,
+    sweep: Sweep = False,
+    patched_run: PatchedRun = "corrupted",
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
@@ -53,25 +84,62 @@ def patch(
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what an edge does for a prediction by patching it; without one, rank all edges."""
-    from pathsum.errors import InputError
-    from pathsum.paths import causal_effects, patch_effect
+    """Measure what nodes and edges do for a prediction by patching them; unnamed, rank all edges.
 
-    loaded = open_model(model, device, dtype, as_json)
-    trace = loaded.trace(read_input(text, tokens))
-    other = loaded.trace(other_text if tokens is None else parse_ids([other_text])[0])
+    TEXT is the run whose prediction is measured, OTHER_TEXT the one that parts are taken from.
+    """
+    from pathsum.paths import causal_effects, patch_effect, patch_sweep
+
     names = [*(edge or []), *(node or [])]
-    if names and into:
-        raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")
+    _check_choice(other_text, by, names, into, edge, sweep)
+    loaded = open_model(model, device, dtype, as_json)
+    given = read_input(text, tokens)
+    there: Any = other_text
+    if other_text is not None and tokens is not None:
+        there = parse_ids([other_text])[0]
+    target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
+    if sweep:
+        with progress(as_json) as advance:
+            swept = patch_sweep(
+                *(loaded, given, there),
+                **target,
+                nodes=node or None,
+                into=patched_run,
+                progress=advance,
+            )
+        show(swept, as_json)
+        return
+    trace = loaded.trace(given)
+    other: Any = by if there is None else loaded.trace(there)
     if names:
-        edits = dict.fromkeys(names, other)
-        found = patch_effect(trace, edits, position, token, parse_versus(versus))
-        show(found, as_json)
+        show(patch_effect(trace, dict.fromkeys(names, other), **target), as_json)
         return
     with progress(as_json) as advance:
-        ranked = causal_effects(
-            *(trace, other, position, token, parse_versus(versus)),
-            into=into or None,
-            progress=advance,
-        )
+        ranked = causal_effects(trace, other, **target, into=into or None, progress=advance)
     show(ranked, as_json)
+
+
+def _check_choice(
+    other_text: str | None,
+    by: str | None,
+    names: list[str],
+    into: list[str] | None,
+    edges: list[str] | None,
+    sweep: bool,
+) -> None:
+    """Raise InputError if the options do not say one thing."""
+    from pathsum.errors import InputError
+
+    if (other_text is None) == (by is None):
+        raise InputError(
+            "say what replaces the patched parts: --with OTHER_TEXT takes them from that run, "
+            "--by zero or --by mean ablates them; give one of the two"
+        )
+    if names and into:
+        raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")
+    if sweep and edges:
+        raise InputError("--sweep goes over nodes at all positions; leave --edge out")
+    if sweep and other_text is None:
+        raise InputError("--sweep patches from another run; give --with OTHER_TEXT")
+    if other_text is None and not names:
+        raise InputError("--by replaces named nodes and edges; give --node or --edge")

@@ -1,31 +1,45 @@
-"""Edits: what may be exchanged in a run, each a typed value, and a plan that sorts them.
+"""Edits: what may be exchanged in a run, each a typed value; `plan` sorts them.
 
     Attend          a head's pattern is given
+    AttendLike      a head attends by another head's pattern
     FreezePatterns  all patterns are given
     HeadOutput      a head's z (what it moves, before W_O) is given
     KeepPart        a head's z is projected
     TableToLogits   a head raises logits by a table and writes nothing that is read
     SourceOutput    the embedding, or an MLP's output, is given
-    Message         one reader sees another run's output of one writer
+    Message         one reader sees another output of one writer
     CutEdges        single nodes see, along listed edges, what a reference has in their place
+    ReadShift       one reader sees the stream with something added
+    Hook            a function is called with a value of the run and may replace it
 
-`pathsum.model.run.run` carries them out; everything after an edit is recomputed.
+`pathsum.model.run.run` carries them out; everything after an edit is recomputed. A `ModelEdit` is
+one that belongs to a model (`Weights.edits`), so that it is made in every run.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.names import Edge, HeadId, HeadRead, MlpRead, NodeEdge, Reader, Side, Source, Writer
+from pathsum.names import (
+    Edge,
+    HeadId,
+    HeadRead,
+    MlpRead,
+    NodeEdge,
+    Reader,
+    Side,
+    Site,
+    Source,
+    Value,
+)
 from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Stream, Tokens
 
 if TYPE_CHECKING:
-    from pathsum.model.run import Run
+    from pathsum.model.recording import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +52,15 @@ class Attend:
 
 
 @dataclass(frozen=True, eq=False)
+class AttendLike:
+    """A head attends by the pattern that another head has in this run, of its layer or below."""
+
+    linear: ClassVar[bool] = True
+    head: HeadId
+    other: HeadId
+
+
+@dataclass(frozen=True, eq=False)
 class FreezePatterns:
     """Every head attends by these patterns, except heads with an `Attend` of their own."""
 
@@ -47,11 +70,12 @@ class FreezePatterns:
 
 @dataclass(frozen=True, eq=False)
 class HeadOutput:
-    """A head's z: what it moves to each destination, before W_O."""
+    """A head's z: what it moves to each destination, before W_O; `at` restricts it to some."""
 
     linear: ClassVar[bool] = False
     head: HeadId
     z: Float[Tensor, "batch pos k"]
+    at: Bool[Tensor, "sequence pos"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,43 +122,80 @@ class TableToLogits:
 
 @dataclass(frozen=True, eq=False)
 class SourceOutput:
-    """What the embedding gives, or what an MLP writes."""
+    """What the embedding gives, or what an MLP writes; `at` restricts it to some positions."""
 
     linear: ClassVar[bool] = False
     source: Source
     written: Stream
+    at: Bool[Tensor, "sequence pos"] | None = None
+
+
+def _reads_linearly(reader: Reader) -> bool:
+    """Whether the logits stay a sum over paths when this read is changed.
+
+    Patterns are held fixed in that sum, and MLP outputs are sources, so queries, keys and what an
+    MLP reads do not matter.
+    """
+    if isinstance(reader, HeadRead):
+        return reader.side is not Side.V
+    return isinstance(reader, MlpRead)
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
     """One reader sees this in place of what the writer wrote; all others see what it wrote.
 
+    `at` restricts it to some positions of the writer: elsewhere the reader sees what it wrote.
     `destinations` restricts it to some positions of the reader: elsewhere, and in sequences without
-    any, the reader does what it would do without the message.
+    any, the reader does what it would do without the message. Of two messages along one edge the
+    later one counts, where it is in force.
     """
 
     edge: Edge
     written: Stream
     destinations: Bool[Tensor, "sequence dest"] | None = None
-
-    @property
-    def reach(self) -> Bool[Tensor, "sequence #pos"]:
-        """Where the stream that the reader sees is changed, given `destinations`.
-
-        A head reads its sources, wherever its destinations are; other readers read where they are.
-        """
-        assert self.destinations is not None
-        if isinstance(self.edge.reader, HeadRead):
-            return self.destinations.any(-1, keepdim=True)
-        return self.destinations
+    at: Bool[Tensor, "sequence pos"] | None = None
 
     @property
     def linear(self) -> bool:
         """Whether the logits stay a sum over paths with the run's own patterns and scales."""
-        reader = self.edge.reader
-        if isinstance(reader, HeadRead):
-            return reader.side is not Side.V
-        return isinstance(reader, MlpRead)
+        return _reads_linearly(self.edge.reader)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadShift:
+    """One reader sees the stream with this added: messages of many writers, one per sequence."""
+
+    reader: Reader
+    change: Stream
+
+    @property
+    def linear(self) -> bool:
+        """Whether the logits stay a sum over paths with the run's own patterns and scales."""
+        return _reads_linearly(self.reader)
+
+
+if TYPE_CHECKING:
+    Hooks: TypeAlias = Mapping[str, Callable[[Tensor], Tensor | None]]
+else:
+    # Anything may be passed at run time; `find_hook` says what is not a hook.
+    Hooks = Any
+"""Functions by the names of the values that they are called with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hook:
+    """A function that is called with a value of the run and returns a replacement, or None."""
+
+    value: Value
+    function: Callable[[Tensor], Tensor | None]
+
+    @property
+    def linear(self) -> bool:
+        """Whether the logits stay a sum over paths with the run's own patterns and scales."""
+        if isinstance(self.value.of, HeadRead):
+            return _reads_linearly(self.value.of)
+        return self.value.kind == "pattern" or str(self.value).startswith("mlp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,123 +250,60 @@ class CutEdges:
 
 Edit: TypeAlias = (
     Attend
+    | AttendLike
     | FreezePatterns
     | HeadOutput
     | KeepPart
     | TableToLogits
     | SourceOutput
     | Message
+    | ReadShift
     | CutEdges
+    | Hook
 )
 
 
-@dataclass(eq=False)
-class Plan:
-    """Edits by what they touch; of two that touch the same, the later one counts."""
+@dataclass(frozen=True, eq=False)
+class ModelEdit:
+    """One edit of an edited model: `site` is a node or an edge, or the head whose pattern is given.
 
-    frozen: FreezePatterns | None = None
-    attend: dict[HeadId, Attend] = field(default_factory=dict[HeadId, Attend])
-    keep: dict[HeadId, KeepPart] = field(default_factory=dict[HeadId, KeepPart])
-    output: dict[HeadId, HeadOutput] = field(default_factory=dict[HeadId, HeadOutput])
-    tables: dict[HeadId, TableToLogits] = field(default_factory=dict[HeadId, TableToLogits])
-    sources: dict[Source, SourceOutput] = field(default_factory=dict[Source, SourceOutput])
-    messages: dict[Reader, list[Message]] = field(default_factory=dict[Reader, list[Message]])
-    cut: CutEdges | None = None
+    `value` says in words what replaces it. Nodes are edited in the weights, and that is all
+    (`in_weights`). Otherwise every run makes the edit: `tensor` is what an edge carries (or an MLP
+    writes) at every position, or a pattern for the whole context; `like` is the head whose pattern
+    is taken.
+    """
 
-    @classmethod
-    def of(cls, edits: Sequence[Edit]) -> "Plan":
-        """The plan of a list of edits."""
-        plan = cls()
-        for edit in edits:
-            match edit:
-                case FreezePatterns():
-                    plan.frozen = edit
-                case Attend():
-                    plan.attend[edit.head] = edit
-                case KeepPart():
-                    plan.keep[edit.head] = edit
-                case HeadOutput():
-                    plan.output[edit.head] = edit
-                case TableToLogits():
-                    plan.tables[edit.head] = edit
-                case SourceOutput():
-                    plan.sources[edit.source] = edit
-                case Message():
-                    plan.messages.setdefault(edit.edge.reader, []).append(edit)
-                case CutEdges():
-                    plan.cut = edit
-        return plan
+    site: Site
+    value: str
+    tensor: Float[Tensor, " d"] | Float[Tensor, "ctx ctx"] | None = None
+    like: HeadId | None = None
+
+    def __str__(self) -> str:
+        return f"{self.site}{'.pattern' if self.gives_pattern else ''} = {self.value}"
 
     @property
-    def watched(self) -> set[Writer]:
-        """Writers whose output a message replaces, so that it must be known."""
-        return {message.edge.writer for group in self.messages.values() for message in group}
-
-    def heads_of(self, layer: int) -> list[HeadId]:
-        """Heads of a layer that are computed one by one, because an edit touches them."""
-        readers = {reader.head for reader in self.messages if isinstance(reader, HeadRead)}
-        touched = readers | self.attend.keys() | self.keep.keys() | self.output.keys()
-        return sorted(head for head in touched if head.layer == layer)
-
-    def destinations(self, head: HeadId) -> Bool[Tensor, "sequence dest"] | None:
-        """Where messages change what a head does; None if that is everywhere."""
-        messages = [
-            message for side in Side for message in self.messages.get(HeadRead(head, side), ())
-        ]
-        found: Bool[Tensor, "sequence dest"] | None = None
-        for message in messages:
-            if message.destinations is None:
-                return None
-            found = message.destinations if found is None else found | message.destinations
-        return found
-
-    def needs_patterns(self, layer: int) -> bool:
-        """Whether the patterns of a layer must be known to run it."""
-        if self.frozen is not None or self.heads_of(layer) or layer in self._cut_layers:
-            return True
-        return any(head.layer == layer for head in self.tables)
+    def gives_pattern(self) -> bool:
+        """Whether the site is a head whose pattern is replaced."""
+        return self.like is not None or (self.tensor is not None and self.tensor.ndim == 2)
 
     @property
-    def _cut_layers(self) -> set[int]:
-        rows = () if self.cut is None else self.cut.edges
-        return {edge.reader.head.layer for row in rows for edge in row if edge.reader.head}
+    def in_weights(self) -> bool:
+        """Whether the weights alone hold the edit."""
+        return self.tensor is None and self.like is None
 
-    def first_layer(self, n_layers: int) -> int:
-        """The first layer that an edit changes; `n_layers` if edits change only the logits."""
-        if self.frozen is not None or Source("embed") in self.sources:
-            return 0
-        heads = self.attend.keys() | self.keep.keys() | self.output.keys() | self.tables.keys()
-        layers = [head.layer for head in heads] + [source.layer for source in self.sources]
-        layers += self._cut_layers
-        for reader in self.messages:
-            if isinstance(reader, HeadRead):
-                layers.append(reader.head.layer)
-            elif isinstance(reader, MlpRead):
-                layers.append(reader.layer)
-        return min([n_layers, *layers])
-
-
-def common_batch_size(tokens: Tokens, edits: Sequence[Edit]) -> int:
-    """The batch size of tokens and edits; a batch of one is repeated to fit."""
-    sizes = {tokens.shape[0]}
-    for edit in edits:
-        match edit:
-            case Attend():
-                sizes.add(edit.pattern.shape[0])
-            case HeadOutput():
-                sizes.add(edit.z.shape[0])
-            case FreezePatterns():
-                sizes |= {pattern.shape[0] for pattern in edit.patterns}
-            case SourceOutput() | Message():
-                sizes.add(edit.written.shape[0])
-            case CutEdges():
-                sizes.add(len(edit.edges))
-            case KeepPart() | TableToLogits():
-                pass
-    several = sorted(sizes - {1})
-    if len(several) > 1:
-        raise InputError(
-            f"the run and its edits have {several[0]} and {several[1]} sequences; use batches of "
-            "the same size, or of one sequence"
-        )
-    return several[0] if several else 1
+    def on(self, tokens: Tokens, like: Tensor) -> Edit:
+        """The edit of a run on these tokens, in the dtype and on the device of `like`."""
+        length, writer = tokens.shape[1], self.site.writer
+        if self.like is not None:
+            assert isinstance(writer, HeadId)
+            return AttendLike(writer, self.like)
+        assert self.tensor is not None
+        tensor = self.tensor.to(like)
+        if tensor.ndim == 2:
+            assert isinstance(writer, HeadId)
+            return Attend(writer, tensor[None, :length, :length])
+        written = tensor.expand(1, length, -1)
+        if self.site.edge is not None:
+            return Message(self.site.edge, written)
+        assert isinstance(writer, Source)
+        return SourceOutput(writer, written)

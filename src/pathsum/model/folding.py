@@ -279,6 +279,11 @@ def fold_value_biases(weights: Weights) -> Weights:
             "this model has attention sinks, so the rows of its patterns sum to less than 1 and "
             "what value biases write depends on the pattern; its value biases cannot be folded"
         )
+    if weights.edited_edges:
+        raise NotExactError(
+            "this edited model replaces what single readers see of a head, which holds what the "
+            "head's value bias writes; fold the model before it is edited"
+        )
     flat = dict(weights.items())
     biases = [name for name in flat if name.endswith(".b_V")]
     for name in biases:
@@ -322,7 +327,7 @@ def _untied(weights: Weights, flat: dict[str, Tensor]) -> Weights:
 
 def _rebuilt(config: Config, weights: Weights, flat: dict[str, Tensor]) -> Weights:
     store = MemoryStore({name: tensor.contiguous() for name, tensor in flat.items()})
-    return Weights(config, store, weights.dtype, weights.device)
+    return Weights(config, store, weights.dtype, weights.device, weights.edits)
 
 
 def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:

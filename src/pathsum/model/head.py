@@ -12,7 +12,7 @@ from pathsum.errors import NotExactError
 from pathsum.model.folding import embeddings_as_read, fold_read, gain_of, token_basis_note
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights
-from pathsum.names import HeadId, Path
+from pathsum.names import Edge, HeadId, HeadRead, Path, Side, Source
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -85,6 +85,11 @@ class Head:
         The same at every offset on a model without rotary positions.
         """
         config = self.model.config
+        if self.id in self.model.weights.edited_patterns:
+            raise NotExactError(
+                f"{self.label} attends by a given pattern in this edited model, not by its QK; use "
+                "the model without that edit"
+            )
         W_Q = self.W_Q
         if config.positions == "rotary":
             places = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
@@ -111,7 +116,12 @@ class Head:
         return token_basis_note(self.model.weights, self.id.layer)
 
     def _between_tokens(self, qk: Factored) -> Factored:
-        embeddings = embeddings_as_read(self.model.weights, self.id.layer)
+        weights = self.model.weights
+        embeddings = embeddings_as_read(weights, self.id.layer)
+        reads = [Edge(Source("embed"), HeadRead(self.id, side)) for side in (Side.Q, Side.K)]
+        if not weights.edited_edges.isdisjoint(reads):
+            # One of the two sides is the same for every token.
+            qk = Factored(torch.zeros_like(qk.A), qk.B)
         return embeddings @ qk @ embeddings.T
 
     @property

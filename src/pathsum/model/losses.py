@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.model import Model, Weights
 from pathsum.model.transformer import soft_cap
+from pathsum.model.weights import Weights
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Logits, Stream, Tokens
+
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
 
 # Logits held at a time, in numbers: 128 MB in float32.
 _LOGITS_AT_A_TIME = 1 << 25
@@ -76,7 +80,7 @@ def sequence_losses(
     return SequenceLosses(total, real.sum(-1).to(total))
 
 
-def run_losses(model: Model, tokens: Tokens) -> Float[Tensor, "batch next"]:
+def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     """The loss of every token after the first, in a run of the model, in bounded memory."""
     tokens = tokens.to(model.weights.device)
     return torch.cat(
@@ -100,7 +104,7 @@ def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) 
     return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
 
 
-def split_by_memory(model: Model, tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
+def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
     """A batch in pieces whose logits (for so many variants at once) fit into bounded memory."""
     numbers = tokens.shape[1] * model.config.d_vocab * streams
     yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))

@@ -1,10 +1,10 @@
 """Model: config, weights, tokenizer and token counts; called on token ids it gives logits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError, TokenError, WeightsError
 from pathsum.model.config import Config
+from pathsum.model.edited import edit_model, find_hook
+from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.head import Head
 from pathsum.model.run import run_logits
-from pathsum.model.sequences import OneSequence, check_tokens, padded
+from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
@@ -66,15 +68,26 @@ class Model:
         logits = run_logits(self.weights, ids)
         return logits[0] if tokens.ndim == 1 else logits
 
-    @torch.no_grad()
-    def trace(self, text_or_tokens: OneSequence | Sequence[OneSequence]) -> Trace:
+    def trace(
+        self,
+        text_or_tokens: OneSequence | Sequence[OneSequence],
+        *,
+        hooks: Hooks | None = None,
+        requires_grad: bool = False,
+    ) -> Trace:
         """Run and record. Text gets the start token, if the config names one; ids stay as given.
 
         A list of texts, or of lists of ids, is a batch; where their lengths differ they are padded
         on the right, and `trace.lengths` has the length of each.
+
+        `hooks` maps names of values (`"L1H4.pattern"`, `"L0H3.z"`, `"residual@L1"`; all of them are
+        in `pathsum.names.Value`) to functions: each is called with its value during the run, and
+        what it returns, unless None, takes its place. With `requires_grad` the recorded streams,
+        patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
         """
         tokens, lengths = padded(self, text_or_tokens)
-        return trace_run(self, tokens, lengths=lengths)
+        edits = [find_hook(self, name, function) for name, function in (hooks or {}).items()]
+        return trace_run(self, tokens, edits, lengths=lengths, requires_grad=requires_grad)
 
     def tokens(
         self, text_or_tokens: OneSequence | Sequence[OneSequence]
@@ -154,6 +167,33 @@ class Model:
             for head in range(config.n_heads)
         )
 
+    @property
+    def edits(self) -> tuple[ModelEdit, ...]:
+        """What was edited, in order; empty unless `edited` made this model."""
+        return self.weights.edits
+
+    def edited(self, edits: Mapping[Any, Any], reference: TextOrTokens | None = None) -> "Model":
+        """This model with heads, MLPs, edges or patterns exchanged: a model like any other.
+
+            model.edited({"L1H0": "zero", ("L0H3", "L1H0", "k"): "mean"})
+            model.edited({"L1H0.pattern": "L1H3"})
+
+        A node (`"L1H0"`, `"mlp0"`, `"embed"`) or an edge (`("L0H3", "L1H0", "k")`, or
+        `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over a reference text, or by a
+        vector: a head's z [d_head], else what is written [d_model]. A pattern is replaced by that
+        of another head, or by a matrix [n_ctx, n_ctx]. Without `reference`, means are taken over
+        the model's held-out text or, if it has none, over tokens drawn at random.
+
+        >>> from pathsum.model import construct
+        >>> model = construct.induction().edited({"L1H0": "zero"})
+        >>> float(model.head("L1H0").ov.norm()), [str(edit) for edit in model.edits]
+        (0.0, ['L1H0 = zero'])
+
+        Nodes are edited in the weights. Edges and patterns are edited in every run; analyses of
+        weights take a path along an edited edge as zero, or raise NotExactError.
+        """
+        return edit_model(self, edits, reference)
+
     def to(
         self,
         dtype: torch.dtype | torch.device | str | None = None,
@@ -186,10 +226,12 @@ class Model:
 
     def __repr__(self) -> str:
         c = self.config
+        edits = "; ".join(map(str, self.edits))
         return (
             f"Model({self.name!r}: {c.n_layers} layers × {c.n_heads} heads × {c.d_head}, "
             f"d_model {c.d_model}, vocabulary {c.d_vocab}, context {c.n_ctx}, "
-            f"positions {c.positions}, norm {c.norm}, mlp {c.mlp})"
+            f"positions {c.positions}, norm {c.norm}, mlp {c.mlp}"
+            f"{', edited: ' if edits else ''}{edits})"
         )
 
 

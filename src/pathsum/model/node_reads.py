@@ -27,7 +27,7 @@ from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.shapes import Pattern, PerHead, PerKey, Scale, Stream
 
 if TYPE_CHECKING:
-    from pathsum.model.run import Run
+    from pathsum.model.recording import Run
 
 Rows = Sequence[Sequence[NodeEdge]]
 

@@ -3,6 +3,8 @@
 `Path.ov`, `Path.full_ov` and `Path.pattern` call these.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +13,7 @@ from pathsum.algebra import Factored
 from pathsum.errors import PathError
 from pathsum.model.folding import embeddings_as_read, folded_unembedding
 from pathsum.model.weights import Weights
-from pathsum.names import Path, find_head
+from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
 from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
@@ -45,7 +47,26 @@ def path_ov(model: "Model", path: Path) -> Factored:
     product = model.head(path.heads[0]).ov
     for head in path.heads[1:]:
         product = product @ model.head(head).ov
-    return product
+    return product if carries_text(model, path.heads) else _nothing(product)
+
+
+def carries_text(model: "Model", steps: Sequence[HeadId | Source | LogitsRead]) -> bool:
+    """Whether what one step writes reaches the next one's values (or the logits) at every step.
+
+    An edited edge carries the same for every text, so a path along it carries nothing.
+    """
+    edges = model.weights.edited_edges
+    for writer, reader in pairwise(steps):
+        assert not isinstance(writer, LogitsRead)
+        assert not isinstance(reader, Source)
+        read = HeadRead(reader, Side.V) if isinstance(reader, HeadId) else reader
+        if Edge(writer, read) in edges:
+            return False
+    return True
+
+
+def _nothing(product: Factored) -> Factored:
+    return Factored(torch.zeros_like(product.A), product.B)
 
 
 def path_full_ov(model: "Model", path: Path) -> Factored:
@@ -64,7 +85,10 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
         assert weights.W_pos is not None
         rows = weights.W_pos
     W_U, _ = folded_unembedding(weights)
-    return rows @ path_ov(model, path) @ W_U if path.heads else Factored(rows, W_U)
+    found = rows @ path_ov(model, path) @ W_U if path.heads else Factored(rows, W_U)
+    return (
+        found if carries_text(model, (path.source, *path.heads, LogitsRead())) else _nothing(found)
+    )
 
 
 def path_pattern(trace: "Trace", path: Path) -> HeadPattern:

@@ -4,82 +4,34 @@ Every way to run a model goes through `run`: calling it, tracing it, ablating, r
 and the truncated runs of term importance. The parts themselves are in `transformer`.
 """
 
-import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
-from pathsum.model.edits import Edit, Plan, TableToLogits, common_batch_size
+from pathsum.model.edited_reads import EditedReads
+from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import fold_bias, unembed_through
-from pathsum.model.node_reads import Cuts, one_head
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
-from pathsum.names import HeadId, HeadRead, LogitsRead, MlpRead, Reader, Side, Source, Writer
-from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Scale, Stream, Tokens
+from pathsum.model.node_reads import Cuts
+from pathsum.model.plan import Plan, common_batch_size
+from pathsum.model.recording import NormScales, Recording, Run
+from pathsum.model.weights import LayerWeights, Weights
+from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
+from pathsum.shapes import (
+    AtSources,
+    HeadPattern,
+    Logits,
+    Pattern,
+    PerHead,
+    PerKey,
+    Scale,
+    Stream,
+    Tokens,
+)
 
 
-class Recording(enum.Enum):
-    """What a run keeps.
-
-    `LOGITS`    the logits alone; attention is fused wherever no edit needs a pattern
-    `RESIDUAL`  everything but the logits, without the cost of the unembedding
-    `ALL`       patterns, streams, scales, MLP outputs and logits
-    """
-
-    LOGITS = "logits"
-    RESIDUAL = "residual"
-    ALL = "all"
-
-
-@dataclass(frozen=True, eq=False)
-class NormScales:
-    """What normalization multiplied by, 1/σ: one number per position and read.
-
-    `write` is the scale of the norm after the heads, which multiplies what they write. All
-    ones where the model does not normalize. With these and the patterns held fixed the model
-    is linear from every source to every read and to the logits.
-    """
-
-    attention: tuple[Scale, ...]
-    mlp: tuple[Scale, ...]
-    final: Scale
-    query: tuple[Float[Tensor, "batch head pos"], ...]
-    key: tuple[Float[Tensor, "batch kv pos"], ...]
-    write: tuple[Scale, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What one run computed; fields that were not recorded are empty, `logits` is None.
-
-    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
-    reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
-    stream and the pattern, and is None.
-    """
-
-    weights: Weights
-    tokens: Tokens
-    logits: Float[Tensor, "batch out vocab"] | None
-    patterns: tuple[Pattern, ...]
-    streams: tuple[Stream, ...]
-    scales: NormScales
-    mlp_outputs: tuple[Stream, ...]
-    edits: tuple[Edit, ...]
-    edited_z: tuple[PerHead | None, ...]
-
-    def z(self, layer: int) -> PerHead:
-        """What a layer's heads moved to each destination, before W_O."""
-        edited = self.edited_z[layer]
-        if edited is not None:
-            return edited
-        raw = self.weights.layers[layer]
-        return transformer.z(self.weights.config, raw, self.streams[layer], self.patterns[layer])
-
-
-@torch.no_grad()
 def run(
     weights: Weights,
     tokens: Tokens,
@@ -87,17 +39,24 @@ def run(
     record: Recording = Recording.ALL,
     start: Run | None = None,
     positions: Int[Tensor, " sequence"] | None = None,
+    requires_grad: bool = False,
+    from_position: int = 0,
 ) -> Run:
-    """Run a model on token ids, with parts exchanged by `edits`.
+    """Run a model on token ids, with parts exchanged by `edits`, after those of the model itself.
 
     Everything after an edit is recomputed: patterns, normalization scales, MLPs, logits. Batches of
-    size 1, of tokens or of edits, are repeated to the largest. `start` is the unedited run of the
-    same tokens: layers below the first edit are taken from it. `positions` computes the logits at
-    one position per sequence only, [batch, 1, vocab].
+    size 1, of tokens or of edits, are repeated to the largest. `start` is the run of the same
+    tokens without `edits`: layers below the first edit are taken from it. Its batch may be a part
+    of the tokens', which then repeat it. `positions` computes the logits at one position per
+    sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
+
+    `from_position` says that the edits change nothing before it: with `Recording.LOGITS`, earlier
+    positions are taken from `start` in all layers.
     """
-    forward = _Pass(weights, tokens, edits, record, start)
-    forward.to_the_last_stream()
-    return forward.finish(positions)
+    with torch.set_grad_enabled(requires_grad):
+        forward = _Pass(weights, tokens, edits, record, start, from_position)
+        forward.to_the_last_stream()
+        return forward.finish(positions)
 
 
 def run_logits(
@@ -106,9 +65,12 @@ def run_logits(
     edits: Sequence[Edit] = (),
     start: Run | None = None,
     positions: Int[Tensor, " sequence"] | None = None,
+    from_position: int = 0,
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run, and nothing else kept."""
-    logits = run(weights, tokens, edits, Recording.LOGITS, start, positions).logits
+    logits = run(
+        *(weights, tokens, edits, Recording.LOGITS, start, positions), from_position=from_position
+    ).logits
     assert logits is not None
     return logits
 
@@ -123,17 +85,23 @@ class _Pass:
         edits: Sequence[Edit],
         record: Recording,
         start: Run | None,
+        from_position: int,
     ) -> None:
         self.weights, self.config = weights, weights.config
-        self.edits, self.plan = tuple(edits), Plan.of(edits)
-        self.watched = self.plan.watched
+        standing = [edit.on(tokens, weights.W_E) for edit in weights.edits if not edit.in_weights]
+        self.edits, self.plan = tuple(edits), Plan.of((*standing, *edits))
+        # A run to start from has made the model's own edits.
+        self.first = 0 if start is None else Plan.of(edits).first_layer(self.config.n_layers)
+        self.watched, self.borrowed = self.plan.watched, self.plan.borrowed
         self.record, self.start = record, start
         self.batch = common_batch_size(tokens, edits)
         self.tokens = tokens.expand(self.batch, -1)
+        self.edited = EditedReads(self.config, self.plan)
         self.cuts = Cuts(weights, self.plan.cut)
-        # What watched writers wrote, and what heads would have written that a table replaces.
-        self.written: dict[Writer, Stream] = {}
+        # What heads would have written that a table replaces.
         self.withheld: list[tuple[TableToLogits, Stream, HeadPattern]] = []
+        short = start is not None and record is Recording.LOGITS and not standing
+        self.suffix = from_position if short and self.plan.only_in(self.first) else 0
         self.patterns: list[Pattern] = []
         self.streams: list[Stream] = []
         self.edited_z: list[PerHead | None] = []
@@ -146,16 +114,15 @@ class _Pass:
 
     def to_the_last_stream(self) -> None:
         """Everything but the unembedding."""
-        if self.start is None:
-            first = 0
-            stream = self._embed()
-        else:
-            first = self.plan.first_layer(self.config.n_layers)
-            stream = self._take(self.start, first)
-        self._keep(self.streams, stream)
-        for index in range(first, self.config.n_layers):
-            stream = self._layer(index, self.weights.layers[index], stream)
+        stream = self._embed() if self.start is None else self._take(self.start, self.first)
+        if self.suffix and not self._shares(self.first):
+            self.edited.offset, stream = self.suffix, stream[:, self.suffix :]
+        for index in range(self.first, self.config.n_layers):
+            stream = self.edited.hooked(Value("residual", index), stream)
             self._keep(self.streams, stream)
+            stream = self._layer(index, self.weights.layers[index], stream)
+        stream = self.edited.hooked(Value("residual", self.config.n_layers), stream)
+        self._keep(self.streams, stream)
         for _, written, _ in self.withheld:
             stream = stream + written
         if self.withheld and self.streams:
@@ -168,6 +135,7 @@ class _Pass:
             logits, final = None, transformer.normalize(self.config, self.last, None, None)[1]
         else:
             logits, final = self._logits(positions)
+            logits = self.edited.hooked(Value("logits"), logits)
         transformer.refuse_overflow(self.last if logits is None else logits)
         scales = NormScales(
             attention=tuple(self.attention_scales),
@@ -177,6 +145,10 @@ class _Pass:
             key=tuple(self.key_scales),
             write=tuple(self.write_scales),
         )
+        # A hook that replaced nothing has edited nothing.
+        made = [
+            edit for edit in self.edits if not isinstance(edit, Hook) or edit in self.edited.used
+        ]
         return Run(
             weights=self.weights,
             tokens=self.tokens,
@@ -185,26 +157,39 @@ class _Pass:
             streams=tuple(self.streams),
             scales=scales,
             mlp_outputs=tuple(self.mlp_outputs),
-            edits=self.edits,
+            edits=tuple(made),
             edited_z=tuple(self.edited_z),
         )
 
     # ---- the parts, in the order of the forward pass
 
     def _embed(self) -> Stream:
-        stream = transformer.embed(self.weights, self.tokens)
-        given = self.plan.sources.get(Source("embed"))
-        if given is not None:
-            stream = stream + (given.written - self.weights.W_E[self.tokens])
+        stream, own = transformer.embed(self.weights, self.tokens), self.weights.W_E[self.tokens]
+        if torch.is_grad_enabled():
+            # The leaf of the graph: weights have no gradient.
+            stream = stream.detach().requires_grad_()
+        embedded = self._source(Source("embed"), own)
         if Source("embed") in self.watched or self.cuts.any:
-            embedded = self.weights.W_E[self.tokens] if given is None else given.written
-            self.written[Source("embed")] = embedded
+            self.edited.written[Source("embed")] = embedded
             self.cuts.source(Source("embed"), embedded)
-        return stream
+        return stream if embedded is own else stream + (embedded - own)
 
-    def _layer(self, index: int, layer: LayerWeights, stream: Stream) -> Stream:
+    def _source(self, source: Source, written: Stream) -> Stream:
+        """What a source writes, edited."""
+        for edit in self.plan.sources.get(source, ()):
+            there = None if edit.at is None else edit.at[:, self.edited.offset :, None]
+            given = edit.written[:, self.edited.offset :].expand_as(written)
+            written = given if there is None else torch.where(there, given, written)
+        return self.edited.hooked(Value("written", source), written)
+
+    def _layer(
+        self, index: int, layer: LayerWeights, stream: Stream
+    ) -> Float[Tensor, "batch last d"]:
         config = self.config
         z = self._heads(index, layer, stream)
+        if self.suffix > self.edited.offset:
+            self.edited.offset = self.suffix
+            stream, z = stream[:, self.edited.offset :], z[:, :, self.edited.offset :]
         added, write_scale = transformer.write(config, layer, z)
         self._keep(self.write_scales, write_scale)
         attended = stream + added
@@ -216,105 +201,97 @@ class _Pass:
         for writer in self.watched:
             if isinstance(writer, HeadId) and writer.layer == index:
                 moved = z[:, writer.head] @ layer.W_O[writer.head]
-                self.written[writer] = moved * write_scale[..., None]
+                self.edited.written[writer] = moved * write_scale[..., None]
         self.cuts.wrote(index, z, write_scale)
         if config.mlp == "none":
             return attended
         source = stream if config.block == "parallel" else attended
-        output, scale = transformer.mlp(config, layer, self._as_read(MlpRead(index), source))
-        given = self.plan.sources.get(Source("mlp", index))
-        output = output if given is None else given.written.expand_as(output)
+        output, scale = transformer.mlp(config, layer, self.edited.as_read(MlpRead(index), source))
+        output = self._source(Source("mlp", index), output)
         if Source("mlp", index) in self.watched:
-            self.written[Source("mlp", index)] = output
+            self.edited.written[Source("mlp", index)] = output
         self.cuts.source(Source("mlp", index), output)
         self._keep(self.mlp_outputs, output)
         self._keep(self.mlp_scales, scale)
         return attended + output
 
+    def _shares(self, index: int) -> bool:
+        """Whether a layer's heads do what they did in the run to start from, but for edits."""
+        unchanged = self.start is not None and index == self.first < self.config.n_layers
+        kept = self.plan.frozen is None and not self.cuts.any
+        return unchanged and kept and not self.plan.changes_the_stream_of(index)
+
     def _heads(self, index: int, layer: LayerWeights, stream: Stream) -> PerHead:
         """The z of a layer's heads."""
-        config, frozen = self.config, self.plan.frozen
-        read, scale = transformer.attention_read(config, layer, stream)
-        query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read)
-        value = transformer.values(layer, read)
+        config, edited, start = self.config, self.plan.heads_of(index), self.start
+        query = key = value = z = None
+        if self._shares(index):
+            assert start is not None
+            pattern, z = (
+                _repeated(tensor, self.batch) for tensor in (start.patterns[index], start.z(index))
+            )
+            scales = start.scales.attention, start.scales.query, start.scales.key
+            scale, query_scale, key_scale = (_repeated(s[index], self.batch) for s in scales)
+        else:
+            read, scale = transformer.attention_read(config, layer, stream)
+            places = torch.arange(self.edited.offset, self.tokens.shape[1], device=read.device)
+            query, key, query_scale, key_scale = transformer.queries_and_keys(
+                config, layer, read, places
+            )
+            key, value = self._from_the_first(index, layer, key, transformer.values(layer, read))
+            if self.record is Recording.LOGITS and not self.plan.needs_patterns(index):
+                return transformer.fused_attention(config, layer, query, key, value)
+            if self.plan.frozen is None:
+                pattern = transformer.attend(config, layer, query, key)
+            else:
+                pattern = _repeated(self.plan.frozen.patterns[index], self.batch)
         for kept, tensor in (
             (self.attention_scales, scale),
             (self.query_scales, query_scale),
             (self.key_scales, key_scale),
         ):
             self._keep(kept, tensor)
-        if self.record is Recording.LOGITS and not self.plan.needs_patterns(index):
-            return transformer.fused_attention(config, layer, query, key, value)
-        if frozen is None:
-            pattern = transformer.attend(config, layer, query, key)
-        else:
-            pattern = _repeated(frozen.patterns[index], self.batch).clone()
-        z = transformer.mix(config, pattern, value)
-        edited = self.plan.heads_of(index)
-        for head in edited:
-            at = head.head
-            found = self._head(head, layer, stream, pattern[:, at])
-            where = self.plan.destinations(head)
-            if where is not None:
-                there = where[..., None]
-                found = (
-                    torch.where(there, found[0], pattern[:, at]),
-                    torch.where(there, found[1], z[:, at]),
-                )
-            pattern[:, at], z[:, at] = found
-        self.cuts.heads(layer, stream, (query, key, value), pattern, z)
+        if edited:
+            # Copies: autograd needs what they were, and a run to start from is not changed.
+            pattern = pattern.clone()
+            for head in edited:
+                pattern[:, head.head] = self.edited.pattern(head, layer, stream, pattern)
+        self.edited.lent |= {
+            head: pattern[:, head.head] for head in self.borrowed if head.layer == index
+        }
+        if z is None:
+            assert value is not None
+            z = transformer.mix(config, pattern, value)
+        if edited:
+            z = z.clone()
+            for head in edited:
+                at = head.head
+                z[:, at] = self.edited.z(head, layer, stream, pattern[:, at], z[:, at])
+        if self.cuts.any:
+            assert query is not None
+            assert key is not None
+            assert value is not None
+            self.cuts.heads(layer, stream, (query, key, value), pattern, z)
         self._keep(self.patterns, pattern)
         if self.record is not Recording.LOGITS:
-            self.edited_z.append(z if edited or self.cuts.any else None)
+            known = edited or self.cuts.any or torch.is_grad_enabled()
+            self.edited_z.append(z if known else None)
         self._withhold(index, layer, scale, pattern, z)
         return z
 
-    def _head(
-        self, head: HeadId, layer: LayerWeights, stream: Stream, pattern: HeadPattern
-    ) -> tuple[HeadPattern, Tensor]:
-        """One edited head: its pattern and its z."""
-        config, alone = one_head(self.config), layer_of_one_head(self.config, layer, head.head)
-
-        def read(side: Side) -> Stream:
-            seen = self._as_read(HeadRead(head, side), stream)
-            return transformer.attention_read(config, alone, seen)[0]
-
-        changed = {HeadRead(head, Side.Q), HeadRead(head, Side.K)} & self.plan.messages.keys()
-        given = self.plan.attend.get(head)
-        if given is not None:
-            pattern = given.pattern.expand_as(pattern)
-        elif changed and self.plan.frozen is None:
-            query, key = self._query_and_key(head, layer, alone, read(Side.Q), read(Side.K))
-            pattern = transformer.attend(config, alone, query, key)[:, 0]
-        output = self.plan.output.get(head)
-        if output is not None:
-            return pattern, output.z
-        z = transformer.mix(config, pattern[:, None], transformer.values(alone, read(Side.V)))[:, 0]
-        keep = self.plan.keep.get(head)
-        if keep is None:
-            return pattern, z
-        bias = fold_bias(alone.W_V, alone.ln1_b, alone.b_V)
-        bias = bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
-        return pattern, (z - bias) @ keep.matrix + bias
-
-    def _query_and_key(
-        self,
-        head: HeadId,
-        layer: LayerWeights,
-        alone: LayerWeights,
-        query_read: Stream,
-        key_read: Stream,
-    ) -> tuple[PerHead, PerHead]:
-        """The query and the key of one head, each from a read of its own."""
-        if self.config.qk_norm != "rms_all":
-            config = one_head(self.config)
-            query = transformer.queries_and_keys(config, alone, query_read)[0]
-            return query, transformer.queries_and_keys(config, alone, key_read)[1]
-        # One norm over all heads of the layer: the others are needed for its scale.
-        at, kv = head.head, head.head // self.config.heads_per_kv
-        query = transformer.queries_and_keys(self.config, layer, query_read)[0]
-        key = transformer.queries_and_keys(self.config, layer, key_read)[1]
-        return query[:, at : at + 1], key[:, kv : kv + 1]
+    def _from_the_first(
+        self, index: int, layer: LayerWeights, key: PerKey, value: PerKey
+    ) -> tuple[AtSources, AtSources]:
+        """Keys and values from position 0 on, those that are not computed from the other run."""
+        if not self.edited.offset:
+            return key, value
+        assert self.start is not None
+        before = self.start.streams[index][:, : self.edited.offset]
+        read, _ = transformer.attention_read(self.config, layer, before)
+        _, first_key, _, _ = transformer.queries_and_keys(self.config, layer, read)
+        first = (first_key, transformer.values(layer, read))
+        first_key, first_value = (_repeated(tensor, self.batch) for tensor in first)
+        return torch.cat((first_key, key), 2), torch.cat((first_value, value), 2)
 
     def _withhold(
         self, index: int, layer: LayerWeights, scale: Scale, pattern: Pattern, z: PerHead
@@ -330,15 +307,18 @@ class _Pass:
                 written = (z[:, head.head] - bias) @ layer.W_O[head.head]
                 self.withheld.append((edit, written, pattern[:, head.head] * scale[:, None]))
 
-    def _logits(self, positions: Int[Tensor, " sequence"] | None) -> tuple[Logits, Scale]:
+    def _logits(
+        self, positions: Int[Tensor, " sequence"] | None
+    ) -> tuple[Logits, Float[Tensor, "batch read"]]:
         """Logits, at one position per sequence or at all, and the scale of that read."""
 
         def at(rows: Tensor) -> Tensor:
             if positions is None:
                 return rows
-            return rows[torch.arange(self.batch, device=rows.device), positions][:, None]
+            here = positions - self.edited.offset
+            return rows[torch.arange(self.batch, device=rows.device), here][:, None]
 
-        stream = at(self.cuts.read_by_logits(self._as_read(LogitsRead(), self.last)))
+        stream = at(self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last)))
         logits, scale = transformer.unembed_uncapped(self.weights, stream)
         for edit, written, attended in self.withheld:
             # The write belongs to the stream whose size the final normalization measures, so the
@@ -346,18 +326,15 @@ class _Pass:
             direct = unembed_through(self.weights, at(written))
             looked_up = edit.look_up(at(attended), logits.shape[-1])
             logits = logits + scale[..., None] * (looked_up - direct)
-        return transformer.soft_cap(logits, self.config.logit_cap), scale
+        logits = transformer.soft_cap(logits, self.config.logit_cap)
+        if positions is None and self.edited.offset:
+            assert self.start is not None
+            assert self.start.logits is not None
+            before = _repeated(self.start.logits[:, : self.edited.offset], self.batch)
+            logits = torch.cat((before, logits), 1)
+        return logits, scale
 
-    # ---- messages, and what is taken from another run
-
-    def _as_read(self, reader: Reader, stream: Stream) -> Stream:
-        """The stream as one reader sees it: with messages in place of what was written."""
-        for message in self.plan.messages.get(reader, ()):
-            change = message.written - self.written[message.edge.writer]
-            if message.destinations is not None:
-                change = change * message.reach[..., None]
-            stream = stream + change
-        return stream
+    # ---- what is taken from another run
 
     def _take(self, start: Run, first: int) -> Stream:
         """Layers below the first edit, as the unedited run had them; the stream above them."""
@@ -373,17 +350,25 @@ class _Pass:
         ):
             if self.record is not Recording.LOGITS:
                 mine.extend(_repeated(tensor, self.batch) for tensor in recorded)
-        self.edited_z.extend([None] * first)
+        if self.record is not Recording.LOGITS:
+            known = start.edited_z[:first]
+            self.edited_z.extend(None if z is None else _repeated(z, self.batch) for z in known)
+        for head in self.borrowed:
+            if head.layer < first:
+                self.edited.lent[head] = _repeated(start.patterns[head.layer], self.batch)[
+                    :, head.head
+                ]
         for writer in self.watched:
             if isinstance(writer, HeadId):
                 if writer.layer < first:
                     W_O = self.weights.layers[writer.layer].W_O[writer.head]
                     moved = start.z(writer.layer)[:, writer.head] @ W_O
-                    self.written[writer] = moved * start.scales.write[writer.layer][..., None]
+                    moved = moved * start.scales.write[writer.layer][..., None]
+                    self.edited.written[writer] = _repeated(moved, self.batch)
             elif writer.kind == "embed":
-                self.written[writer] = self.weights.W_E[self.tokens]
+                self.edited.written[writer] = self.weights.W_E[self.tokens]
             elif writer.layer < first:
-                self.written[writer] = start.mlp_outputs[writer.layer]
+                self.edited.written[writer] = _repeated(start.mlp_outputs[writer.layer], self.batch)
         self.cuts.take(start, first)
         return self._embed() if first == 0 else _repeated(start.streams[first], self.batch)
 
@@ -393,4 +378,7 @@ class _Pass:
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:
-    return tensor.expand(batch, *tensor.shape[1:])
+    """A batch repeated until it has this size; one sequence is not copied."""
+    if tensor.shape[0] in (1, batch):
+        return tensor.expand(batch, *tensor.shape[1:])
+    return tensor.repeat(batch // tensor.shape[0], *[1] * (tensor.ndim - 1))

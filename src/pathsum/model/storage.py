@@ -1,7 +1,8 @@
 """Model folders: config.json, model.safetensors, tokenizer.json, held_out.safetensors.
 
-config.json carries `"format": "pathsum-model"` and a version. The safetensors file repeats the
-config in its metadata, so that files of two different saves are detected.
+config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. The
+safetensors file repeats the config in its metadata, so that files of two different saves are
+detected.
 """
 
 import json
@@ -16,10 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pathsum.errors import FailedError, FileError
+from pathsum.errors import FailedError, FileError, InputError
 from pathsum.model.config import Config
+from pathsum.model.edits import ModelEdit
 from pathsum.model.store import FileStore
 from pathsum.model.weights import Weights
+from pathsum.names import HeadId, Site
 from pathsum.text import Tokenizer
 
 FORMAT = "pathsum-model"
@@ -54,9 +57,10 @@ def read_model(folder: Path) -> Stored:
             "differ); save the model again, or restore the matching file"
         )
     counts = store.get("token_counts") if "token_counts" in store.shapes else None
+    edits = tuple(_read_edit(folder, store, given) for given in head.get("edits", ()))
     file = folder / TOKENIZER
     return Stored(
-        weights=Weights(config, store),
+        weights=Weights(config, store, edits=edits),
         name=str(head.get("name", folder.name)),
         tokenizer=Tokenizer.from_file(file) if file.exists() else None,
         token_counts=counts,
@@ -77,7 +81,7 @@ def write_model(
 ) -> None:
     """Write a model folder; a failure leaves the old files intact and no partial ones."""
     config = weights.config.to_dict()
-    head = {
+    head: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": name,
@@ -85,6 +89,11 @@ def write_model(
         "transformations": list(transformations),
     }
     tensors = {key: tensor.contiguous().cpu() for key, tensor in weights.items()}
+    if weights.edits:
+        head["edits"] = [
+            _write_edit(f"edits.{number}", edit, tensors)
+            for number, edit in enumerate(weights.edits)
+        ]
     if token_counts is not None:
         tensors["token_counts"] = token_counts.to(torch.int64).contiguous().cpu()
     metadata = {"format": FORMAT, "version": str(VERSION), "config": json.dumps(config)}
@@ -122,6 +131,39 @@ def save_held_out(folder: Path, tokens: Tensor) -> None:
 def _write_held_out(file: Path, tokens: Tensor) -> None:
     about = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
     save_file({"tokens": tokens.to(torch.int32).contiguous().cpu()}, str(file), about)
+
+
+def _write_edit(name: str, edit: ModelEdit, tensors: dict[str, Tensor]) -> dict[str, str]:
+    """An edit as JSON; its tensor, if a run needs one, goes to the others."""
+    written = {"site": str(edit.site), "value": edit.value}
+    if edit.like is not None:
+        written["like"] = str(edit.like)
+    if edit.tensor is not None:
+        written["tensor"] = name
+        tensors[name] = edit.tensor.contiguous().cpu()
+    return written
+
+
+def _read_edit(folder: Path, store: FileStore, given: Any) -> ModelEdit:
+    wrong = FileError(
+        f"{folder / CONFIG} lists an edit of the model that cannot be read, {given!r}; save the "
+        "edited model again"
+    )
+    if not isinstance(given, dict):
+        raise wrong
+    known: dict[str, Any] = given
+    tensor, like = known.get("tensor"), known.get("like")
+    if tensor is not None and tensor not in store.shapes:
+        raise wrong
+    try:
+        return ModelEdit(
+            site=Site.parse(known["site"]),
+            value=str(known["value"]),
+            tensor=None if tensor is None else store.get(tensor),
+            like=None if like is None else HeadId.parse(like),
+        )
+    except (KeyError, InputError) as error:
+        raise wrong from error
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:

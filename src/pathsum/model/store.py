@@ -40,6 +40,23 @@ class MemoryStore(Store):
         return self._tensors[name]
 
 
+class OverlayStore(Store):
+    """Another store with some tensors replaced or added; the rest stays where it is."""
+
+    def __init__(self, below: Store, tensors: Mapping[str, Tensor]) -> None:
+        self._below, self._above = below, MemoryStore(tensors)
+        self.shapes = {**below.shapes, **self._above.shapes}
+        self.dtypes = {**below.dtypes, **self._above.dtypes}
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, replaced or as stored below."""
+        return self._above.get(name) if name in self._above.shapes else self._below.get(name)
+
+    def copies(self, name: str) -> bool:
+        """Whether the store below copies it; a replaced tensor is in memory."""
+        return name not in self._above.shapes and self._below.copies(name)
+
+
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,

@@ -151,7 +151,17 @@ def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
     return Q * R.diagonal().sign()
 
 
+def _check_edits(model: Model) -> None:
+    outside = [str(edit) for edit in model.edits if not edit.in_weights]
+    if outside:
+        raise NotExactError(
+            f"this model has edits that are not in its weights ({'; '.join(outside)}), so a change "
+            "of its weights alone is not a symmetry; use the model without them"
+        )
+
+
 def _rebuilt(model: Model, change: Callable[[str, Tensor], Tensor]) -> Model:
+    _check_edits(model)
     flat = {
         name: change(name.rsplit(".", 1)[-1], tensor).contiguous()
         for name, tensor in model.weights.items()
@@ -160,6 +170,7 @@ def _rebuilt(model: Model, change: Callable[[str, Tensor], Tensor]) -> Model:
 
 
 def _rebuilt_by_layer(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
+    _check_edits(model)
     flat: dict[str, Tensor] = {}
     for name, tensor in model.weights.items():
         parts = name.split(".")

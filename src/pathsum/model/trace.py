@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import NotExactError
+from pathsum.errors import NotExactError, PathError
 from pathsum.model import transformer
-from pathsum.model.edits import Attend, Edit, FreezePatterns, Message
-from pathsum.model.run import Run, run
-from pathsum.names import HeadId, HeadName, HeadRead
+from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
+from pathsum.model.recording import Run
+from pathsum.model.run import run
+from pathsum.names import HeadId, HeadName, HeadRead, Source, parse_writer
 from pathsum.result import Progress, silent
 from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
@@ -57,16 +58,38 @@ class Trace(Run):
         found = self.model.head(head).id
         return self.patterns[found.layer][:, found.head]
 
-    def written(self, head: HeadName) -> Stream:
-        """What one head added to the stream (without the layer's shared b_O)."""
-        found = self.model.head(head).id
+    def written(self, writer: HeadName | Source) -> Stream:
+        """What a head (without its layer's shared b_O), `embed` or an MLP added to the stream."""
+        found = parse_writer(writer)
+        if isinstance(found, Source):
+            return self._source_output(found)
+        found = self.model.head(found).id
         W_O = self.weights.layers[found.layer].W_O[found.head]
         return self.z(found.layer)[:, found.head] @ W_O * self.scales.write[found.layer][..., None]
+
+    def _source_output(self, source: Source) -> Stream:
+        if source.kind == "mlp" and source.layer < len(self.mlp_outputs):
+            return self.mlp_outputs[source.layer]
+        if source.kind != "embed":
+            raise PathError(f"{source} is not written in a run; use a head, 'embed' or an MLP")
+        if not self.edits:
+            return self.weights.W_E[self.tokens]
+        at = self.weights.W_pos if self.weights.config.positions == "residual" else None
+        return self.streams[0] if at is None else self.streams[0] - at[: self.tokens.shape[1]]
 
     def attention_scores(self, layer: int) -> Pattern:
         """Scores of a layer's heads before cap, mask and softmax, recomputed from the stream."""
         for head in range(self.weights.config.n_heads):
             self._check_scores_follow(HeadId(layer, head))
+        return self._scores(layer)
+
+    def head_scores(self, head: HeadName) -> HeadPattern:
+        """The same of one head, [batch, dest, src]."""
+        found = self.model.head(head).id
+        self._check_scores_follow(found)
+        return self._scores(found.layer)[:, found.head]
+
+    def _scores(self, layer: int) -> Pattern:
         config, raw = self.weights.config, self.weights.layers[layer]
         query, key, _, _ = transformer.queries_and_keys(config, raw, self.read(layer))
         return transformer.attention_scores(config, query, key)
@@ -105,14 +128,21 @@ class Trace(Run):
             self, position, token, versus, threshold, rival, sequence, effects, other, progress
         )
 
-    def patch(self, edits: Mapping[Any, "Trace"]) -> "Trace":
-        """This run with edges or nodes taken from another run, everything after recomputed."""
+    def patch(self, edits: Mapping[Any, Any]) -> "Trace":
+        """This run with edges or nodes from another run, "zero", "mean" or given; see `patch`."""
         from pathsum.paths import patch
 
         return patch(self, edits)
 
+    @property
+    def every_edit(self) -> tuple[Edit, ...]:
+        """The edits of the model that runs make, and then those of this run."""
+        standing = [edit for edit in self.weights.edits if not edit.in_weights]
+        made = [edit.on(self.tokens, self.weights.W_E) for edit in standing]
+        return (*made, *self.edits)
+
     def _check_linear(self) -> None:
-        if not all(edit.linear for edit in self.edits):
+        if not all(edit.linear for edit in self.every_edit):
             raise NotExactError(
                 "the logits of this edited run are not a sum over its paths: what a head moves, or "
                 "what is read for it, was replaced; expand the unedited run, or one in which only "
@@ -120,11 +150,14 @@ class Trace(Run):
             )
 
     def _check_scores_follow(self, head: HeadId) -> None:
-        for edit in self.edits:
-            given = isinstance(edit, Attend) and edit.head == head
-            reader = edit.edge.reader if isinstance(edit, Message) else None
-            read = isinstance(reader, HeadRead) and reader.head == head
-            if given or read or isinstance(edit, FreezePatterns):
+        for edit in self.every_edit:
+            given = isinstance(edit, Attend | AttendLike) and edit.head == head
+            if isinstance(edit, Message | ReadShift):
+                reader = edit.edge.reader if isinstance(edit, Message) else edit.reader
+                given = isinstance(reader, HeadRead) and reader.head == head
+            if isinstance(edit, Hook):
+                given = edit.value.head == head and edit.value.kind != "z"
+            if given or isinstance(edit, FreezePatterns):
                 raise NotExactError(
                     f"the scores of {head} do not follow from the stream of this run, because its "
                     "pattern or one of its reads was edited; use the unedited run"
@@ -137,12 +170,13 @@ def trace_run(
     edits: Sequence[Edit] = (),
     start: Run | None = None,
     lengths: Int[Tensor, " sequence"] | None = None,
+    requires_grad: bool = False,
 ) -> Trace:
     """Run a model, with edits if there are any, and record everything; see `run`.
 
     `lengths` are those of padded sequences; by default all are as long as `tokens`.
     """
-    found = run(model.weights, tokens, edits, start=start)
+    found = run(model.weights, tokens, edits, start=start, requires_grad=requires_grad)
     batch, length = found.tokens.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=tokens.device)

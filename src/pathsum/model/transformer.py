@@ -23,7 +23,17 @@ from pathsum.errors import InputError
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
-from pathsum.shapes import Logits, Pattern, PerHead, PerKey, Scale, Stream, Tokens
+from pathsum.shapes import (
+    AtDestinations,
+    AtSources,
+    Logits,
+    Pattern,
+    PerHead,
+    PerKey,
+    Scale,
+    Stream,
+    Tokens,
+)
 
 
 def embed(weights: Weights, tokens: Tokens) -> Stream:
@@ -115,7 +125,7 @@ def values(layer: LayerWeights, read: Stream) -> PerKey:
     return project(read, layer.W_V, layer.b_V)
 
 
-def attention_scores(config: Config, query: PerHead, key: PerKey) -> Pattern:
+def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
     """Scores before the soft cap, mask and softmax."""
     key = key.repeat_interleave(config.heads_per_kv, dim=1)
     return (query * config.score_scale) @ key.transpose(-1, -2)
@@ -136,10 +146,13 @@ def attention_pattern(
     return _softmax(scores + _masked(scores, scores.shape[-1], window), sinks)
 
 
-def attend(config: Config, layer: LayerWeights, query: PerHead, key: PerKey) -> Pattern:
-    """The pattern of queries and keys; the scores are overwritten."""
+def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
+    """The pattern of queries and keys; the scores are overwritten.
+
+    Queries may be those of the last positions only.
+    """
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
-    mask = _masked(scores, scores.shape[-1], config.window(layer.index))
+    mask = _masked(scores, scores.shape[-1], config.window(layer.index))[-scores.shape[-2] :]
     return _softmax(scores.add_(mask), layer.sinks)
 
 
@@ -181,7 +194,7 @@ def _masked(template: Tensor, length: int, window: int | None) -> Float[Tensor, 
     return nothing.triu(1) + nothing.tril(-window)
 
 
-def mix(config: Config, pattern: Pattern, value: PerKey) -> PerHead:
+def mix(config: Config, pattern: Pattern, value: AtSources) -> AtDestinations:
     """Values moved from sources to destinations: each head's z."""
     return pattern @ value.repeat_interleave(config.heads_per_kv, dim=1)
 
@@ -192,14 +205,14 @@ def z(config: Config, layer: LayerWeights, stream: Stream, pattern: Pattern) -> 
 
 
 def fused_attention(
-    config: Config, layer: LayerWeights, query: PerHead, key: PerKey, value: PerKey
-) -> PerHead:
+    config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources, value: AtSources
+) -> AtDestinations:
     """Scores, softmax and mix in one kernel; soft caps on scores and sinks need the plain way."""
     if config.score_cap is not None or layer.sinks is not None:
         return mix(config, attend(config, layer, query, key), value)
-    window, length = config.window(layer.index), query.shape[2]
-    limited = window is not None and window < length
-    mask = _masked(query, length, window) if limited else None
+    window, length = config.window(layer.index), key.shape[2]
+    limited = (window is not None and window < length) or query.shape[2] < length
+    mask = _masked(query, length, window)[-query.shape[2] :] if limited else None
     return F.scaled_dot_product_attention(
         query,
         key,

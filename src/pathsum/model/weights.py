@@ -15,7 +15,9 @@ from torch import Tensor
 
 from pathsum.errors import WeightsError, near_misses
 from pathsum.model.config import Config
+from pathsum.model.edits import ModelEdit
 from pathsum.model.store import Store
+from pathsum.names import Edge, HeadId
 
 # Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
 CONVERTED_LAYERS_KEPT = 2 << 30
@@ -126,6 +128,9 @@ class Weights:
 
     Names and shapes are checked at once (they are known without reading); that every number is
     finite is checked when a tensor is first read. Half-precision files are computed in float32.
+
+    `edits` lists what was edited (`Model.edited`): some of it in these weights, the rest in every
+    run.
     """
 
     def __init__(
@@ -134,9 +139,11 @@ class Weights:
         store: Store,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
+        edits: tuple[ModelEdit, ...] = (),
     ) -> None:
         self.config = config
         self.store = store
+        self.edits = edits
         _check_names_and_shapes(config, store.shapes)
         self.dtype = dtype or _computing_dtype(store)
         self.device = device or store.get("W_E").device
@@ -180,7 +187,7 @@ class Weights:
     @property
     def names(self) -> tuple[str, ...]:
         """Flat names of what is stored, in order."""
-        return tuple(name for name in self.store.shapes if name != "token_counts")
+        return tuple(name for name in self.store.shapes if not _is_beside(name))
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by flat name, read one at a time."""
@@ -205,7 +212,21 @@ class Weights:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Weights":
         """The same weights computed in another dtype or on another device."""
-        return Weights(self.config, self.store, dtype or self.dtype, device or self.device)
+        return Weights(
+            *(self.config, self.store, dtype or self.dtype, device or self.device), self.edits
+        )
+
+    @cached_property
+    def edited_edges(self) -> frozenset[Edge]:
+        """Edges that carry the same for every text, because the model was edited."""
+        found = (edit.site.edge for edit in self.edits)
+        return frozenset(edge for edge in found if edge is not None)
+
+    @cached_property
+    def edited_patterns(self) -> frozenset[HeadId]:
+        """Heads that attend by another pattern than their own, because the model was edited."""
+        heads = (edit.site.writer for edit in self.edits if edit.gives_pattern)
+        return frozenset(head for head in heads if isinstance(head, HeadId))
 
     def converts(self, name: str) -> bool:
         """Whether reading this tensor makes a copy."""
@@ -294,6 +315,11 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
     )
 
 
+def _is_beside(name: str) -> bool:
+    """Whether a stored tensor is no weight: token counts, and what edits need in a run."""
+    return name == "token_counts" or name.startswith("edits.")
+
+
 def _computing_dtype(store: Store) -> torch.dtype:
     dtype = store.dtypes["W_E"]
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -326,7 +352,7 @@ def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str
 def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
     expected = _expected(config)
     for name, shape in shapes.items():
-        if name == "token_counts":
+        if _is_beside(name):
             continue
         if name not in expected:
             raise WeightsError(_unexpected(config, name))

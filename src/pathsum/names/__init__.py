@@ -8,6 +8,8 @@
     edge    L0H7→L1H4.k | embed→mlp3 | L1H4→logits
     node    L0H7@4 | embed@2 | logits@9         a component at a position
             and edges between nodes, L0H7@4→L1H4@9.k
+    site    L0H7 | L0H7@4 | L0H7→L1H4.k | L0H7→L1H4@9.k     what a patch exchanges
+    value   L1H4.pattern | L1H4.z | L1H4.k | residual@L1 | embed | mlp0 | logits    for hooks
 
 Each noun is a frozen value with one printed form, the same in the terminal, in JSON, in URLs and in
 the browser, and `parse(str(x)) == x`. Where `→` is hard to type, `>` and `->` are accepted.
@@ -26,7 +28,7 @@ from pathsum.names.edge import (
     parse_writer,
 )
 from pathsum.names.head_id import HeadId, HeadName, find_head
-from pathsum.names.node import Component, Node, NodeEdge
+from pathsum.names.node import Component, Node, NodeEdge, Site, Value
 from pathsum.names.path import Part, PartName, Path, Source
 from pathsum.names.printed import ARROW
 
@@ -47,7 +49,9 @@ __all__ = [
     "Path",
     "Reader",
     "Side",
+    "Site",
     "Source",
+    "Value",
     "Writer",
     "find_head",
     "parse_read",

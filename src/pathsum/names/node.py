@@ -1,10 +1,27 @@
-"""Node: a component of the model at one position, `L0H3@4`; and edges between nodes."""
+"""Names with positions, and of what a run computes.
 
+Node      a component at a position, `L0H3@4`
+NodeEdge  an edge between two nodes, `L0H3@4→L1H0@9.k`
+Site      what a patch exchanges: a writer or an edge, everywhere or at one position of each end
+Value     a tensor that a run computes, `L1H4.pattern`, for hooks
+"""
+
+import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pathsum.errors import PathError
-from pathsum.names.edge import Side
+from pathsum.names.edge import (
+    Edge,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
+    Reader,
+    Side,
+    Writer,
+    parse_read,
+    parse_writer,
+)
 from pathsum.names.head_id import LABEL, HeadId
 from pathsum.names.path import Part, Source
 from pathsum.names.printed import ARROW, Printed, split_arrows
@@ -83,3 +100,176 @@ def _component(name: str) -> Component:
     if name in ("b_Q", "b_K") or "@" in name:
         return Part.parse(name)
     return Source.parse(name)
+
+
+@dataclass(frozen=True)
+class Site(Printed):
+    """What a patch exchanges: all that a writer writes, or what one reader sees of it.
+
+    Without positions it is exchanged everywhere. `written_at` is a position of the writer,
+    `read_at` one of the reader; negative ones count from the end.
+
+    >>> [str(Site.parse(name)) for name in ("L0H3@4", ("L0H7", "L1H4", "k"), "L0H7@4>L1H4@-1.k")]
+    ['L0H3@4', 'L0H7→L1H4.k', 'L0H7@4→L1H4@-1.k']
+    """
+
+    writer: Writer
+    reader: Reader | None = None
+    written_at: int | None = None
+    read_at: int | None = None
+
+    def __str__(self) -> str:
+        written = f"{self.writer}{_at(self.written_at)}"
+        if self.reader is None:
+            return written
+        if isinstance(self.reader, HeadRead):
+            read = f"{self.reader.head}{_at(self.read_at)}.{self.reader.side.value}"
+        else:
+            read = f"{self.reader}{_at(self.read_at)}"
+        return f"{written}{ARROW}{read}"
+
+    @property
+    def edge(self) -> Edge | None:
+        """The edge, without positions; None for a node."""
+        return None if self.reader is None else Edge(self.writer, self.reader)
+
+    @classmethod
+    def parse(cls, name: Any) -> "Site":
+        """The site that a text, an edge, a writer, or a tuple of writer, reader and side means."""
+        if isinstance(name, Site):
+            return name
+        if isinstance(name, Node):
+            return cls.parse(str(name))
+        if isinstance(name, NodeEdge):
+            return cls.parse(str(name))
+        if isinstance(name, Edge):
+            return cls(name.writer, name.reader)
+        if isinstance(name, HeadId | Source) or _is_pair(name):
+            return cls(parse_writer(name))
+        if isinstance(name, str):
+            ends: list[Any] = list(split_arrows(name))
+        elif isinstance(name, tuple):
+            ends = list(name)
+        else:
+            ends = []
+        if len(ends) not in (1, 2, 3) or (len(ends) == 1 and isinstance(name, tuple)):
+            raise _neither(name)
+        writer, written_at = _split_position(ends[0])
+        if len(ends) == 1:
+            return cls(cls._node(name, writer), None, written_at)
+        reader, read_at = _split_position(ends[1])
+        _check_reader_name(reader)
+        side = ends[2] if len(ends) == 3 else None
+        return cls(parse_writer(writer), parse_read(reader, side), written_at, read_at)
+
+    @staticmethod
+    def _node(name: Any, writer: Any) -> Writer:
+        try:
+            return parse_writer(writer)
+        except PathError:
+            raise _neither(name) from None
+
+
+ValueKind: TypeAlias = Literal["pattern", "z", "read", "residual", "written", "logits"]
+
+
+@dataclass(frozen=True)
+class Value(Printed):
+    """A tensor that a run computes, by name; hooks are called with it.
+
+        L1H4.pattern   a head's attention                          [batch, dest, src]
+        L1H4.z         what it moved, before W_O                   [batch, pos, d_head]
+        L1H4.q .k .v   the stream that it reads for each           [batch, pos, d_model]
+        residual@L1    the stream before layer 1                   [batch, pos, d_model]
+        embed, mlp0    what the embedding or an MLP writes         [batch, pos, d_model]
+        logits         the logits                                  [batch, pos, vocab]
+
+    >>> Value.parse("L1H4.pattern").head, str(Value.parse("residual@L1"))
+    ('L1H4', 'residual@L1')
+    """
+
+    kind: ValueKind
+    of: HeadId | HeadRead | Source | int | None = None
+
+    def __str__(self) -> str:
+        if self.kind in ("pattern", "z"):
+            return f"{self.of}.{self.kind}"
+        return f"residual@L{self.of}" if self.kind == "residual" else str(self.of or "logits")
+
+    @property
+    def head(self) -> HeadId | None:
+        """The head that it belongs to, if it does."""
+        if isinstance(self.of, HeadRead):
+            return self.of.head
+        return self.of if isinstance(self.of, HeadId) else None
+
+    @property
+    def layer(self) -> int | None:
+        """The layer in which it is computed; −1 for the embedding, None for the logits."""
+        if isinstance(self.of, int):
+            return self.of
+        if isinstance(self.of, Source):
+            return self.of.layer
+        return None if self.head is None else self.head.layer
+
+    @classmethod
+    def parse(cls, name: "str | Value") -> "Value":
+        """The value that a name means."""
+        if isinstance(name, Value):
+            return name
+        text = name.strip() if isinstance(name, str) else ""
+        if text == "logits":
+            return cls("logits")
+        stream = re.fullmatch(r"residual@L(\d+)", text, re.ASCII)
+        if stream is not None:
+            return cls("residual", int(stream[1]))
+        if re.fullmatch(r"embed|mlp\d+", text, re.ASCII):
+            return cls("written", Source.parse(text))
+        label, _, what = text.partition(".")
+        if LABEL.fullmatch(label) and what in ("pattern", "z"):
+            return cls("pattern" if what == "pattern" else "z", HeadId.parse(label))
+        if LABEL.fullmatch(label) and what in ("q", "k", "v"):
+            return cls("read", HeadRead(HeadId.parse(label), Side.parse(what)))
+        raise PathError(
+            f"{name!r} is not a value of a run; use 'L1H4.pattern', 'L1H4.z', 'L1H4.q' (what a "
+            "head reads), 'residual@L1', 'embed', 'mlp0' or 'logits'"
+        )
+
+
+def _neither(name: Any) -> PathError:
+    return PathError(
+        f"{name!r} is neither an edge nor a node; edges are ('L0H7', 'L1H4', 'k') or "
+        "'L0H7→L1H4.k' and ('L0H7', 'logits'), nodes are 'L0H7', 'embed' and 'mlp0', each also at "
+        "a position: 'L0H7@4', 'L0H7→L1H4@9.k'"
+    )
+
+
+def _at(position: int | None) -> str:
+    return "" if position is None else f"@{position}"
+
+
+def _is_pair(name: Any) -> bool:
+    return (
+        isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) for part in name)
+    )
+
+
+def _split_position(name: Any) -> tuple[Any, int | None]:
+    """`L0H7@4` as `L0H7` and 4; `L1H4@9.k` as `L1H4.k` and 9."""
+    if not isinstance(name, str) or "@" not in name:
+        return name, None
+    found = re.fullmatch(r"([^@]+)@(-?\d+)(\.\w+)?", name.strip(), re.ASCII)
+    if found is None:
+        raise PathError(
+            f"{name!r} does not name a position; write the number of a token after the @, as in "
+            "'L0H7@4' or 'L1H4@-1.k'"
+        )
+    return found[1].strip() + (found[3] or ""), int(found[2])
+
+
+def _check_reader_name(name: Any) -> None:
+    if not isinstance(name, str | tuple | HeadRead | MlpRead | LogitsRead):
+        raise PathError(
+            f"{name!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
+            "('L0H7', 'logits'), and 'L0H7@4→L1H4@9.k' for positions"
+        )

@@ -40,6 +40,7 @@ from pathsum.paths.explain import (
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
+from pathsum.paths.intervene.patch_sweep import PatchInto, PatchSweep, patch_sweep
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
@@ -77,6 +78,8 @@ __all__ = [
     "MlpOutputs",
     "Part",
     "PatchEffect",
+    "PatchInto",
+    "PatchSweep",
     "PathSum",
     "PathsAnswer",
     "RankedPath",
@@ -115,6 +118,7 @@ __all__ = [
     "moved_by_layer",
     "patch",
     "patch_effect",
+    "patch_sweep",
     "replace",
     "routes",
     "term_importance",

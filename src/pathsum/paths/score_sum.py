@@ -139,7 +139,7 @@ class ScoreSum:
     @cached_property
     def model_scores(self) -> HeadPattern:
         """The model's own scores, 0 where a source comes after its destination."""
-        return self.trace.attention_scores(self.head.layer)[:, self.head.head].tril()
+        return self.trace.head_scores(self.head).tril()
 
     def attention(self) -> HeadPattern:
         """The softmax of `total()`, capped if the model caps: the head's pattern."""

@@ -1,8 +1,11 @@
-"""Target: the number that is explained, a logit at one position of each sequence."""
+"""Target: the number that is explained, a logit at one position of each sequence.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+`Measure` is what interventions are measured by: a target, or any function of the logits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +19,12 @@ from pathsum.shapes import Logits
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
 TokenName: TypeAlias = int | str | Sequence[int] | Sequence[str] | Int[Tensor, " batch"]
 Versus: TypeAlias = TokenName | Literal["mean"] | None
+if TYPE_CHECKING:
+    Metric: TypeAlias = Callable[[Logits], Float[Tensor, " batch"]]
+else:
+    # Anything may be passed at run time; `find_measure` says what is not a function.
+    Metric = Any
+"""A function of the logits, [batch, pos, vocab], that gives one number per sequence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +102,96 @@ def find_target(
     versus: Versus = None,
 ) -> Target:
     """The target on this run; without a token, the one that the model predicts there."""
+    batch, positions = len(trace.tokens), _positions(trace, position)
+    if token is None:
+        rows = torch.arange(batch, device=trace.tokens.device)
+        tokens = trace.logits[rows, positions].argmax(-1)
+    else:
+        tokens = _tokens(trace, token, "token")
+    if versus is None or (isinstance(versus, str) and versus == "mean"):
+        return Target(positions, tokens, "mean" if versus is not None else None)
+    return Target(positions, tokens, _tokens(trace, versus, "versus"))
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A number per sequence that a run's logits give, for a batch of so many sequences.
+
+    `positions` is where logits are needed, one position per sequence, or None for all of them.
+    `function` takes [batch, 1, vocab] or [batch, pos, vocab], accordingly.
+    """
+
+    text: str
+    batch: int
+    positions: Int[Tensor, " batch"] | None
+    function: Metric
+
+    def of(self, logits: Logits) -> Float[Tensor, " batch"]:
+        """The numbers of one run, from its logits at all positions."""
+        if self.positions is not None:
+            rows = torch.arange(self.batch, device=logits.device)
+            logits = logits[rows, self.positions][:, None]
+        return self.of_each(logits)[0]
+
+    def of_each(self, logits: Float[Tensor, "sequence out vocab"]) -> Float[Tensor, "run batch"]:
+        """The numbers of several runs after each other, from logits where they are needed."""
+        found = [self._checked(self.function(part)) for part in logits.split(self.batch)]
+        return torch.stack(found)
+
+    def _checked(self, value: object) -> Float[Tensor, " batch"]:
+        batch = self.batch
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise InputError(
+                f"the metric returned a {type(value).__name__}; return a floating-point tensor "
+                f"with one number for each of the {batch} sequences, shape [{batch}]"
+            )
+        if value.shape != (batch,) and not (batch == 1 and value.ndim == 0):
+            raise InputError(
+                f"the metric returned shape {list(value.shape)}; return one number for each of the "
+                f"{batch} sequences, shape [{batch}] (no mean over sequences)"
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(
+                "the metric returned NaN or infinite numbers, so no effect can be measured; look "
+                "for log(0), division by 0 or a softmax over masked logits in it"
+            )
+        return value.detach().reshape(batch)
+
+
+def find_measure(
+    trace: Trace,
+    metric: Metric | None = None,
+    position: PositionName | None = None,
+    token: TokenName | None = None,
+    versus: Versus = None,
+) -> Measure:
+    """A metric of one's own, or the logit that `position`, `token` and `versus` name.
+
+    A metric is called with [batch, pos, vocab] or, given a `position`, with [batch, 1, vocab]. The
+    position of a logit is the last one by default.
+    """
+    batch = len(trace.tokens)
+    if metric is None:
+        target = find_target(trace, -1 if position is None else position, token, versus)
+        here = replace(target, positions=torch.zeros_like(target.positions))
+        return Measure(target.describe(trace.model), batch, target.positions, here.of)
+    if not callable(metric):
+        raise InputError(
+            f"metric is {metric!r}; give a function of the logits, such as "
+            "lambda logits: logits[:, -1, 7] - logits[:, -1, 9]"
+        )
+    if token is not None or versus is not None:
+        raise InputError(
+            "token and versus name a logit, and metric is another number; give one of the two"
+        )
+    positions = None if position is None else _positions(trace, position)
+    name = getattr(metric, "__name__", "")
+    text = "the metric" if name in ("", "<lambda>") else f"the metric {name}"
+    return Measure(text, batch, positions, metric)
+
+
+def _positions(trace: Trace, position: PositionName) -> Int[Tensor, " batch"]:
+    """One position per sequence, counted from 0."""
     batch, lengths = len(trace.tokens), trace.lengths
     positions = _vector(position, batch, "position").to(trace.tokens.device)
     for row in ((positions < -lengths) | (positions >= lengths)).nonzero()[:, 0].tolist():
@@ -103,15 +202,7 @@ def find_target(
             f"positions go from 0 to {length - 1}, or from -1 (the last) to -{length}"
         )
     # Negative positions count from each sequence's own end.
-    positions = positions % lengths
-    if token is None:
-        rows = torch.arange(batch, device=trace.tokens.device)
-        tokens = trace.logits[rows, positions].argmax(-1)
-    else:
-        tokens = _tokens(trace, token, "token")
-    if versus is None or (isinstance(versus, str) and versus == "mean"):
-        return Target(positions, tokens, "mean" if versus is not None else None)
-    return Target(positions, tokens, _tokens(trace, versus, "versus"))
+    return positions % lengths
 
 
 def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:

@@ -8,7 +8,7 @@ in Frobenius norms, each with what a random rotation of the stream gives.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     sides,
 )
 from pathsum.model import Config, HeadId, Model
+from pathsum.names import HeadRead
 from pathsum.result import Progress, Record, Table, parse_choice, silent
 
 # A shared mean above this many times what chance gives is noted.
@@ -36,7 +37,8 @@ SHARED_MEAN = 5.0
 class CompositionScores:
     """One kind of composition between all heads; row writes, column reads.
 
-    NaN where the reader is not in a layer above the writer, or one of the two does nothing.
+    NaN where the reader is not in a layer above the writer, one of the two does nothing, or the
+    model was edited so that the reader does not see the writer.
 
       `score`   the ratio of norms, in [0, 1]
       `excess`  score − 1/√d: above what a random rotation gives on average
@@ -152,6 +154,7 @@ def composition(
         _scores(config, forms.write, read, square, d)
         for read, square in zip(reads, squares, strict=True)
     )
+    q, k, v = _without_edited_edges(model, (q, k, v))
     notes += _notes_on_shared_mean(config, forms.write, reads)
     notes += _notes_on_empty_heads(config, labels, forms.write, reads)
     return Composition(model.name, labels, q, k, v, d, centered, offset, notes)
@@ -174,6 +177,19 @@ def _scores(
     p[meets] = unit_null_from(sd[meets], skewness[meets], d).p(square[meets])
     parts = (score, score - max(d, 1) ** -0.5, null.z(square), p, sd, skewness)
     return CompositionScores(*(_among_all(part, heads) for part in parts))
+
+
+def _without_edited_edges(
+    model: Model, scores: tuple[CompositionScores, ...]
+) -> tuple[CompositionScores, ...]:
+    """NaN where an edit of the model replaced what the reader sees of the writer."""
+    number = {head.id: at for at, head in enumerate(model.heads)}
+    for edge in model.weights.edited_edges:
+        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadRead):
+            found = scores[KINDS.index(edge.reader.side.value)]
+            for part in (getattr(found, name.name) for name in fields(found)):
+                part[number[edge.writer], number[edge.reader.head]] = torch.nan
+    return scores
 
 
 def _among_all(part: Float[Tensor, "n n"], heads: int) -> Float[Tensor, "all all"]:

@@ -28,8 +28,9 @@ from pathsum.circuits.composition.reads_and_writes import (
     read_factor,
     write_factor,
 )
-from pathsum.errors import HeadError, InputError
+from pathsum.errors import HeadError, InputError, NotExactError
 from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.names import HeadRead
 from pathsum.result import Column, Record, Table, stacked, text_column
 from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn, format_p
@@ -218,6 +219,12 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
             f"{h2.label} cannot read what {h1.label} writes: it is not in a later layer; "
             "name the writer first and a reader of a later layer second"
         )
+    for edge in model.weights.edited_edges:
+        if edge.writer == h1.id and isinstance(edge.reader, HeadRead) and edge.reader.head == h2.id:
+            raise NotExactError(
+                f"{edge} carries the same for every text in this edited model, so it has no "
+                "components; use the model without that edit"
+            )
     return h1, h2
 
 

@@ -21,7 +21,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     read_factor,
     write_factor,
 )
-from pathsum.errors import InputError
+from pathsum.errors import InputError, NotExactError
 from pathsum.model import LayerWeights, Model
 from pathsum.model.folding import centered_unembedding, fold_read
 from pathsum.names import (
@@ -111,6 +111,11 @@ def virtual_weights(
     centered = is_centered(model.config, center)
     d = model.config.d_model - centered
     edge = Edge(parse_writer(write), parse_read(read))
+    if edge in model.weights.edited_edges:
+        raise NotExactError(
+            f"{edge} carries the same for every text in this edited model, so it has no virtual "
+            "weights; use the model without that edit"
+        )
     left = _write(model, edge.writer, centered)
     right = _read(model, edge.reader, centered, offset)
     if right.time <= left.time:

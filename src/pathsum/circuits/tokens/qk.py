@@ -26,7 +26,7 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import embed_through, score_cap_note
+from pathsum.circuits.tokens.token_basis import embed_through, require_score_edges, score_cap_note
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
 from pathsum.model.folding import gain_of, key_read, query_read
@@ -86,6 +86,7 @@ def token_qk(
     'keep'
     """
     found = model.head(head)
+    require_score_edges(model, f"what {found.label} attends to")
     query = _side(found, "query", query_through)
     key = _side(found, "key", key_through)
     key = key - key.mean(0)

@@ -13,7 +13,7 @@ circuit's entries are exact terms of scores and logits there, and results say so
 `logit_cap_note`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -22,12 +22,23 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.circuits.tokens.token import joined
-from pathsum.errors import HeadError
+from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Config, Model, Path
 from pathsum.model.folding import fold_read, token_basis_note, unembed_through
+from pathsum.model.path import carries_text
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import Weights
-from pathsum.names import ARROW, HeadId, HeadName
+from pathsum.names import (
+    ARROW,
+    Edge,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
+    Side,
+    Source,
+)
 
 ROWS = 16_384
 """Rows of an embedding that are copied at a time."""
@@ -91,6 +102,8 @@ def full_ov(model: Model, path: Path) -> Factored:
     """
     ov = path.ov(model)
     left = embed_through(model.weights, path.heads[0].layer, ov.A)
+    if not carries_text(model, (Source("embed"), *path.heads, LogitsRead())):
+        left = torch.zeros_like(left)
     return Factored(left, unembed_through(model.weights, ov.B))
 
 
@@ -154,3 +167,34 @@ def logit_cap_note(config: Config) -> str:
     if config.logit_cap is None:
         return ""
     return f"logits before the cap (±{config.logit_cap:g})"
+
+
+def require_logit_edges(model: Model, what: str) -> None:
+    """Raise NotExactError if an edit of the model replaced an edge from embeddings to logits."""
+    _require_edges(model, what, lambda edge: isinstance(edge.reader, LogitsRead) or _is_v(edge))
+
+
+def require_score_edges(model: Model, what: str) -> None:
+    """Raise NotExactError if an edit replaced a pattern, or what queries or keys see of tokens."""
+    if model.weights.edited_patterns:
+        named = ", ".join(sorted(model.weights.edited_patterns))
+        raise NotExactError(
+            f"{what} cannot be read from the weights of this edited model: {named} attends by a "
+            "given pattern, not by QK; use the model without that edit"
+        )
+    _require_edges(model, what, lambda edge: not _is_v(edge))
+
+
+def _require_edges(model: Model, what: str, needed: Callable[[Edge], bool]) -> None:
+    """Raise NotExactError if an edit of the model replaced an edge of the token basis."""
+    for edge in model.weights.edited_edges:
+        ends = edge.writer == Source("embed") or isinstance(edge.reader, LogitsRead)
+        if ends and needed(edge) and not isinstance(edge.reader, MlpRead):
+            raise NotExactError(
+                f"{what} cannot be read from the weights of this edited model: {edge} carries the "
+                "same for every text; use the model without that edit"
+            )
+
+
+def _is_v(edge: Edge) -> bool:
+    return isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V

@@ -37,6 +37,8 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import (
     logit_cap_note,
     require_heads,
+    require_logit_edges,
+    require_score_edges,
     score_cap_note,
 )
 from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
@@ -145,6 +147,8 @@ def skip_trigrams(
     a one-layer model is more than a table of skip-trigrams.
     """
     require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
     common = common_tokens(model, rare)
     seen = int(common.sum())
     k = resolve_k(k, 50, seen * seen, "pairs of source and out")

@@ -24,6 +24,8 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import (
     logit_cap_note,
     require_heads,
+    require_logit_edges,
+    require_score_edges,
     score_cap_note,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
@@ -99,6 +101,8 @@ def source_table(
     keep … in mind
     """
     require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
     common = common_tokens(model, rare)

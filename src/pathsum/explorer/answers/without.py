@@ -13,7 +13,6 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
 from pathsum.model.edits import Message, SourceOutput
 from pathsum.names import LogitsRead, Source
-from pathsum.paths.intervene.patching import written_by
 from pathsum.paths.intervene.without import without
 from pathsum.paths.target import Target, find_target
 from pathsum.result import Record
@@ -144,7 +143,7 @@ def _embedded(trace: Trace) -> Float[Tensor, "batch pos d"]:
     for edit in trace.edits:
         if isinstance(edit, SourceOutput) and edit.source == Source("embed"):
             return edit.written
-    return written_by(trace, Source("embed"))
+    return trace.written(Source("embed"))
 
 
 def _measured(trace: Trace, target: Target) -> Measured:

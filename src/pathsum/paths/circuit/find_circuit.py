@@ -100,6 +100,12 @@ def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> No
             "this run was edited, so its scores and writes need not follow from its streams; ask "
             "for the circuit of the unedited run"
         )
+    made = "; ".join(str(edit) for edit in trace.weights.edits if not edit.in_weights)
+    if made:
+        raise NotExactError(
+            f"the circuit of a model whose edges or patterns were edited ({made}) is not an "
+            "expansion of its scores; use a model in which only heads were edited"
+        )
     batch = len(trace.tokens)
     if not 0 <= sequence < batch:
         raise InputError(

@@ -1,7 +1,7 @@
 """Ablation: the loss without some heads, and what stands in for them (`Knockout`)."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
+from pathsum.model.edited import mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.model.losses import (
     SequenceLosses,
@@ -206,7 +207,7 @@ class KnockoutValue:
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
         if knockout is Knockout.MEAN:
             over = batches if reference is None else token_batches(model, reference)
-            self._means = mean_outputs(model, heads, over)
+            self._means = mean_values(model, over, {head: _z_of(head) for head in heads})
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn so that none is its own partner."""
@@ -234,21 +235,8 @@ class KnockoutValue:
         return tuple(edits)
 
 
-def mean_outputs(
-    model: Model, heads: Sequence[HeadId], batches: TokenBatches
-) -> dict[HeadId, Float[Tensor, " k"]]:
-    """The mean z of each head over sequences and positions."""
-    sums = {head: torch.zeros(model.config.d_head, dtype=torch.float64) for head in heads}
-    count = 0
-    for batch in batches:
-        for tokens in split_by_memory(model, batch):
-            trace = model.trace(tokens)
-            count += tokens.numel()
-            for head in heads:
-                z = trace.z(head.layer)[:, head.head]
-                sums[head] += z.double().sum((0, 1)).cpu()
-    weights = model.weights
-    return {head: (total / count).to(weights.W_E) for head, total in sums.items()}
+def _z_of(head: HeadId) -> Callable[[Trace], Tensor]:
+    return lambda trace: trace.z(head.layer)[:, head.head]
 
 
 def _check_partners(batches: TokenBatches) -> None:

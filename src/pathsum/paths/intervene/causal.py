@@ -7,16 +7,17 @@ previous-token head.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Model, Trace, trace_run
-from pathsum.model.edits import Message
+from pathsum.model.edited import find_site
+from pathsum.model.edits import Edit, ReadShift
 from pathsum.model.run import run_logits
 from pathsum.names import (
     Edge,
@@ -25,15 +26,26 @@ from pathsum.names import (
     HeadRead,
     LogitsRead,
     MlpRead,
+    Reader,
     Side,
     Source,
     Writer,
 )
-from pathsum.paths.intervene.patching import check_runs, parse_patch, patch, written_by
-from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
+from pathsum.paths.intervene.patching import check_runs, patch
+from pathsum.paths.target import (
+    Measure,
+    Metric,
+    PositionName,
+    TokenName,
+    Versus,
+    find_measure,
+)
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.result.table import Cell
+
+# Numbers in the residual streams of the runs that are computed together: 16 MB in float32.
+RUN_TOGETHER = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -115,47 +127,101 @@ class CausalEffects(Record, kind="causal-effects"):
         return Table(columns, tuple(cells), title=f"{self.model}: {self.target}", note=note)
 
 
+@torch.no_grad()
 def causal_effects(
     trace: Trace,
     other: Trace,
-    position: PositionName = -1,
+    position: PositionName | None = None,
     token: TokenName | None = None,
     versus: Versus = None,
     *,
+    metric: Metric | None = None,
     into: Sequence[HeadName] | None = None,
     progress: Progress = silent,
 ) -> CausalEffects:
     """The effect of every edge on a logit: patch it from the other run, recompute, compare.
 
     `position`, `token` and `versus` name the number as in `toward` (without a token: what this run
-    predicts). `into` keeps edges into some heads only; otherwise edges into all heads, MLPs and
-    the logits are measured, one run each, which grows with the square of the number of heads.
+    predicts), or `metric` is a function of the logits that gives one number per sequence. `into`
+    keeps edges into some heads only; otherwise edges into all heads, MLPs and the logits are
+    measured, whose number grows with the square of the number of heads. All edges into one read are
+    run together: layers below it, positions before the first that differs, and the other heads of
+    its layer are computed once.
     """
     check_runs(trace, other)
-    trace, other = _same_batch(trace, other)
-    target = find_target(trace, position, token, versus)
-    at_target = replace(target, positions=torch.zeros_like(target.positions))
-    value = target.of(trace.logits)
-    weights = trace.model.weights
+    trace, other = same_batch(trace, other)
+    measure = find_measure(trace, metric, position, token, versus)
+    value, value_other = measure.of(trace.logits), measure.of(other.logits)
     edges = list(edges_of(trace.model, into))
+    trace, other = as_far_as_needed(trace, other, measure)
     writers = dict.fromkeys(edge.writer for edge in edges)
-    messages = {writer: written_by(other, writer) for writer in writers}
-    # An edited run keeps its edits, and its layers cannot be taken over.
-    start = None if trace.edits else trace
-    effects: list[EdgeEffect] = []
-    for number, edge in enumerate(edges):
-        progress(number, len(edges), "patching edges")
-        edits = (*trace.edits, Message(edge, messages[edge.writer]))
-        logits = run_logits(weights, trace.tokens, edits, start, target.positions)
-        effects.append(EdgeEffect(edge, _mean(value - at_target.of(logits))))
+    changes = {writer: other.written(writer) - trace.written(writer) for writer in writers}
+    found: dict[Edge, Estimate] = {}
+    for reader, group in _by_reader(edges):
+        for part in _parts(trace, group):
+            progress(len(found), len(edges), "patching edges")
+            change = torch.cat([changes[edge.writer] for edge in part])
+            changed = (change != 0).any(-1)
+            after = patched_values(trace, measure, [ReadShift(reader, change)], changed)
+            for edge, values in zip(part, after, strict=True):
+                found[edge] = mean_of(value - values)
     progress(len(edges), len(edges), "patching edges")
     return CausalEffects(
         model=trace.model.name,
-        target=target.describe(trace.model),
-        value=_mean(value),
-        value_other=_mean(target.of(other.logits)),
-        effects=tuple(effects),
+        target=measure.text,
+        value=mean_of(value),
+        value_other=mean_of(value_other),
+        effects=tuple(EdgeEffect(edge, found[edge]) for edge in edges),
     )
+
+
+def patched_values(
+    trace: Trace, measure: Measure, edits: Sequence[Edit], changed: Bool[Tensor, "sequence pos"]
+) -> Float[Tensor, "run batch"]:
+    """What a measure gives in edited copies of a run, as many as the batch of `changed` holds.
+
+    `changed` says which positions the edits may change; later ones follow from them.
+    """
+    runs = len(changed) // measure.batch
+    tokens = trace.tokens.repeat(runs, 1)
+    positions = None if measure.positions is None else measure.positions.repeat(runs)
+    # An edited run keeps its edits, and its layers cannot be taken over.
+    start = None if trace.edits else trace
+    places = changed.any(0).nonzero()
+    first = int(places[0]) if len(places) else changed.shape[1] - 1
+    first = first if positions is None else min(first, int(positions.min()))
+    every = (*trace.edits, *edits)
+    logits = run_logits(trace.weights, tokens, every, start, positions, from_position=first)
+    return measure.of_each(logits)
+
+
+def as_far_as_needed(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, Trace]:
+    """Both runs up to the last position that is measured; edited runs stay as they are."""
+    if measure.positions is None or trace.edits or other.edits:
+        return trace, other
+    length = int(measure.positions.max()) + 1
+    if length == trace.tokens.shape[1]:
+        return trace, other
+    lengths = trace.lengths.clamp(max=length)
+    return (
+        trace_run(trace.model, trace.tokens[:, :length], lengths=lengths),
+        trace_run(other.model, other.tokens[:, :length], lengths=lengths),
+    )
+
+
+def _by_reader(edges: Sequence[Edge]) -> Iterable[tuple[Reader, list[Edge]]]:
+    groups: dict[Reader, list[Edge]] = {}
+    for edge in edges:
+        groups.setdefault(edge.reader, []).append(edge)
+    return groups.items()
+
+
+def _parts(trace: Trace, edges: list[Edge]) -> Iterable[list[Edge]]:
+    """As many edges as are run together; the edits of an edited run fit its own batch only."""
+    batch, length = trace.tokens.shape
+    size = max(1, RUN_TOGETHER // (batch * length * trace.model.config.d_model))
+    size = 1 if trace.edits else size
+    return (edges[at : at + size] for at in range(0, len(edges), size))
 
 
 def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[Edge]:
@@ -184,7 +250,8 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[E
 class PatchEffect(Record, kind="patch-effect"):
     """What a patch does to a number, and to what is predicted (for the first sequence).
 
-    `before`, `after` and `other` are the number in this run, in the patched one and in the other.
+    `before`, `after` and `other` are the number in this run, in the patched one and in the other;
+    `other` is None where nothing is taken from another run.
     """
 
     model: str
@@ -192,19 +259,20 @@ class PatchEffect(Record, kind="patch-effect"):
     target: str
     before: Estimate
     after: Estimate
-    other: Estimate
+    other: Estimate | None
     effect: Estimate
     predicted_before: tuple[str, float]
     predicted_after: tuple[str, float]
-    predicted_other: tuple[str, float]
+    predicted_other: tuple[str, float] | None
 
     def to_table(self) -> Table:
-        """Three runs, one per row."""
+        """One run per row."""
         rows: tuple[tuple[Cell, ...], ...] = (
             ("this run", self.before.value, *self.predicted_before),
             ("patched", self.after.value, *self.predicted_after),
-            ("other run", self.other.value, *self.predicted_other),
         )
+        if self.other is not None and self.predicted_other is not None:
+            rows += (("other run", self.other.value, *self.predicted_other),)
         columns = (
             text_column(""),
             Column("value", ".4f"),
@@ -214,46 +282,61 @@ class PatchEffect(Record, kind="patch-effect"):
         note = (
             f"value: {self.target}\neffect of the patch: {self.effect.value:+.4f} (before − after)"
         )
-        title = f"{self.model}: {', '.join(self.patched)} from the other run"
+        how = "replaced" if self.other is None else "from the other run"
+        title = f"{self.model}: {', '.join(self.patched)} {how}"
         return Table(columns, rows, title=title, note=note)
 
 
 def patch_effect(
     trace: Trace,
-    edits: Mapping[Any, Trace],
-    position: PositionName = -1,
+    edits: Mapping[Any, Any],
+    position: PositionName | None = None,
     token: TokenName | None = None,
     versus: Versus = None,
+    *,
+    metric: Metric | None = None,
 ) -> PatchEffect:
-    """A patch, and what it does to a logit (without a token: of what this run predicts)."""
+    """A patch, and what it does to a logit (without a token: of what this run predicts).
+
+    `metric` is another number to measure, as in `causal_effects`.
+    """
     if not edits:
         raise InputError("nothing is patched; name at least one edge or node")
     patched = patch(trace, edits)
-    others = list(edits.values())
-    trace, other = _same_batch(trace, others[0])
-    target = find_target(trace, position, token, versus)
-    before, after = target.of(trace.logits), target.of(patched.logits)
+    others = [value for value in edits.values() if isinstance(value, Trace)]
+    trace, other = same_batch(trace, others[0] if others else trace)
+    measure = find_measure(trace, metric, position, token, versus)
+    before, after = measure.of(trace.logits), measure.of(patched.logits)
     return PatchEffect(
         model=trace.model.name,
-        patched=tuple(str(parse_patch(trace.model, name)) for name in edits),
-        target=target.describe(trace.model),
-        before=_mean(before),
-        after=_mean(after),
-        other=_mean(target.of(other.logits)),
-        effect=_mean(before - after),
-        predicted_before=_prediction(trace, target),
-        predicted_after=_prediction(patched, target),
-        predicted_other=_prediction(other, target),
+        patched=tuple(_named(trace, name, value) for name, value in edits.items()),
+        target=measure.text,
+        before=mean_of(before),
+        after=mean_of(after),
+        other=mean_of(measure.of(other.logits)) if others else None,
+        effect=mean_of(before - after),
+        predicted_before=_prediction(trace, measure),
+        predicted_after=_prediction(patched, measure),
+        predicted_other=_prediction(other, measure) if others else None,
     )
 
 
-def _prediction(trace: Trace, target: Target) -> tuple[str, float]:
-    chances = trace.logits[0, target.positions[0]].softmax(-1)
+def _named(trace: Trace, name: Any, value: Any) -> str:
+    """The site, and what replaces it unless that is another run."""
+    site = str(find_site(trace.model, name))
+    if isinstance(value, Trace):
+        return site
+    return f"{site} = {value if isinstance(value, str) else 'a tensor'}"
+
+
+def _prediction(trace: Trace, measure: Measure) -> tuple[str, float]:
+    at = trace.lengths[0] - 1 if measure.positions is None else measure.positions[0]
+    chances = trace.logits[0, at].softmax(-1)
     best = int(chances.argmax())
     return trace.model.token_text(best), float(chances[best])
 
 
-def _same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
+def same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
     """Both runs with as many sequences as the larger has."""
     size = max(len(trace.tokens), len(other.tokens))
 
@@ -266,5 +349,6 @@ def _same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
     return widened(trace), widened(other)
 
 
-def _mean(values: Float[Tensor, " batch"]) -> Estimate:
+def mean_of(values: Float[Tensor, " batch"]) -> Estimate:
+    """The mean over sequences, with its interval."""
     return ratio(values, torch.ones_like(values))

@@ -9,169 +9,111 @@ only the keys of L1H4 are computed from a stream in which L0H7's output is the o
 
 Normalization is recomputed on x' for that read alone, scale included. Where several heads share a
 key/value head, the message reaches the named head only. For a **node** `L0H7` every reader sees the
-other run's output.
+other run's output. Positions restrict a patch: `L0H7@4` exchanges what L0H7 writes at position 4,
+`L0H7@4→L1H4@9.k` what L1H4, computing its destination 9, sees of it.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
-from pathsum.errors import InputError, PathError
-from pathsum.model import Model, Trace, trace_run
+from pathsum.errors import InputError
+from pathsum.model import Trace, trace_run
+from pathsum.model.edited import find_site
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
-from pathsum.names import (
-    ARROW,
-    Edge,
-    EdgeName,
-    HeadId,
-    HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Reader,
-    Source,
-    Writer,
-    find_head,
-    parse_writer,
-)
-from pathsum.shapes import Stream
+from pathsum.names import EdgeName, HeadId, HeadName, Site, Source
+from pathsum.result import parse_choice
 
-PatchName: TypeAlias = EdgeName | HeadName | Source
+PatchName: TypeAlias = EdgeName | HeadName | Source | Site
 """An edge, `("L0H7", "L1H4", "k")` or `"L0H7→L1H4.k"`, or a node, `"L0H7"` or `"mlp0"`."""
 
 
-def patch(trace: Trace, edits: Mapping[Any, Trace]) -> Trace:
-    """A run with edges or nodes taken from other runs; `trace.patch(edits)` is the same.
+def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
+    """A run with edges or nodes exchanged; `trace.patch(edits)` is the same.
 
         trace.patch({("L0H7", "L1H4", "k"): other})     one edge; "L0H7→L1H4.k" is the same
         trace.patch({("L0H7", "logits"): other})        what the unembedding reads of L0H7
-        trace.patch({"L0H7": other, "mlp1": other})     two nodes
+        trace.patch({"L0H7": other, "mlp1": "zero"})    two nodes, one ablated
+        trace.patch({"L0H7@4": other})                  what L0H7 writes at position 4
+        trace.patch({"L0H7@4→L1H4@-1.k": "mean"})       what L1H4 reads of that, for the last row
 
     Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
-    `mlp1`, … and `logits`. Both runs must be of one model and of one length; a batch of one
-    sequence is repeated to fit the other. Several edits act together: each stands in for what its
-    writer wrote in the patched run. The result is a trace that raises NotExactError for what the
-    edits make untrue.
+    `mlp1`, … and `logits`. What replaces them is another run, `"zero"`, `"mean"` (over all
+    positions and sequences of this run), or a tensor that broadcasts to [batch, pos, width], where
+    the width is d_head for a head's z and d_model for everything else. Both runs must be of one
+    model and of one length; a batch of one sequence is repeated to fit the other. Several edits act
+    together: each stands in for what its writer wrote in the patched run. The result is a trace
+    that raises NotExactError for what the edits make untrue.
     """
-    parsed = tuple(patch_edit(trace, name, other) for name, other in edits.items())
+    parsed = tuple(patch_edit(trace, name, value) for name, value in edits.items())
     start = None if trace.edits else trace
     return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start, trace.lengths)
 
 
-def patch_edit(trace: Trace, name: Any, other: Trace) -> Edit:
-    """The edit that a name and another run mean."""
-    check_runs(trace, other)
-    found = parse_patch(trace.model, name)
-    if isinstance(found, Edge):
-        return Message(found, written_by(other, found.writer))
-    if isinstance(found, HeadId):
-        return HeadOutput(found, other.z(found.layer)[:, found.head])
-    return SourceOutput(found, written_by(other, found))
+def patch_edit(trace: Trace, name: Any, value: Any) -> Edit:
+    """The edit that a name and what replaces it mean in a run."""
+    site = find_site(trace.model, name)
+    written = _replacement(trace, site, value)
+    at, read_at = (position_mask(trace, where) for where in (site.written_at, site.read_at))
+    if site.edge is not None:
+        return Message(site.edge, written, read_at, at)
+    if isinstance(site.writer, HeadId):
+        return HeadOutput(site.writer, written, at)
+    return SourceOutput(site.writer, written, at)
 
 
-@torch.no_grad()
-def written_by(trace: Trace, writer: Writer) -> Stream:
-    """What a writer put into the stream of a run."""
-    if isinstance(writer, HeadId):
-        return trace.written(writer)
-    if writer.kind == "embed":
-        return trace.model.weights.W_E[trace.tokens]
-    return trace.mlp_outputs[writer.layer]
-
-
-def parse_patch(model: Model, name: Any) -> Edge | Writer:
-    """The edge or node that a name means in a model; raises an error if the model has none."""
-    try:
-        _check_parts(name)
-        found = parse_writer(name) if _is_node(name) else Edge.parse(name)
-    except PathError:
-        if isinstance(name, tuple) and len(name) in (2, 3):
-            raise
-        raise PathError(
-            f"{name!r} is neither an edge nor a node; edges are ('L0H7', 'L1H4', 'k') or "
-            "'L0H7→L1H4.k' and ('L0H7', 'logits'), nodes are 'L0H7', 'embed' and 'mlp0'"
-        ) from None
-    if isinstance(found, Edge):
-        _check_writer(model, found.writer)
-        _check_reader(model, found.reader)
-        _check_order(model, found)
-    else:
-        _check_writer(model, found)
-    return found
-
-
-def _is_node(name: Any) -> bool:
-    if isinstance(name, str):
-        return ARROW not in name and ">" not in name
-    return isinstance(name, Source) or (
-        isinstance(name, tuple) and all(isinstance(part, int) for part in name)
-    )
-
-
-def _check_parts(name: Any) -> None:
-    for part in name[1:] if isinstance(name, tuple) and not _is_node(name) else ():
-        if not isinstance(part, str | tuple | HeadRead | MlpRead | LogitsRead):
-            raise PathError(
-                f"{part!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
-                "('L0H7', 'logits'): a patch replaces all positions"
-            )
-
-
-def _check_writer(model: Model, writer: Writer) -> None:
-    if isinstance(writer, HeadId):
-        find_head(writer, model.config.n_layers, model.config.n_heads)
-    elif writer.kind == "mlp":
-        _check_mlp(model, writer.layer)
-    elif writer.kind != "embed":
-        raise PathError(
-            f"{writer} is the same in every run of one length, so a patch from another run changes "
-            "nothing; patch a head, 'embed' or an MLP"
+def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos"] | None:
+    """Where a position is in each sequence; negative ones count from its own end."""
+    if position is None:
+        return None
+    shortest = int(trace.lengths.min())
+    if not -shortest <= position < shortest:
+        raise InputError(
+            f"position {position} is out of range: the shortest sequence has {shortest} tokens, so "
+            f"positions go from 0 to {shortest - 1}, or from -1 (the last) to -{shortest}"
         )
+    places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
+    return places == (position % trace.lengths)[:, None]
 
 
-def _check_reader(model: Model, reader: Reader) -> None:
-    if isinstance(reader, HeadRead):
-        find_head(reader.head, model.config.n_layers, model.config.n_heads)
-    elif isinstance(reader, MlpRead):
-        _check_mlp(model, reader.layer)
+def _replacement(trace: Trace, site: Site, value: Any) -> Tensor:
+    """What replaces a node (a head: its z) or what an edge carries, [batch, pos, width]."""
 
+    def own(run: Trace) -> Tensor:
+        writer = site.writer
+        if site.reader is None and isinstance(writer, HeadId):
+            return run.z(writer.layer)[:, writer.head]
+        return run.written(writer)
 
-def _check_mlp(model: Model, layer: int) -> None:
-    if model.config.mlp == "none":
-        raise PathError(f"there is no mlp{layer}: this model has no MLPs")
-    if layer >= model.config.n_layers:
-        raise PathError(
-            f"there is no mlp{layer}: this model has layers 0 to {model.config.n_layers - 1}"
+    if isinstance(value, Trace):
+        check_runs(trace, value)
+        return own(value)
+    here = own(trace)
+    if isinstance(value, Tensor):
+        try:
+            return value.to(here).expand_as(here)
+        except RuntimeError as error:
+            raise InputError(
+                f"what replaces {site} has shape {list(value.shape)}; give a tensor that "
+                f"broadcasts to {list(here.shape)}"
+            ) from error
+    if not isinstance(value, str):
+        raise InputError(
+            f"{site} cannot be taken from a {type(value).__name__}; use model.trace(other_text), "
+            "'zero', 'mean' or a tensor"
         )
-
-
-def _check_order(model: Model, edge: Edge) -> None:
-    writer, reader = edge.writer, edge.reader
-    if isinstance(reader, LogitsRead):
-        return
-    layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
-    # In a serial block the MLP reads what the heads of its own layer wrote.
-    same_layer = (
-        isinstance(reader, MlpRead)
-        and isinstance(writer, HeadId)
-        and model.config.block == "serial"
-        and writer.layer == layer
-    )
-    if writer.layer >= layer and not same_layer:
-        raise PathError(
-            f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
-            "before; use a writer in an earlier layer"
-        )
+    if parse_choice(("zero", "mean"), value, f"what replaces {site}") == "zero":
+        return torch.zeros_like(here)
+    places = torch.arange(here.shape[1], device=here.device)
+    real = (places < trace.lengths[:, None]).to(here)[..., None]
+    return ((here * real).sum((0, 1)) / real.sum()).expand_as(here)
 
 
 def check_runs(trace: Trace, other: Trace) -> None:
     """Raises InputError if nothing of one run can replace anything in the other."""
-    if not isinstance(other, Trace):
-        raise InputError(
-            f"a patch is taken from a trace, not from a {type(other).__name__}; "
-            "use model.trace(other_text)"
-        )
     if other.model.weights is not trace.model.weights:
         raise InputError(
             "the other run is of another model, whose residual stream has a basis of its own; "

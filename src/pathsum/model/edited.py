@@ -1,0 +1,348 @@
+"""Edited models: heads, MLPs, edges and patterns exchanged for good.
+
+What replaces a **node** is in the weights of the edited model, so everything that reads weights
+sees it. With z what a head moves to each destination, before W_O,
+
+    zero      z = 0:  W_O of the head is 0, and with it its OV
+    mean      z = m, its mean over a reference text:  W_O = 0, and b_O of its layer grows by m W_O
+    a tensor  z = that vector, [d_head], likewise
+
+and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]. The head still
+attends; it writes nothing, or the same at every position.
+
+What replaces an **edge** or a **pattern** is no weight: every run of the model makes the edit (see
+`pathsum.model.edits`). Of an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
+writes, or a vector [d_model]; a pattern `L1H0.pattern` is that of another head of the same layer or
+below, on the same text, or a matrix [n_ctx, n_ctx]. A message that is the same for every text
+carries nothing of it, so in analyses of weights a path along such an edge is zero.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError, PathError
+from pathsum.model.edits import Hook, ModelEdit
+from pathsum.model.losses import split_by_memory
+from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.store import OverlayStore
+from pathsum.model.weights import Weights
+from pathsum.names import (
+    HeadId,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
+    Reader,
+    Site,
+    Source,
+    Value,
+    Writer,
+    find_head,
+)
+from pathsum.result import parse_choice
+
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+    from pathsum.model.trace import Trace
+
+Key = TypeVar("Key")
+SEQUENCES, LENGTH = 64, 128
+"""How much text is drawn where a mean is asked for and no reference is given."""
+
+
+def edit_model(
+    model: "Model", edits: Mapping[Any, Any], reference: TextOrTokens | None = None
+) -> "Model":
+    """A model with nodes, edges or patterns exchanged; see `Model.edited`."""
+    if not edits:
+        raise InputError("there is nothing to edit; name at least one head, edge or pattern")
+    wanted = [_wanted(model, name, value) for name, value in edits.items()]
+    _check_loans(model, wanted)
+    means = _means(model, wanted, reference)
+    changed: dict[str, Tensor] = {}
+    made: list[ModelEdit] = []
+    for number, one in enumerate(wanted):
+        tensor = means[number] if one.mean else one.tensor
+        words = f"mean over {means.text}" if one.mean else one.words
+        in_weights = one.like is None and one.site.reader is None and not one.pattern
+        if in_weights and _into_weights(model.weights, one.site.writer, tensor, changed):
+            tensor = None
+        made.append(ModelEdit(one.site, words, tensor, one.like))
+    weights = model.weights
+    # With the embedding exchanged, a tied unembedding stays what it was.
+    config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
+    store = OverlayStore(weights.store, changed)
+    edited = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *made))
+    name = model.name if weights.edits else f"{model.name} (edited)"
+    return replace(model, weights=edited, name=name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """One parsed edit: the value is a tensor, a mean to be taken, or another head's pattern."""
+
+    site: Site
+    words: str
+    tensor: Tensor | None = None
+    mean: bool = False
+    pattern: bool = False
+    like: HeadId | None = None
+
+
+def _wanted(model: "Model", name: Any, value: Any) -> _Wanted:
+    if isinstance(name, Value) or (isinstance(name, str) and name.strip().endswith(".pattern")):
+        return _wanted_pattern(model, Value.parse(name), value)
+    site = find_site(model, name)
+    if site.written_at is not None or site.read_at is not None:
+        raise InputError(
+            f"{site} names a position, but an edited model is edited at every position; leave the "
+            "position out, or patch a run: trace.patch({'" + str(site) + "': 'zero'})"
+        )
+    # A head that is replaced everywhere is replaced before W_O, an edge in the stream.
+    head = isinstance(site.writer, HeadId) and site.reader is None
+    width = model.config.d_head if head else model.config.d_model
+    if isinstance(value, Tensor):
+        return _Wanted(site, "a given vector", _vector(value, width, str(site), model.weights))
+    if not isinstance(value, str):
+        raise InputError(
+            f"{site} cannot be replaced by a {type(value).__name__}; use 'zero', 'mean' or a "
+            f"tensor of shape [{width}]"
+        )
+    choice = parse_choice(("zero", "mean"), value, f"the edit of {site}")
+    if choice == "mean":
+        return _Wanted(site, "", mean=True)
+    return _Wanted(site, "zero", model.weights.W_E.new_zeros(width))
+
+
+def _wanted_pattern(model: "Model", value: Value, given: Any) -> _Wanted:
+    head = value.head
+    if value.kind != "pattern" or head is None:
+        raise InputError(
+            f"{value} cannot be edited for good; edit a head, an edge or 'L1H4.pattern', or hook "
+            "the value in a run: model.trace(text, hooks=…)"
+        )
+    find_head(head, model.config.n_layers, model.config.n_heads)
+    if not isinstance(given, Tensor):
+        other = model.head(given).id
+        if other.layer > head.layer or other == head:
+            raise InputError(
+                f"{head} cannot attend like {other}: when {head} attends, only patterns of its "
+                "layer and below are known; name another head there"
+            )
+        return _Wanted(Site(head), f"that of {other}", like=other, pattern=True)
+    n = model.config.n_ctx
+    if not given.is_floating_point() or given.shape != (n, n):
+        raise InputError(
+            f"the pattern of {head} has shape {list(given.shape)}; give a floating-point matrix "
+            f"[{n}, {n}], destination × source for the whole context, or another head's name"
+        )
+    ok = torch.isfinite(given).all() & (given >= 0).all() & (given.triu(1) == 0).all()
+    if not bool(ok) or bool((given.sum(-1) > 1 + 1e-4).any()):
+        raise InputError(
+            f"what is given for {head} is not a pattern: rows must be causal (0 after the "
+            "diagonal), not negative, and sum to at most 1"
+        )
+    return _Wanted(Site(head), "a given matrix", given.to(model.weights.W_E), pattern=True)
+
+
+def _check_loans(model: "Model", wanted: list[_Wanted]) -> None:
+    """Raises InputError if a head would attend by a pattern that is itself another head's."""
+    borrowers = {one.site.writer for one in wanted if one.like is not None}
+    borrowers |= {edit.site.writer for edit in model.weights.edits if edit.like is not None}
+    for one in wanted:
+        if one.like is not None and one.like in borrowers:
+            raise InputError(
+                f"{one.site.writer} is to attend like {one.like}, which attends like another head "
+                "itself; name that one"
+            )
+
+
+def _vector(given: Tensor, width: int, what: str, weights: Weights) -> Float[Tensor, " n"]:
+    if not given.is_floating_point() or given.shape != (width,):
+        raise InputError(
+            f"what replaces {what} has shape {list(given.shape)} and dtype {given.dtype}; give a "
+            f"floating-point vector of shape [{width}]"
+        )
+    if not bool(torch.isfinite(given).all()):
+        raise InputError(f"what replaces {what} is not finite; give a vector without NaN and inf")
+    return given.detach().to(weights.W_E)
+
+
+def _into_weights(
+    weights: Weights, writer: Writer, constant: Tensor | None, changed: dict[str, Tensor]
+) -> bool:
+    """Make a node write the same everywhere, by its weights; False if no weights do that."""
+    assert constant is not None
+
+    def stored(name: str) -> Tensor:
+        return changed[name] if name in changed else weights.read(name)
+
+    if isinstance(writer, HeadId):
+        at = f"layers.{writer.layer}."
+        W_O = stored(at + "W_O").clone()
+        if bool(constant.any()):
+            known = at + "b_O" in changed or at + "b_O" in weights.store.shapes
+            bias = stored(at + "b_O") if known else W_O.new_zeros(W_O.shape[-1])
+            changed[at + "b_O"] = bias + constant @ W_O[writer.head]
+        W_O[writer.head] = 0.0
+        changed[at + "W_O"] = W_O
+        return True
+    if writer.kind == "embed":
+        if weights.config.tied:
+            changed["W_U"] = weights.W_U.contiguous()
+        changed["W_E"] = constant.expand(weights.W_E.shape).contiguous()
+        return True
+    if weights.config.norm_place != "before" and bool(constant.any()):
+        # A norm follows, so no bias gives this output.
+        return False
+    at = f"layers.{writer.layer}."
+    changed[at + "W_out"] = torch.zeros_like(stored(at + "W_out"))
+    changed[at + "b_out"] = constant.clone()
+    return True
+
+
+# ---- means over text
+
+
+class _Means(dict[int, Tensor]):
+    """The mean of each edit that wants one, by its number, and over what they were taken."""
+
+    text: str = ""
+
+
+def _means(model: "Model", wanted: list[_Wanted], reference: TextOrTokens | None) -> _Means:
+    means = _Means()
+    asked = {number: one.site for number, one in enumerate(wanted) if one.mean}
+    if not asked:
+        if reference is not None:
+            raise InputError(
+                "reference is given, but no edit takes a mean over it; leave it out, or use 'mean'"
+            )
+        return means
+    batches, drawn = _default_reference(model)
+    if reference is not None:
+        batches, drawn = token_batches(model, reference), ""
+    means.text = f"{sum(batch.numel() for batch in batches):,} tokens{drawn}"
+
+    def value_of(site: Site) -> "Callable[[Trace], Tensor]":
+        writer = site.writer
+        if site.reader is None and isinstance(writer, HeadId):
+            return lambda trace: trace.z(writer.layer)[:, writer.head]
+        return lambda trace: trace.written(writer)
+
+    taken = mean_values(model, batches, {number: value_of(site) for number, site in asked.items()})
+    means.update(taken)
+    return means
+
+
+def mean_values(
+    model: "Model", batches: TokenBatches, values: "Mapping[Key, Callable[[Trace], Tensor]]"
+) -> dict[Key, Float[Tensor, " n"]]:
+    """The mean over sequences and positions of values that runs compute, [batch, pos, n] each."""
+    sums: dict[Key, Tensor] = {}
+    count = 0
+    for batch in batches:
+        for tokens in split_by_memory(model, batch):
+            trace = model.trace(tokens)
+            count += tokens.numel()
+            for key, value in values.items():
+                total = value(trace).double().sum((0, 1)).cpu()
+                sums[key] = sums[key] + total if key in sums else total
+    return {key: (total / count).to(model.weights.W_E) for key, total in sums.items()}
+
+
+def _default_reference(model: "Model") -> tuple[TokenBatches, str]:
+    """The model's held-out text if it has one, else drawn tokens; and what it is, in words."""
+    length = min(LENGTH, model.config.n_ctx)
+    if model.held_out is not None:
+        held_out = model.held_out[:SEQUENCES, :length].to(model.weights.device)
+        return [held_out], " of held-out text"
+    start = model.config.start_token
+    drawn = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
+    if start is not None:
+        drawn[:, 0] = start
+    return [drawn.to(model.weights.device)], " drawn at random"
+
+
+# ---- names, checked against a model
+
+
+def find_site(model: "Model", name: Any) -> Site:
+    """The node or edge that a name means in a model; raises an error if the model has none."""
+    site = Site.parse(name)
+    _check_writer(model, site.writer)
+    if site.reader is not None:
+        _check_reader(model, site.reader)
+        _check_order(model, site.writer, site.reader)
+    return site
+
+
+def find_hook(model: "Model", name: Any, function: Any) -> Hook:
+    """The hook that a name and a function mean in a model, or an error if it has no such value."""
+    value = Value.parse(name)
+    if not callable(function):
+        raise InputError(
+            f"the hook on {value} is a {type(function).__name__}; give a function that takes the "
+            "value and returns a replacement or None"
+        )
+    if value.head is not None:
+        find_head(value.head, model.config.n_layers, model.config.n_heads)
+    elif isinstance(value.of, Source):
+        _check_writer(model, value.of)
+    elif value.layer is not None and value.layer > model.config.n_layers:
+        raise PathError(
+            f"there is no {value}: this model has {model.config.n_layers} layers, so the last "
+            f"stream is residual@L{model.config.n_layers}"
+        )
+    called: Any = function
+    return Hook(value, called)
+
+
+def _check_writer(model: "Model", writer: Writer) -> None:
+    if isinstance(writer, HeadId):
+        find_head(writer, model.config.n_layers, model.config.n_heads)
+    elif writer.kind == "mlp":
+        _check_mlp(model, writer.layer)
+    elif writer.kind != "embed":
+        raise PathError(
+            f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
+            "name a head, 'embed' or an MLP"
+        )
+
+
+def _check_reader(model: "Model", reader: Reader) -> None:
+    if isinstance(reader, HeadRead):
+        find_head(reader.head, model.config.n_layers, model.config.n_heads)
+    elif isinstance(reader, MlpRead):
+        _check_mlp(model, reader.layer)
+
+
+def _check_mlp(model: "Model", layer: int) -> None:
+    if model.config.mlp == "none":
+        raise PathError(f"there is no mlp{layer}: this model has no MLPs")
+    if layer >= model.config.n_layers:
+        raise PathError(
+            f"there is no mlp{layer}: this model has layers 0 to {model.config.n_layers - 1}"
+        )
+
+
+def _check_order(model: "Model", writer: Writer, reader: Reader) -> None:
+    if isinstance(reader, LogitsRead):
+        return
+    layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
+    # In a serial block the MLP reads what the heads of its own layer wrote.
+    same_layer = (
+        isinstance(reader, MlpRead)
+        and isinstance(writer, HeadId)
+        and model.config.block == "serial"
+        and writer.layer == layer
+    )
+    if writer.layer >= layer and not same_layer:
+        raise PathError(
+            f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
+            "before; use a writer in an earlier layer"
+        )

@@ -1,0 +1,159 @@
+"""What edits do inside a layer: streams as readers see them, patterns and z of single heads."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import transformer
+from pathsum.model.config import Config
+from pathsum.model.edits import Attend, Hook, ReadShift
+from pathsum.model.folding import fold_bias
+from pathsum.model.node_reads import one_head
+from pathsum.model.plan import Plan
+from pathsum.model.weights import LayerWeights, layer_of_one_head
+from pathsum.names import HeadId, HeadRead, Reader, Side, Value, Writer
+from pathsum.shapes import HeadPattern, Pattern, Stream
+
+
+class EditedReads:
+    """The edits of a run in progress.
+
+    `written` is what watched writers wrote, `lent` the patterns that other heads attend by, `used`
+    the hooks that replaced something. Positions before `offset` are not computed.
+    """
+
+    def __init__(self, config: Config, plan: Plan) -> None:
+        self.config, self.plan = config, plan
+        self.written: dict[Writer, Stream] = {}
+        self.lent: dict[HeadId, HeadPattern] = {}
+        self.used: set[Hook] = set()
+        self.offset = 0
+
+    def as_read(
+        self, reader: Reader, stream: Stream, wave: Bool[Tensor, "sequence dest"] | None = None
+    ) -> Stream:
+        """The stream as one reader sees it: with messages in place of what was written.
+
+        A head sees messages for some of its destinations only where it computes these (`wave`); it
+        reads its sources, wherever its destinations are. Other readers read where they are.
+        """
+        seen: dict[Writer, Stream] = {}
+        for message in self.plan.messages.get(reader, ()):
+            if isinstance(message, ReadShift):
+                stream = stream + message.change[:, self.offset :]
+                continue
+            limited = message.destinations
+            if limited is not None and isinstance(reader, HeadRead):
+                if wave is None:
+                    continue
+                limited = (limited & wave).any(-1, keepdim=True)
+            writer = message.edge.writer
+            change = message.written - seen.get(writer, self.written[writer])
+            for mask in (limited, message.at):
+                change = change if mask is None else change * mask[..., None]
+            seen[writer] = seen.get(writer, self.written[writer]) + change
+            stream = stream + change
+        if isinstance(reader, HeadRead):
+            return self.hooked(Value("read", reader), stream)
+        return stream
+
+    def hooked(self, value: Value, tensor: Tensor) -> Tensor:
+        """A value after the functions that are called with it."""
+        for hook in self.plan.hooks.get(value, ()):
+            given = hook.function(tensor)
+            if given is None:
+                continue
+            if not isinstance(given, Tensor) or given.shape != tensor.shape:
+                got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+                raise InputError(
+                    f"the hook on {value} returned {got}; return a tensor of shape "
+                    f"{list(tensor.shape)}, like the one it was called with, or None"
+                )
+            tensor = given.to(tensor)
+            self.used.add(hook)
+        return tensor
+
+    def pattern(
+        self, head: HeadId, layer: LayerWeights, stream: Stream, patterns: Pattern
+    ) -> HeadPattern:
+        """The pattern of one edited head, given those of its layer."""
+        pattern, plan = patterns[:, head.head], self.plan
+        given = plan.attend.get(head)
+        reads = [HeadRead(head, side) for side in (Side.Q, Side.K)]
+        changed = any(read in plan.messages or Value("read", read) in plan.hooks for read in reads)
+        if isinstance(given, Attend):
+            pattern = given.pattern.expand_as(pattern)
+        elif plan.frozen is None and given is not None:
+            other = given.other
+            here = other.layer == head.layer
+            pattern = patterns[:, other.head] if here else self.lent[other]
+        elif plan.frozen is None and changed:
+            pattern = self._attend(head, layer, stream)
+            for wave in plan.waves(head):
+                reached = self._attend(head, layer, stream, wave)
+                pattern = torch.where(wave[..., None], reached, pattern)
+        return self.hooked(Value("pattern", head), pattern)
+
+    def z(
+        self,
+        head: HeadId,
+        layer: LayerWeights,
+        stream: Stream,
+        pattern: HeadPattern,
+        z: Float[Tensor, "batch pos k"],
+    ) -> Float[Tensor, "batch pos k"]:
+        """The z of one edited head, given the one that its own pattern and values give."""
+        if self.plan.remixed(head):
+            z = self._mix(head, layer, stream, pattern)
+            for wave in self.plan.waves(head):
+                reached = self._mix(head, layer, stream, pattern, wave)
+                z = torch.where(wave[..., None], reached, z)
+            keep = self.plan.keep.get(head)
+            if keep is not None:
+                alone = layer_of_one_head(self.config, layer, head.head)
+                bias = fold_bias(alone.W_V, alone.ln1_b, alone.b_V)
+                bias = bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
+                z = (z - bias) @ keep.matrix + bias
+        for output in self.plan.output.get(head, ()):
+            there = None if output.at is None else output.at[..., None]
+            given = output.z.expand_as(z)
+            z = given if there is None else torch.where(there, given, z)
+        return self.hooked(Value("z", head), z)
+
+    def _attend(
+        self,
+        head: HeadId,
+        layer: LayerWeights,
+        stream: Stream,
+        wave: Bool[Tensor, "sequence dest"] | None = None,
+    ) -> HeadPattern:
+        """The pattern of one head, queries and keys each from a read of its own."""
+        whole, at = self.config, head.head
+        config, alone = one_head(whole), layer_of_one_head(whole, layer, at)
+        seen = [self.as_read(HeadRead(head, side), stream, wave) for side in (Side.Q, Side.K)]
+        query_read, key_read = (transformer.attention_read(config, alone, x)[0] for x in seen)
+        if whole.qk_norm != "rms_all":
+            query = transformer.queries_and_keys(config, alone, query_read)[0]
+            key = transformer.queries_and_keys(config, alone, key_read)[1]
+        else:
+            # One norm over all heads of the layer: the others are needed for its scale.
+            kv = at // whole.heads_per_kv
+            query = transformer.queries_and_keys(whole, layer, query_read)[0][:, at : at + 1]
+            key = transformer.queries_and_keys(whole, layer, key_read)[1][:, kv : kv + 1]
+        return transformer.attend(config, alone, query, key)[:, 0]
+
+    def _mix(
+        self,
+        head: HeadId,
+        layer: LayerWeights,
+        stream: Stream,
+        pattern: HeadPattern,
+        wave: Bool[Tensor, "sequence dest"] | None = None,
+    ) -> Float[Tensor, "batch pos k"]:
+        """The z of one head, values from a read of its own."""
+        config = one_head(self.config)
+        alone = layer_of_one_head(self.config, layer, head.head)
+        seen = self.as_read(HeadRead(head, Side.V), stream, wave)
+        read = transformer.attention_read(config, alone, seen)[0]
+        return transformer.mix(config, pattern[:, None], transformer.values(alone, read))[:, 0]

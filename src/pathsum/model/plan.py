@@ -1,0 +1,206 @@
+"""Plan: the edits of a run, sorted by what they touch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model.edits import (
+    Attend,
+    AttendLike,
+    CutEdges,
+    Edit,
+    FreezePatterns,
+    HeadOutput,
+    Hook,
+    KeepPart,
+    Message,
+    ReadShift,
+    SourceOutput,
+    TableToLogits,
+)
+from pathsum.names import HeadId, HeadRead, MlpRead, Reader, Side, Source, Value, Writer
+from pathsum.shapes import Tokens
+
+
+@dataclass(eq=False)
+class Plan:
+    """Edits by what they touch; of two that touch the same, the later one counts."""
+
+    frozen: FreezePatterns | None = None
+    attend: dict[HeadId, Attend | AttendLike] = field(
+        default_factory=dict[HeadId, Attend | AttendLike]
+    )
+    keep: dict[HeadId, KeepPart] = field(default_factory=dict[HeadId, KeepPart])
+    output: dict[HeadId, list[HeadOutput]] = field(default_factory=dict[HeadId, list[HeadOutput]])
+    tables: dict[HeadId, TableToLogits] = field(default_factory=dict[HeadId, TableToLogits])
+    sources: dict[Source, list[SourceOutput]] = field(
+        default_factory=dict[Source, list[SourceOutput]]
+    )
+    messages: dict[Reader, list[Message | ReadShift]] = field(
+        default_factory=dict[Reader, list[Message | ReadShift]]
+    )
+    cut: CutEdges | None = None
+    hooks: dict[Value, list[Hook]] = field(default_factory=dict[Value, list[Hook]])
+
+    @classmethod
+    def of(cls, edits: Sequence[Edit]) -> "Plan":
+        """The plan of a list of edits."""
+        plan = cls()
+        for edit in edits:
+            match edit:
+                case FreezePatterns():
+                    plan.frozen = edit
+                case Attend() | AttendLike():
+                    plan.attend[edit.head] = edit
+                case KeepPart():
+                    plan.keep[edit.head] = edit
+                case HeadOutput():
+                    plan.output.setdefault(edit.head, []).append(edit)
+                case TableToLogits():
+                    plan.tables[edit.head] = edit
+                case SourceOutput():
+                    plan.sources.setdefault(edit.source, []).append(edit)
+                case Message():
+                    plan.messages.setdefault(edit.edge.reader, []).append(edit)
+                case ReadShift():
+                    plan.messages.setdefault(edit.reader, []).append(edit)
+                case CutEdges():
+                    plan.cut = edit
+                case Hook():
+                    plan.hooks.setdefault(edit.value, []).append(edit)
+        return plan
+
+    @property
+    def watched(self) -> set[Writer]:
+        """Writers whose output a message replaces, so that it must be known."""
+        return {
+            message.edge.writer
+            for group in self.messages.values()
+            for message in group
+            if isinstance(message, Message)
+        }
+
+    @property
+    def borrowed(self) -> set[HeadId]:
+        """Heads whose patterns other heads attend by."""
+        return {edit.other for edit in self.attend.values() if isinstance(edit, AttendLike)}
+
+    def heads_of(self, layer: int) -> list[HeadId]:
+        """Heads of a layer that are computed one by one, because an edit touches them.
+
+        A head that attends like another comes after those that do not.
+        """
+        readers = {reader.head for reader in self.messages if isinstance(reader, HeadRead)}
+        hooked = {value.head for value in self.hooks if value.head is not None}
+        touched = readers | hooked | self.attend.keys() | self.keep.keys() | self.output.keys()
+
+        def order(head: HeadId) -> tuple[bool, HeadId]:
+            return isinstance(self.attend.get(head), AttendLike), head
+
+        return sorted((head for head in touched if head.layer == layer), key=order)
+
+    def remixed(self, head: HeadId) -> bool:
+        """Whether the z of a head has to be computed anew, apart from its layer's."""
+        reads = [HeadRead(head, side) for side in Side]
+        hooked = [Value("pattern", head), *(Value("read", read) for read in reads)]
+        return (
+            head in self.attend
+            or head in self.keep
+            or any(read in self.messages for read in reads)
+            or any(value in self.hooks for value in hooked)
+        )
+
+    def waves(self, head: HeadId) -> list[Bool[Tensor, "sequence dest"]]:
+        """Destinations at which messages of some destinations reach a head, one per sequence each.
+
+        A head computes each destination from keys and values at all positions, so two destinations
+        that see different messages are computed apart.
+        """
+        limits = [
+            message.destinations
+            for side in Side
+            for message in self.messages.get(HeadRead(head, side), ())
+            if isinstance(message, Message) and message.destinations is not None
+        ]
+        if not limits:
+            return []
+        union = torch.stack(torch.broadcast_tensors(*limits)).any(0)
+        number = union.long().cumsum(-1) * union
+        return [number == wave for wave in range(1, int(number.max()) + 1)]
+
+    def needs_patterns(self, layer: int) -> bool:
+        """Whether the patterns of a layer must be known to run it."""
+        if self.frozen is not None or self.heads_of(layer) or layer in self._cut_layers:
+            return True
+        return any(head.layer == layer for head in (*self.tables, *self.borrowed))
+
+    @property
+    def _cut_layers(self) -> set[int]:
+        rows = () if self.cut is None else self.cut.edges
+        return {edge.reader.head.layer for row in rows for edge in row if edge.reader.head}
+
+    def first_layer(self, n_layers: int) -> int:
+        """The first layer that an edit changes; `n_layers` if edits change only the logits."""
+        if self.frozen is not None or Source("embed") in self.sources:
+            return 0
+        heads = self.attend.keys() | self.keep.keys() | self.output.keys() | self.tables.keys()
+        layers = [head.layer for head in heads] + [source.layer for source in self.sources]
+        for reader in self.messages:
+            if isinstance(reader, HeadRead):
+                layers.append(reader.head.layer)
+            elif isinstance(reader, MlpRead):
+                layers.append(reader.layer)
+        layers += self._cut_layers
+        # A hook sees every value, also one that a run to start from has already.
+        layers += [0 for value in self.hooks if value.layer is not None]
+        return min([n_layers, *layers])
+
+    def only_in(self, layer: int) -> bool:
+        """Whether nothing but heads and MLP of one layer, or the embedding, is edited."""
+        if self.frozen or self.hooks or self.tables or self.watched or self.cut:
+            return False
+        heads = self.attend.keys() | self.keep.keys() | self.output.keys()
+        layers = {head.layer for head in heads} | {max(0, one.layer) for one in self.sources}
+        for reader in self.messages:
+            if isinstance(reader, HeadRead):
+                layers.add(reader.head.layer)
+            else:
+                layers.add(reader.layer if isinstance(reader, MlpRead) else -1)
+        return layers <= {layer}
+
+    def changes_the_stream_of(self, layer: int) -> bool:
+        """Whether the stream before a layer may differ from that of a run with edits from it on."""
+        hooked = any(value.kind in ("residual", "written") for value in self.hooks)
+        return hooked or (layer == 0 and Source("embed") in self.sources)
+
+
+def common_batch_size(tokens: Tokens, edits: Sequence[Edit]) -> int:
+    """The batch size of tokens and edits; a batch of one is repeated to fit."""
+    sizes = {tokens.shape[0]}
+    for edit in edits:
+        match edit:
+            case Attend():
+                sizes.add(edit.pattern.shape[0])
+            case HeadOutput():
+                sizes.add(edit.z.shape[0])
+            case FreezePatterns():
+                sizes |= {pattern.shape[0] for pattern in edit.patterns}
+            case SourceOutput() | Message():
+                sizes.add(edit.written.shape[0])
+            case ReadShift():
+                sizes.add(edit.change.shape[0])
+            case CutEdges():
+                sizes.add(len(edit.edges))
+            case KeepPart() | TableToLogits() | AttendLike() | Hook():
+                pass
+    several = sorted(sizes - {1})
+    if len(several) > 1:
+        raise InputError(
+            f"the run and its edits have {several[0]} and {several[1]} sequences; use batches of "
+            "the same size, or of one sequence"
+        )
+    return several[0] if several else 1

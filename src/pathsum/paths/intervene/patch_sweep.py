@@ -1,0 +1,311 @@
+"""A patch sweep: every node at every position, patched from one run into another.
+
+The result is a heat map, nodes × positions. A cell says how far the patch of that one node at that
+one position moves the number from its value in the patched run towards its value in the other.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model import HeadId, Model, Trace
+from pathsum.model.edited import find_site
+from pathsum.model.edits import Edit, HeadOutput, SourceOutput
+from pathsum.model.sequences import OneSequence
+from pathsum.names import Source, Writer
+from pathsum.paths.intervene.causal import (
+    as_far_as_needed,
+    mean_of,
+    patched_values,
+    same_batch,
+)
+from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.target import (
+    Measure,
+    Metric,
+    PositionName,
+    TokenName,
+    Versus,
+    find_measure,
+)
+from pathsum.result import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    parse_option,
+    silent,
+    text_column,
+    token_column,
+)
+from pathsum.result.estimate import Estimate
+from pathsum.result.table import Cell
+
+# Tokens that are run together: enough for a good matrix product, and few are computed in vain.
+_TOKENS_TOGETHER = 1024
+
+
+class PatchInto(enum.StrEnum):
+    """Which run is patched.
+
+    `CORRUPTED`  clean activations into the corrupted run: what is enough to restore the prediction
+    `CLEAN`      corrupted activations into the clean run: what the prediction needs
+    """
+
+    CORRUPTED = "corrupted"
+    CLEAN = "clean"
+
+
+@dataclass(frozen=True, eq=False)
+class PatchSweep(Record, kind="patch-sweep"):
+    """The effect of patching each node at each position, [node, pos], as means over sequences.
+
+    `effect` is the number in the patched run minus that in the run that was patched; `share` is the
+    effect divided by the difference between the two runs: 1 where the patch alone moves the number
+    all the way. `stderr` is the standard error of the effect, NaN for one sequence. `tokens` are
+    those of the first sequence of the run that was patched.
+    """
+
+    model: str
+    metric: str
+    into: PatchInto
+    nodes: tuple[str, ...]
+    tokens: tuple[str, ...]
+    sequences: int
+    clean: Estimate
+    corrupted: Estimate
+    effect: Float[Tensor, "node pos"]
+    stderr: Float[Tensor, "node pos"]
+    share: Float[Tensor, "node pos"]
+
+    def __getitem__(self, site: str) -> Estimate:
+        """The effect of one node at one position, as `sweep["L0H3@4"]`."""
+        node, _, at = site.strip().rpartition("@")
+        if node not in self.nodes or not at.lstrip("-").isdecimal():
+            raise InputError(
+                f"{site!r} was not measured here; name a node and a position, as in "
+                f"'{self.nodes[0]}@0'"
+            )
+        length = len(self.tokens)
+        if not -length <= int(at) < length:
+            raise InputError(
+                f"position {int(at)} is out of range: {length} positions were measured, so they go "
+                f"from 0 to {length - 1}"
+            )
+        place = self.nodes.index(node), int(at)
+        return self._estimate(place)
+
+    def top(self, k: int = 10) -> tuple[tuple[str, Estimate], ...]:
+        """The k largest effects by magnitude: the site and its effect with its interval."""
+        order = self.effect.abs().flatten().argsort(descending=True, stable=True)[:k]
+        places = [divmod(int(at), len(self.tokens)) for at in order]
+        return tuple(
+            (f"{self.nodes[node]}@{at}", self._estimate((node, at))) for node, at in places
+        )
+
+    def _estimate(self, place: tuple[int, int]) -> Estimate:
+        stderr = float(self.stderr[place])
+        return Estimate.around(float(self.effect[place]), stderr, self.sequences)
+
+    def to_table(self, rows: int = 24) -> Table:
+        """The heat map of the nodes with the largest effects, in the order of the model."""
+        largest = self.effect.abs().max(1).values
+        shown = sorted(largest.argsort(descending=True, stable=True)[:rows].tolist())
+        scale = float(largest.max())
+        cells: list[tuple[Cell, ...]] = []
+        for node in shown:
+            at = int(self.effect[node].abs().argmax())
+            found = self._estimate((node, at))
+            cells.append(
+                (
+                    self.nodes[node],
+                    "".join(_shade(float(effect), scale) for effect in self.effect[node]),
+                    *(found.value, found.low, found.high),
+                    *(float(self.share[node, at]), f"@{at} {self.tokens[at]}"),
+                )
+            )
+        columns = (
+            text_column("node"),
+            text_column("by position"),
+            Column("largest", "+.4f"),
+            Column("low", "+.4f"),
+            Column("high", "+.4f"),
+            Column("share", "+.3f"),
+            token_column("where"),
+        )
+        source = "clean" if self.into is PatchInto.CORRUPTED else "corrupted"
+        note = (
+            f"{self.metric}: {self.clean.format('.4f')} in the clean run, "
+            f"{self.corrupted.format('.4f')} in the corrupted one ({self.sequences} sequences)\n"
+            f"patched one at a time from the {source} run into the {self.into.value} one; share 1 "
+            f"moves the number all the way\n{len(shown)} of {len(self.nodes)} nodes × "
+            f"{len(self.tokens)} positions; shades {_KEY}, the darkest {scale:.4f}"
+        )
+        title = f"{self.model}: patching nodes by position"
+        return Table(columns, tuple(cells), title=title, note=note)
+
+
+_UP, _DOWN = "·░▒▓█", "·-=≡#"
+_KEY = "░▒▓█ up and -=≡# down"
+
+
+def _shade(effect: float, scale: float) -> str:
+    level = 0 if scale == 0 else min(4, int(abs(effect) / scale * 4 + 0.5))
+    return _UP[level] if effect >= 0 else _DOWN[level]
+
+
+@torch.no_grad()
+def patch_sweep(
+    model: Model,
+    clean: OneSequence | Sequence[OneSequence],
+    corrupted: OneSequence | Sequence[OneSequence],
+    *,
+    metric: Metric | None = None,
+    position: PositionName | None = None,
+    token: TokenName | None = None,
+    versus: Versus = None,
+    nodes: Sequence[Any] | None = None,
+    into: PatchInto | str = PatchInto.CORRUPTED,
+    progress: Progress = silent,
+) -> PatchSweep:
+    """Patch every node at every position from one run into another, and measure each.
+
+    `clean` and `corrupted` are a text each, or a batch of pairs with the same number of tokens.
+    What is measured is a logit (`position`, `token` and `versus` as in `toward`; without a token,
+    what the clean run predicts) or `metric(logits)`, one number per sequence: it gets
+    [batch, pos, vocab], or [batch, 1, vocab] if a `position` is given, which is much cheaper.
+    `nodes` are all heads by default; `embed` and MLPs can be named too.
+
+    >>> from pathsum.model import construct
+    >>> sweep = patch_sweep(construct.induction(), "a b c d a", "x b c d a", versus="mean")
+    >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
+    ['L0H0@2', 'L1H0@5']
+
+    Everything else is recomputed after a patch. Layers below the node and positions before it are
+    taken from the unpatched run, and nodes of a layer are run together, so a sweep costs a fraction
+    of one run per cell.
+    """
+    into = parse_option(PatchInto, into, "into")
+    runs = model.trace(clean), model.trace(corrupted)
+    check_runs(*runs)
+    runs = same_batch(*runs)
+    measure = find_measure(runs[0], metric, position, token, versus)
+    values = [measure.of(run.logits) for run in runs]
+    base_at = 1 if into is PatchInto.CORRUPTED else 0
+    base, source = as_far_as_needed(runs[base_at], runs[1 - base_at], measure)
+    found = _find_nodes(model, nodes)
+    differs = (base.tokens != source.tokens).any(0).nonzero()
+    # Before the first token that differs the runs are the same.
+    first = int(differs[0]) if len(differs) else base.tokens.shape[1]
+    length = base.tokens.shape[1]
+    effects = torch.zeros(len(found), length, measure.batch, dtype=torch.float64)
+    cells = [part for layer in _by_layer(found) for part in _parts(base, layer, first)]
+    total, done = len(found) * max(0, length - first), 0
+    for part, places in cells:
+        progress(done, total, "patching nodes")
+        after = _patched(base, source, measure, [found[at] for at in part], places)
+        change = (after - values[base_at]).double().cpu().view(len(places), len(part), -1)
+        effects[part, places.start : places.stop] = change.transpose(0, 1)
+        done += len(part) * len(places)
+    progress(total, total, "patching nodes")
+    return _result(model, measure, into, found, base, values, effects)
+
+
+def _result(
+    model: Model,
+    measure: Measure,
+    into: PatchInto,
+    nodes: Sequence[Writer],
+    base: Trace,
+    values: Sequence[Float[Tensor, " batch"]],
+    effects: Float[Tensor, "node pos batch"],
+) -> PatchSweep:
+    clean, corrupted = values
+    gap = clean - corrupted if into is PatchInto.CORRUPTED else corrupted - clean
+    effect, batch = effects.mean(-1), measure.batch
+    whole = float(gap.double().mean())
+    return PatchSweep(
+        model=model.name,
+        metric=measure.text,
+        into=into,
+        nodes=tuple(map(str, nodes)),
+        tokens=tuple(model.token_text(token) for token in base.tokens[0].tolist()),
+        sequences=batch,
+        clean=mean_of(clean),
+        corrupted=mean_of(corrupted),
+        effect=effect,
+        stderr=effects.std(-1, correction=1) / batch**0.5
+        if batch > 1
+        else torch.full_like(effect, torch.nan),
+        share=effect / whole if whole else torch.full_like(effect, torch.nan),
+    )
+
+
+def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
+    if nodes is None:
+        if not model.heads:
+            raise InputError("this model has no heads to patch; name nodes=['embed']")
+        return [head.id for head in model.heads]
+    sites = [find_site(model, name) for name in ([nodes] if isinstance(nodes, str) else nodes)]
+    for site in sites:
+        if site.reader is not None or site.written_at is not None:
+            raise InputError(
+                f"{site} is not a node; a sweep goes over all positions of nodes such as 'L0H7', "
+                "'mlp0' and 'embed'; use trace.patch for a single edge or position"
+            )
+    if not sites:
+        raise InputError("no nodes were given; name at least one, or leave nodes out for all heads")
+    return list(dict.fromkeys(site.writer for site in sites))
+
+
+def _by_layer(nodes: Sequence[Writer]) -> Iterator[tuple[list[int], list[Writer]]]:
+    """Numbers of nodes that can be patched in runs of one batch: heads of a layer, or a source."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for number, node in enumerate(nodes):
+        groups.setdefault((node.layer, isinstance(node, HeadId)), []).append(number)
+    for numbers in groups.values():
+        yield numbers, [nodes[at] for at in numbers]
+
+
+def _parts(
+    base: Trace, layer: tuple[list[int], list[Writer]], first: int
+) -> Iterator[tuple[list[int], range]]:
+    """Nodes and positions that are run together, from the first position that differs."""
+    numbers, _ = layer
+    batch, length = base.tokens.shape
+    at = first
+    while at < length:
+        cost = len(numbers) * batch * (length - at)
+        count = min(length - at, max(1, _TOKENS_TOGETHER // cost))
+        yield numbers, range(at, at + count)
+        at += count
+
+
+def _patched(
+    base: Trace, source: Trace, measure: Measure, nodes: Sequence[Writer], places: range
+) -> Float[Tensor, "run batch"]:
+    """The measure with each node patched at each place: all nodes at the first place, and so on."""
+    batch, length = base.tokens.shape
+    runs = len(places) * len(nodes)
+    device = base.tokens.device
+    edits: list[Edit] = []
+    changed = torch.zeros(runs * batch, length, dtype=torch.bool, device=device)
+    for number, node in enumerate(nodes):
+        where = torch.zeros(len(places), len(nodes), batch, length, dtype=torch.bool, device=device)
+        for at, place in enumerate(places):
+            where[at, number, :, place] = True
+        mask = where.view(runs * batch, length)
+        changed |= mask
+        if isinstance(node, HeadId):
+            z = source.z(node.layer)[:, node.head].repeat(runs, 1, 1)
+            edits.append(HeadOutput(node, z, mask))
+        else:
+            assert isinstance(node, Source)
+            edits.append(SourceOutput(node, source.written(node).repeat(runs, 1, 1), mask))
+    return patched_values(base, measure, edits, changed)
