@@ -18,6 +18,7 @@ PLACES = {
     "atlas": "#/atlas",
     "head": f"#/head?h={INDUCTION}",
     "circuit": f"#/circuit?edge={EDGE}",
+    "why": "#/why?e=0",
     "paths": "#/paths?e=0",
     "compare": "#/compare?other=one-layer",
 }
@@ -27,6 +28,7 @@ HOLDS = {
     "atlas": (("prefix matching", "previous token", "chance", PREVIOUS), 10),
     "head": (("Skip-trigrams: [source] … [destination] → [out]", "writes nothing"), 6),
     "circuit": (("previous token", "Strongest tokens", "Singular values", "z at least"), 4),
+    "why": ((INDUCTION, "tokens", "layer 1", "logit", "left out", "put into a key"), 1),
     "paths": (("left out", "tokens, from 0", "strongest from"), 2),
     "compare": ((" of two-layer", " of one-layer", "Matched heads"), 1),
 }

@@ -11,7 +11,7 @@ from tests.browser.test_live import settled
 pytestmark = pytest.mark.browser
 
 SENTENCE = re.compile(
-    r"looks at .*because (L\dH\d)\s.* without \1 it would look there with .* %", re.DOTALL
+    r"looks at.*because\s+(L\dH\d).*without \1 it would look there with\s.*%", re.DOTALL
 )
 
 
@@ -29,7 +29,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     head = story.locator("a.head").first.inner_text()
     expect(page.locator("section.pattern h2")).to_contain_text(head)
     page.screenshot(path=pictures / "landing.png")
-    said = re.search(r"would have ([\d.]+ %)", story.inner_text())
+    said = re.search(r"would have\s+([\d.]+\s%)", story.inner_text())
     assert said
     story.get_by_role("link", name=re.compile("Switch L")).click()
     # Switching the head off gives the number that the sentence says.
@@ -64,12 +64,14 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     page.screenshot(path=pictures / "why.png", full_page=True)
     # Quick changes are one question.
     asked.clear()
-    for head in ("L0H1", "L0H2", "L0H4"):
-        page.get_by_role("button", name=f"Switch {head} off").click()
+    page.evaluate(
+        """() => ["L0H1", "L0H2", "L0H4"].forEach((head) =>
+          document.querySelector(`button[aria-label="Switch ${head} off"]`).click())"""
+    )
     expect(page.get_by_role("button", name="Put L0H4 back")).to_be_visible()
     expect(page).to_have_url(re.compile("L0H1,L0H2,L0H4"))
     page.wait_for_timeout(1000)
-    assert 1 <= len(asked) <= 2
+    assert len(asked) == 1
     page.get_by_role("button", name="all on").click()
     expect(page.get_by_role("region", name="Patterns before and after")).to_have_count(0)
 
