@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.conftest import PATIENCE_MS
 from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
 
@@ -66,7 +67,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     asked.clear()
     page.evaluate(
         """() => ["L0H1", "L0H2", "L0H4"].forEach((head) =>
-          document.querySelector(`button[aria-label="Switch ${head} off"]`).click())"""
+          document.querySelector(`[data-switch="${head}"]`).click())"""
     )
     expect(page.get_by_role("button", name="Put L0H4 back")).to_be_visible()
     expect(page).to_have_url(re.compile("L0H1,L0H2,L0H4"))
@@ -115,6 +116,8 @@ def test_search_finds_kinds_of_heads_and_circuit_leads_to_a_text(page: Page, liv
     page.keyboard.press("/")
     page.get_by_role("combobox", name="Search").fill("induction")
     found = page.get_by_role("option", name=re.compile(f"{INDUCTION}.*induction"))
+    # The atlas is computed first.
+    expect(found.first).to_be_visible(timeout=4 * PATIENCE_MS)
     found.first.click()
     expect(page).to_have_url(re.compile(f"#/head.*h={INDUCTION}"))
 
