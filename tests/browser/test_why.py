@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, Watched
 from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
+
+from pathsum.explorer.explorer import Explorer
+from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 
@@ -108,18 +111,32 @@ def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> N
         expect(page.get_by_role("region", name=where)).to_contain_text("logit difference")
 
 
-def test_search_finds_kinds_of_heads_and_circuit_leads_to_a_text(page: Page, live: str) -> None:
+def test_circuit_leads_to_a_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/circuit?n={INDUCTION}")
     expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
     page.get_by_role("link", name=f"{INDUCTION} on this text").click()
     expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))
-    page.keyboard.press("/")
-    page.get_by_role("combobox", name="Search").fill("induction")
-    found = page.get_by_role("option", name=re.compile(f"{INDUCTION}.*induction"))
-    # The atlas is computed first.
-    expect(found.first).to_be_visible(timeout=4 * PATIENCE_MS)
-    found.first.click()
-    expect(page).to_have_url(re.compile(f"#/head.*h={INDUCTION}"))
+
+
+def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) -> None:
+    server = ExplorerServer(Explorer(["hand-built-induction"], bundled=()), port=0).start()
+    watched.allowed += (server.address,)
+    try:
+        page = context.new_page()
+        watched.attach(page)
+        page.goto(server.url)
+        expect(page.get_by_role("navigation")).to_be_visible()
+        settled(page)
+        page.keyboard.press("/")
+        page.get_by_role("combobox", name="Search").fill("induction")
+        # The atlas is computed first.
+        found = page.get_by_role("option", name=re.compile("L1H0.*induction")).first
+        expect(found).to_be_visible(timeout=4 * PATIENCE_MS)
+        found.click()
+        expect(page).to_have_url(re.compile("#/head.*h=L1H0"))
+        assert watched.errors == [] and watched.strangers() == []
+    finally:
+        server.close()
 
 
 def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None:
