@@ -1,8 +1,8 @@
 """One layer: most heads copy. The eigenvalues of the full OV circuit against chance.
 
 The paper's figure of positive eigenvalues: Σλ / Σ|λ| is near 1 if attending to a token raises it
-and similar tokens. The null keeps the embeddings and draws the head at random, because correlated
-embeddings cause some copying by themselves.
+and similar tokens. The null keeps the embeddings and the head's singular values and rotates the
+head at random: between correlated embeddings, heads of few directions reach large ratios by chance.
 """
 
 import pathsum as ps

@@ -21,6 +21,19 @@ def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [edge["edge"][-2:] for edge in found["edges"]] == [".k", ".k"]
 
 
+def test_composition_against_other_nulls(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["composition", "hand-built-induction", "--nulls", "--kind", "k", "-k", "1"]
+    assert main(command) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "L0H0 L1H0 K" in text and "< 1e-06 0.25" in text and "does not show a circuit" in text
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [edge["edge"] for edge in found["shown"]] == ["L0H0→L1H0.k"]
+    assert found["k"]["p_permuted"][0][2] == 0.25
+    assert main([*command, "--pair", "L0H0", "L1H0"]) == 2
+    assert "--nulls goes with neither" in capsys.readouterr().err
+
+
 def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["composition", "hand-built-induction", "--pair", "L0H0", "L1H0"]
     assert main([*pair, "--json"]) == 0
