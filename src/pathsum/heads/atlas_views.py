@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pathsum.heads.score import Score
 
 SHADES = " ░▒▓█"
-# Widths of a score's title and of one head's value beside chance, with what separates columns.
+# Widths of a score's title and of one head's value next to chance, with what separates columns.
 _TITLE, _CELL = 33, 16
 
 
 @dataclass(frozen=True, eq=False)
 class PrintedAtlas:
-    """The atlas in a terminal: heat maps, kinds, then every score of every head beside chance.
+    """The atlas in a terminal: heat maps, kinds, then every score of every head next to chance.
 
     As many heads side by side as the terminal is wide.
     """
