@@ -28,6 +28,8 @@ PYTEST := $(PY) -m pytest
 PARALLEL := -n $(WORKERS) --maxprocesses 4
 # More arguments for pytest: make test ARGS='-k trace -x'
 ARGS ?=
+# How many inputs make fuzz draws for each reader.
+INPUTS ?= 5000
 # What the plain pass and the passes for other processors run.
 PLAIN := tests/test_options.py tests/identities tests/paths tests/heads tests/result
 NUMERIC := tests/algebra tests/identities tests/model tests/circuits
@@ -41,7 +43,7 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser soak check format types web bench peers wheel clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types web bench peers wheel clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +68,23 @@ test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels 
 	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
 	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
 	exit $$status
+
+# Malformed inputs for every reader of files; one that fails goes to tests/fuzz/failures.
+fuzz: $(VENV)/.for-testing ## draw many odd inputs for every reader (make fuzz INPUTS=20000)
+	@PATHSUM_FUZZ=$(INPUTS) $(PYTEST) $(PARALLEL) --hypothesis-profile=search tests/fuzz $(ARGS)
+
+kills: $(VENV)/.for-testing ## kill a training run 100 times while it saves, and compare its weights
+	@PATHSUM_KILLS=100 $(PYTEST) -m slow tests/training/test_kill.py $(ARGS)
+
+# Branches of src/ that no test takes. coverage is not one of the tools: it is installed here only.
+coverage: $(VENV)/.for-testing ## measure which branches of the sources the tests take
+	@$(PIP) 'coverage>=7.6'
+	@$(PY) -m coverage run --branch --source=src/pathsum --parallel-mode -m pytest -n 0 $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	@$(PY) -m coverage report --skip-covered --sort=cover
+
+mutation: $(VENV)/.for-testing ## plant faults and count those that tests notice (make mutation ARGS='--sample 40')
+	@$(PY) scripts/mutate.py $(ARGS)
 
 # One process: slow tests may measure time or use all cores. pytest exits with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow

@@ -37,7 +37,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
         ["why", "def f(self):"],
         ["scores", "def f(self):", "--head", "L1H0"],
         ["patch", "def f(", "--with", "def g("],
-        ["replace", "L1H0", "--ov", "copying"],
+        ["replace", "L1H0", "--copying"],
         ["trigrams", "--head", "L0H0"],
     ],
     ids=lambda command: command[0],

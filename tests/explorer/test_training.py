@@ -20,7 +20,7 @@ SHARES = {0: 0.0, 4: 0.1, 16: 0.3, 64: 0.6, 256: 0.9, 1024: 1.0}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.model.storage._flush_to_disk", lambda file: None)
+        patch.setattr("pathsum.files._flush_to_disk", lambda file: None)
         return plant(tmp_path_factory.mktemp("run"), SHARES)
 
 

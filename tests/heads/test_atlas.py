@@ -200,8 +200,8 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([*arguments, str(page)]) == 0
     assert "heads of hand-built induction" in page.read_text(encoding="utf-8")
     assert "previous token" in capsys.readouterr().out
-    assert main([*arguments, str(tmp_path)]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert main([*arguments, str(tmp_path)]) == 2
+    assert "name a file in it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

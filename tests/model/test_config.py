@@ -4,6 +4,7 @@ import pytest
 
 from pathsum.errors import ConfigError
 from pathsum.model import Config
+from pathsum.model.config import CEILINGS
 
 SIZES: dict[str, Any] = {
     "n_layers": 2,
@@ -70,3 +71,26 @@ def test_replacing_a_field_renews_what_follows_from_it() -> None:
     assert config.replace(d_head=4).score_scale == 0.5
     assert config.replace(mlp="none").d_mlp == 0
     assert Config(**SIZES, n_kv_heads=2).replace(n_heads=8).n_kv_heads == 2
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_sizes_have_a_ceiling(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=.* is more than .*the config is damaged"):
+        Config.from_dict({**SIZES, name: CEILINGS[name] + 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": "8"}, "d_model='8' is not a size"),
+        ({"rotary_base": [1]}, r"rotary_base=\[1\] is not a number"),
+        ({"norm_eps": 10**400}, "norm_eps=1000.* is not a number"),
+        ({"start_token": "a"}, "start_token='a' is not a whole number or null"),
+        ({"windows": ["a"]}, r"windows=\['a'\] is not a list of whole numbers or null"),
+        ({"tied": 1}, "tied=1 is not true or false"),
+        ({"norm": None}, "norm=None is not a string"),
+    ],
+)
+def test_values_of_another_kind(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_dict({**SIZES, **changes})

@@ -1,6 +1,7 @@
 """Model folders: whole or untouched, and clear about what is wrong with them."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pathsum as ps
-from pathsum.errors import FailedError, FileError, WeightsError
-from pathsum.model import storage
+from pathsum import files
+from pathsum.errors import FailedError, FileError, InputError, WeightsError
 from pathsum.model.weights import Weights
 
 CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
@@ -113,7 +114,7 @@ def test_a_save_that_fails_leaves_the_old_files(
         if failing in file.name:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "_flush_to_disk", disk_full)
+    monkeypatch.setattr(files, "_flush_to_disk", disk_full)
     with pytest.raises(FailedError, match="No space left .*; the old files are unchanged"):
         ps.random_model(CONFIG, seed=1).save(folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
@@ -127,7 +128,7 @@ def test_an_interrupted_save_leaves_nothing_half_written(
     def interrupted(file: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage, "_flush_to_disk", interrupted)
+    monkeypatch.setattr(files, "_flush_to_disk", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ps.random_model(CONFIG, seed=1).save(folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
@@ -241,3 +242,18 @@ def test_a_hub_id_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
     with pytest.raises(FailedError, match="could not be fetched from the hub .no network"):
         ps.load("someone/some-model")
+
+
+@pytest.mark.parametrize("layers", [10**9, 9_999])
+def test_layers_that_a_config_only_claims_take_no_memory(folder: Path, layers: int) -> None:
+    file = folder / "config.json"
+    head = json.loads(file.read_text())
+    head["config"]["n_layers"] = layers
+    file.write_text(json.dumps(head))
+    save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
+    tracemalloc.start()
+    with pytest.raises(InputError, match="n_layers="):
+        ps.load(folder)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < 1 << 20

@@ -1,4 +1,6 @@
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -7,6 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 import pathsum as ps
 from pathsum.errors import FileError, TokenError
 from pathsum.text import Tokenizer, visible
+from pathsum.text.tokenizer import train_bpe
 
 
 def bytes_tokenizer() -> Tokenizer:
@@ -76,3 +79,70 @@ def test_files(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(FileError, match="is not a tokenizer"):
         Tokenizer.from_file(file)
+
+
+def _changed(**settings: Any) -> str:
+    plain = json.loads(train_bpe(["the cat and the hat, the cat"] * 9, 262).to_json())
+    model = plain["model"] | settings.pop("model", {})
+    return json.dumps(plain | settings | {"model": model})
+
+
+_PADDING = {"strategy": {"Fixed": 41}, "direction": "Right", "pad_to_multiple_of": None}
+_PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"padding": _PADDING},
+        {
+            "truncation": {
+                "direction": "Right",
+                "max_length": 3,
+                "strategy": "LongestFirst",
+                "stride": 0,
+            }
+        },
+        {"model": {"dropout": 0.9}},
+    ],
+)
+def test_a_text_is_the_same_tokens_whatever_the_file_asks_for(settings: dict[str, Any]) -> None:
+    plain, changed = Tokenizer.from_json(_changed()), Tokenizer.from_json(_changed(**settings))
+    text = "the cat and the hat"
+    assert all(changed.encode(text) == plain.encode(text) for _ in range(5))
+    assert changed.encode_batch([text, "a"]) == [plain.encode(text), plain.encode("a")]
+
+
+def test_a_tokenizer_of_another_library_is_not_changed() -> None:
+    theirs = Backend.from_str(_changed(padding=_PADDING))
+    assert len(Tokenizer(theirs).encode("the cat")) < 41
+    assert theirs.padding is not None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+        {"model": {"continuing_subword_prefix": "#" * 50}},
+    ],
+)
+def test_a_panic_is_one_sentence(
+    settings: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FileError, match="is not a tokenizer that can be used .the library panics"):
+        Tokenizer.from_json(_changed(**settings))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_panic_on_some_texts(capfd: pytest.CaptureFixture[str]) -> None:
+    slow = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
+    tokenizer = Tokenizer.from_json(_changed(normalizer=slow))
+    with pytest.raises(TokenError, match="the tokenizer fails on this text"):
+        tokenizer.encode("a" * 40 + "b")
+
+
+def test_half_of_a_surrogate_pair_is_not_text() -> None:
+    tokenizer = Tokenizer.from_json(_changed())
+    with pytest.raises(TokenError, match=r"character 2 of the text is half .*\\udc80"):
+        tokenizer.encode("a \udc80")

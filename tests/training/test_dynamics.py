@@ -27,7 +27,7 @@ MIDDLE = 90.0
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Dynamics:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.model.storage._flush_to_disk", lambda file: None)
+        patch.setattr("pathsum.files._flush_to_disk", lambda file: None)
         folder = plant(tmp_path_factory.mktemp("planted"), gradual(MIDDLE))
     return ps.dynamics(folder, tokens=text())
 
@@ -211,5 +211,5 @@ def test_the_command(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["format"] == "pathsum-dynamics"
     assert main(["dynamics", "nowhere"]) == 2
     assert "there is no run 'nowhere'" in capsys.readouterr().err
-    assert main([*arguments, "--html", str(tmp_path / "no" / "page.html")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert main([*arguments, "--html", str(tmp_path / "no" / "page.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from pathsum.cli.options import (
 )
 from pathsum.cli.sequences import given_sequences
 from pathsum.cli.view import progress, show, write_page
+from pathsum.files import check_output
 
 
 def atlas(
@@ -45,6 +46,8 @@ def atlas(
     from pathsum.heads import atlas as make_atlas
     from pathsum.model.processes import join_world
 
+    if page is not None:
+        check_output(page)
     loaded = open_model(model, device, dtype, as_json)
     if head is not None:
         loaded.head(head)  # an unknown head is an error before the work, not after it

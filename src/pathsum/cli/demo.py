@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from pathsum.cli.view import console, progress, use_one_thread_if_small
+from pathsum.files import check_output
 
 if TYPE_CHECKING:
     from pathsum.heads import Induction, InductionHead
@@ -33,6 +34,7 @@ def demo(
     from pathsum.heads import induction
     from pathsum.sources import load
 
+    check_output(report)
     model = load("two-layer")
     config = model.config
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)

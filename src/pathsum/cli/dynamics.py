@@ -6,6 +6,7 @@ import typer
 
 from pathsum.cli.options import AsJson, Page, Seed
 from pathsum.cli.view import progress, show, write_page
+from pathsum.files import check_output
 
 
 def dynamics(
@@ -28,6 +29,8 @@ def dynamics(
     """Measure loss, heads and composition at every snapshot of a run; locate the phase change."""
     from pathsum.training import dynamics as measure
 
+    if page is not None:
+        check_output(page)
     with progress(as_json) as advance:
         found = measure(
             run,

@@ -1,10 +1,17 @@
 """The `pathsum` command: the list of commands, errors and exit codes."""
 
+import io
+import os
 import sys
-from typing import Annotated
+import tempfile
+import time
+import traceback
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from pathsum._version import __version__
@@ -30,6 +37,7 @@ from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
 from pathsum.cli.why import why
 from pathsum.errors import PathsumError
+from pathsum.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
 
 app = typer.Typer(
     name="pathsum",
@@ -39,6 +47,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+# What a shell reports for a command that Ctrl-C ended.
+INTERRUPTED = 130
 
 for command in (
     demo,
@@ -87,20 +98,105 @@ def pathsum(
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0, 2 for bad input, 1 for failure."""
+    """Run one command line and return its exit code: 0, 2 for bad input, 1 for failure.
+
+    Nothing but `--debug` shows a traceback: what is foreseen is one sentence, and what is not is
+    one with the path of a log.
+    """
+    debug = "--debug" in arguments
+    warnings.showwarning = _show_warning
     try:
-        app(arguments, prog_name="pathsum")
+        found = app(arguments, prog_name="pathsum", standalone_mode=False)
+        sys.stdout.flush()
+        return found if isinstance(found, int) else 0
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 0
-    except PathsumError as error:
-        if "--debug" in arguments:
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+    except BaseException as error:  # a panic of compiled code is not an Exception
+        if debug and not hasattr(error, "format_message"):
             raise
-        text = Text(f"error: {error}", style="red")
-        Console(file=sys.stderr, highlight=False).print(text, soft_wrap=True)
+        return _report(error, arguments)
+
+
+def _report(error: BaseException, arguments: list[str]) -> int:
+    """Say what went wrong in one sentence; the exit code."""
+    if hasattr(error, "format_message"):
+        return _usage(error)
+    if isinstance(error, PathsumError):
+        _say(f"error: {error}")
         return error.exit_code
-    return 0
+    if isinstance(error, BrokenPipeError):
+        return 1  # the reader of a pipe, such as head, closed it
+    if isinstance(error, OverflowError):
+        _say(f"error: a number is out of range ({error}); use a smaller one")
+        return 2
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        _say("error: there is not enough memory for this; ask for less, or use a smaller model")
+        return 1
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"error: {where}{error.strerror or error}")
+        return 1
+    log = _write_log(error, arguments)
+    _say(
+        f"error: pathsum failed in a way that was not foreseen ({type(error).__name__}: "
+        f"{shorten(str(error), 150)}); please report it, with {log or 'what --debug shows'}"
+    )
+    return 1
+
+
+def _usage(error: Any) -> int:
+    """The message of the command line's parser: how a command is used, and what is wrong."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return error.exit_code
+    if context is not None:
+        _say(context.get_usage(), longest=None)
+        _say(f"Try '{context.command_path} --help' for help.\n", longest=None)
+    _say(f"Error: {message}")
+    return error.exit_code
+
+
+def _say(text: str, longest: int | None = LONGEST_MESSAGE) -> None:
+    shown = text if longest is None else shorten(printable(text), longest)
+    style = "red" if text.lower().startswith("error") else ""
+    with suppress(OSError):  # stderr may be closed, or full too
+        SafeConsole(file=sys.stderr, highlight=False).print(Text(shown, style), soft_wrap=True)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
+
+
+def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
+    """The traceback in a file of the cache folder, or of the temporary folder; its path."""
+    from pathsum.text.cache import cache_folder
+
+    text = f"pathsum {__version__}, Python {sys.version}\n{arguments!r}\n\n"
+    text += "".join(traceback.format_exception(error))
+    for folder in (cache_folder() / "logs", Path(tempfile.gettempdir())):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / f"pathsum-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return file
+    return None
 
 
 def run() -> None:
     """The entry point of the installed command."""
-    sys.exit(main(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its number, not an error.
+            stream.reconfigure(errors="backslashreplace")
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Said by main; Python would try again at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = code or 1
+    sys.exit(code)

@@ -14,6 +14,9 @@ from pathsum.cli.view import progress
 if TYPE_CHECKING:
     from pathsum.model import Model
 
+# The largest number that torch reads.
+LARGEST = 2**63 - 1
+
 ModelName: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -43,7 +46,13 @@ AsJson: TypeAlias = Annotated[
 
 # Which number is explained.
 Position: TypeAlias = Annotated[
-    int, typer.Option("--position", help="Position of the prediction; negative from the end.")
+    int,
+    typer.Option(
+        "--position",
+        min=-LARGEST,
+        max=LARGEST,
+        help="Position of the prediction; negative from the end.",
+    ),
 ]
 TargetToken: TypeAlias = Annotated[
     str | None,
@@ -91,7 +100,9 @@ Draws: TypeAlias = Annotated[
         "--draws", min=1, help="How many random heads per layer chance is estimated from."
     ),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of the random draws.")]
+Seed: TypeAlias = Annotated[
+    int, typer.Option("--seed", min=0, max=LARGEST, help="Seed of the random draws.")
+]
 
 # What is shown.
 Offset: TypeAlias = Annotated[

@@ -7,6 +7,7 @@ import typer
 
 from pathsum.cli.options import AsJson, ModelName, OtherModels
 from pathsum.cli.view import progress, show, use_one_thread_if_small
+from pathsum.files import check_output
 
 
 def report(
@@ -21,8 +22,8 @@ def report(
     from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report as write
 
+    target = check_output(out or Path(f"{Path(model).name}.html"))
     use_one_thread_if_small(open_model(model).model)
-    target = out or Path(f"{Path(model).name}.html")
     with progress(as_json) as advance:
         written = write(model, target, others=others or [], progress=advance)
     show(written, as_json)

@@ -56,7 +56,7 @@ def parse_ids(tokens: list[str]) -> list[list[int]]:
     found: list[list[int]] = []
     for given in tokens:
         parts = [part.strip() for part in given.replace(",", " ").split()]
-        if not parts or not all(part.isdecimal() for part in parts):
+        if not parts or not all(part.isdecimal() and len(part) < 19 for part in parts):
             raise InputError(f"--tokens {given!r} is not a list of token ids; write 3,5,7")
         found.append([int(part) for part in parts])
     return found
@@ -64,16 +64,10 @@ def parse_ids(tokens: list[str]) -> list[list[int]]:
 
 def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":
     """The first windows of a text file, or all."""
-    from pathsum.errors import FileError
+    from pathsum.files import read_text
     from pathsum.model.sequences import text_windows
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FileError(f"no file {file}; give a text file that exists") from None
-    except UnicodeDecodeError:
-        raise FileError(f"{file} is not UTF-8 text") from None
-    return text_windows(model, text)[:count]
+    return text_windows(model, read_text(file))[:count]
 
 
 def repeated_sequences(

@@ -1,14 +1,14 @@
 """`pathsum train`: train a model with a live view, or resume a run from its checkpoint."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathsum.cli.options import AsJson
-from pathsum.cli.view import show
+from pathsum.cli.options import LARGEST, AsJson
+from pathsum.cli.view import say, show
+from pathsum.terminal import printable
 
 if TYPE_CHECKING:
     from pathsum.training import Recipe
@@ -32,7 +32,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the weights and batches.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=LARGEST, help="Seed of the weights and batches.")
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -106,7 +108,7 @@ def _train(
             )
     except KeyboardInterrupt as stopped:
         if first:
-            print(str(stopped) or "stopped before the first step", file=sys.stderr)
+            say(str(stopped) or "stopped before the first step")
         raise typer.Exit(INTERRUPTED) from None
     if first:
         show(done, as_json)
@@ -137,7 +139,7 @@ def _train_seeds(
             )
     except KeyboardInterrupt as stopped:
         message = str(stopped) or "stopped before the first step"
-        print(f"{message}; to train the other seeds, repeat the same command", file=sys.stderr)
+        say(f"{message}; to train the other seeds, repeat the same command")
         raise typer.Exit(INTERRUPTED) from None
     show(done, as_json)
 
@@ -146,7 +148,7 @@ def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
     from pathsum.training import recipe, to_toml
 
     chosen: Recipe = recipe(what, preset, **changes)
-    print(to_toml(chosen), end="")
+    print(printable(to_toml(chosen)), end="")
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -5,11 +5,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from pathsum.cli.view import say
+from pathsum.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from pathsum.training import Metrics
@@ -37,7 +40,7 @@ class View(Protocol):
 @contextmanager
 def watching(quiet: bool) -> Generator[View]:
     """A view of a run on stderr; results go to stdout."""
-    stderr = Console(file=sys.stderr, highlight=False)
+    stderr = SafeConsole(file=sys.stderr, highlight=False)
     if quiet:
         yield _Silent()
     elif not stderr.is_terminal:
@@ -104,10 +107,10 @@ class _Lines(_Silent):
     """One line per report."""
 
     def begin(self, what: str) -> None:
-        print(what, file=sys.stderr, flush=True)
+        say(what)
 
     def report(self, metrics: "Metrics") -> None:
-        print(line(metrics), file=sys.stderr, flush=True)
+        say(line(metrics))
 
 
 class _Panel:

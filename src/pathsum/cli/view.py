@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from pathsum.files import write_output
+from pathsum.terminal import SafeConsole, printable, printable_json
 
 if TYPE_CHECKING:
     from pathsum.model import Model
@@ -27,16 +28,16 @@ STYLE = (
 SMALL_MODEL = 20_000_000
 
 
-def console() -> Console:
+def console() -> SafeConsole:
     """The console for results, made at each use so that tests can capture stdout."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(file=sys.stdout, highlight=False, width=None if known else PIPE_WIDTH)
+    return SafeConsole(file=sys.stdout, highlight=False, width=None if known else PIPE_WIDTH)
 
 
 def show(record: "Record", as_json: bool) -> None:
     """Print a result."""
     if as_json:
-        print(record.dumps())
+        print(printable_json(record.dumps()))
     else:
         console().print(record)
 
@@ -47,7 +48,7 @@ def progress(as_json: bool = False) -> "Generator[Progress]":
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    bar_console = Console(file=sys.stderr)
+    bar_console = SafeConsole(file=sys.stderr)
     if as_json or not bar_console.is_terminal:
         from pathsum.result import silent
 
@@ -63,20 +64,19 @@ def progress(as_json: bool = False) -> "Generator[Progress]":
         yield advance
 
 
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def write_page(file: Path, title: str, body: str) -> None:
     """Write an HTML element as a page of its own: one file that loads nothing from elsewhere."""
-    from pathsum.errors import FailedError
-
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
         f"<body>{body}</body></html>\n"
     )
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise FailedError(f"cannot write {file} ({error})") from error
-    print(f"written to {file}", file=sys.stderr)
+    say(f"written to {write_output(file, page)}")
 
 
 def use_one_thread_if_small(model: "Model") -> None:

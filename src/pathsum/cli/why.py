@@ -21,6 +21,7 @@ from pathsum.cli.options import (
 )
 from pathsum.cli.sequences import read_input, text_sequences
 from pathsum.cli.view import progress, show
+from pathsum.files import check_output
 
 if TYPE_CHECKING:
     from pathsum.model import Trace
@@ -84,9 +85,10 @@ def why(
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
 
-    loaded = open_model(model, device, dtype, as_json)
     if graph is not None:
         _check_suffix(graph)
+        check_output(graph)
+    loaded = open_model(model, device, dtype, as_json)
     trace = loaded.trace(read_input(text, tokens))
     other_trace = None if other is None else loaded.trace(other)
     with progress(as_json) as advance:

@@ -11,7 +11,6 @@ import html
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from pathsum.errors import FailedError, FileError, InputError, NotExactError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import answer_key
 from pathsum.explorer.report_contents import Recorded, recorded
+from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
 
@@ -73,12 +73,12 @@ def report(
     paper's claims, and the training if the model is the folder of a run with snapshots. `others`
     are models to compare with. For anything else, such as your own texts, use `pathsum explore`.
     """
-    target = _target(path)
+    target = check_output(path)
     # A report offers only the models that it holds answers about.
     explorer = Explorer([model, *others], bundled=())
     answers, left_out = _answers(explorer, progress)
     page = assemble(explorer.name, answers)
-    _write_atomically(target, page)
+    write_output(target, page)
     return Report(explorer.name, str(target), len(page), len(answers), tuple(left_out))
 
 
@@ -154,7 +154,7 @@ def assemble(title: str, answers: dict[str, str]) -> bytes:
 
 def read_report(path: str | Path) -> dict[str, str]:
     """The packed answers of a report, by key."""
-    page = Path(path).read_text(encoding="utf-8")
+    page = read_text(Path(path))
     found = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
     data = json.loads(found[1]) if found else {}
     if data.get("format") != FORMAT or data.get("version") != VERSION:
@@ -189,33 +189,3 @@ def _once(page: str, pattern: str, new: str) -> str:
     if count != 1:
         raise FailedError(f"the bundle's page has no {pattern!r}, so no report can be made from it")
     return found
-
-
-def _target(path: str | Path) -> Path:
-    target = Path(path).expanduser()
-    if target.is_dir():
-        raise FileError(f"{target} is a folder; name a file in it, as in {target / 'report.html'}")
-    if not target.parent.is_dir():
-        raise FileError(
-            f"the folder {target.parent} does not exist, so {target.name} cannot be written"
-        )
-    return target
-
-
-def _write_atomically(target: Path, page: bytes) -> None:
-    """Write to a temporary file and rename it, so that the target is never incomplete."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(page)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise FileError(f"{target} cannot be written: {error.strerror}") from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -34,6 +34,19 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "block": ("serial", "parallel"),
     "qk_norm": ("none", "rms", "rms_all"),
     "rotary_pairing": ("halves", "adjacent"),
+}
+
+# Far above any model: a size beyond them is a damaged or hostile file, and lists of that length
+# would be made before the tensors could contradict it.
+CEILINGS = {
+    "n_layers": 10_000,
+    "n_heads": 1 << 16,
+    "n_kv_heads": 1 << 16,
+    "d_model": 1 << 20,
+    "d_head": 1 << 20,
+    "d_mlp": 1 << 24,
+    "d_vocab": 1 << 26,
+    "n_ctx": 1 << 30,
 }
 
 
@@ -165,6 +178,8 @@ class Config:
         ]
         if missing:
             raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
+        for name, value in values.items():
+            _check_kind(name, fields[name].type, value)
         # JSON has no tuples.
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
@@ -179,6 +194,43 @@ def _at(config: Config, layer: int) -> Config:
         return config.replace(rotary_local_base=None)
     local = {"rotary_base": config.rotary_local_base, "rotary_local_base": None}
     return config.replace(**local, rotary_factors=())
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    # A whole number of a file may be too large for a float.
+    return isinstance(value, float) or (_is_whole(value) and abs(value) < 10**300)
+
+
+# The kinds of values that a file may give a field, by the field's annotation.
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a size: a whole number", _is_whole),
+    str: ("a string", lambda value: isinstance(value, str)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    float: ("a number", _is_number),
+    float | None: ("a number or null", lambda value: value is None or _is_number(value)),
+    int | None: ("a whole number or null", lambda value: value is None or _is_whole(value)),
+    tuple[float, ...]: (
+        "a list of numbers",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)),
+    ),
+    tuple[int | None, ...]: (
+        "a list of whole numbers or null",
+        lambda value: (
+            isinstance(value, list | tuple)
+            and all(entry is None or _is_whole(entry) for entry in value)
+        ),
+    ),
+}
+
+
+def _check_kind(name: str, annotation: Any, value: Any) -> None:
+    kind, fits = _KINDS[annotation]
+    if not fits(value):
+        raise ConfigError(f"{name}={value!r} is not {kind}; correct the config")
 
 
 def _check_choices(config: Config) -> None:
@@ -202,6 +254,11 @@ def _check_sizes(config: Config) -> None:
             raise ConfigError(
                 f"{name}={value!r} is not a size; "
                 f"use a whole number of at least {least.get(name, 1)}"
+            )
+        if value > CEILINGS[name]:
+            raise ConfigError(
+                f"{name}={value} is more than {CEILINGS[name]}, the most that pathsum reads; the "
+                "config is damaged"
             )
     for name in (
         *("rotary_base", "rotary_local_base"),

@@ -1,23 +1,24 @@
 """Model folders: config.json, model.safetensors, tokenizer.json, held_out.safetensors.
 
-config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. The
-safetensors file repeats the config in its metadata, so that files of two different saves are
-detected.
+config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. It has
+the id of its save and a checksum of the tokenizer too; the safetensors file repeats the id and the
+config in its metadata, so that files of two different saves are detected. Folders from before there
+were ids open as well.
 """
 
 import json
-import os
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.errors import FileError, InputError
+from pathsum.files import digest, finish_saving, parse_json, read_object, read_text, write_together
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
 from pathsum.model.store import FileStore
@@ -45,28 +46,60 @@ class Stored:
 
 def read_model(folder: Path) -> Stored:
     """Open a model folder: config and names are checked, tensors are mapped, not read."""
+    try:
+        finish_saving(folder)
+    except OSError as error:
+        raise FileError(
+            f"a save to {folder} was interrupted and cannot be finished ({error.strerror}); make "
+            "the folder writable"
+        ) from error
     head = _read_head(folder)
     config = Config.from_dict(head["config"])
     if not (folder / TENSORS).exists():
         raise FileError(_no_tensors(folder))
     store = FileStore(folder / TENSORS)
-    stored = store.metadata.get("config")
-    if stored is not None and json.loads(stored) != head["config"]:
-        raise FileError(
-            f"{folder / CONFIG} and {folder / TENSORS} come from different saves (their configs "
-            "differ); save the model again, or restore the matching file"
-        )
+    _check_same_save(folder, head, store)
     counts = store.get("token_counts") if "token_counts" in store.shapes else None
-    edits = tuple(_read_edit(folder, store, given) for given in head.get("edits", ()))
-    file = folder / TOKENIZER
+    edits = tuple(_read_edit(folder, store, given) for given in _listed(folder, head, "edits"))
     return Stored(
         weights=Weights(config, store, edits=edits),
         name=str(head.get("name", folder.name)),
-        tokenizer=Tokenizer.from_file(file) if file.exists() else None,
+        tokenizer=_read_tokenizer(folder, head),
         token_counts=counts,
-        transformations=tuple(head.get("transformations", ())),
+        transformations=tuple(map(str, _listed(folder, head, "transformations"))),
         held_out=read_held_out(folder),
     )
+
+
+def _check_same_save(folder: Path, head: dict[str, Any], store: FileStore) -> None:
+    config, save = store.metadata.get("config"), store.metadata.get("save")
+    repeated = None if config is None else parse_json(config, store.file, "save the model again")
+    if repeated not in (None, head["config"]) or save not in (None, head.get("save")):
+        raise FileError(
+            f"{folder / CONFIG} and {folder / TENSORS} come from different saves (their configs "
+            "or save ids differ); save the model again, or restore the matching file"
+        )
+
+
+def _read_tokenizer(folder: Path, head: dict[str, Any]) -> Tokenizer | None:
+    file = folder / TOKENIZER
+    there, checksum = file.exists(), head.get("tokenizer")
+    if not there and checksum is None:
+        return None
+    text = read_text(file) if there else ""
+    if checksum is not None and digest(text) != checksum:
+        raise FileError(
+            f"{file} is {'not the one' if there else 'missing, the one'} that {CONFIG} was saved "
+            f'with; save the model again, or remove "tokenizer" from {CONFIG} to use it anyway'
+        )
+    return Tokenizer.from_json(text, str(file))
+
+
+def _listed(folder: Path, head: dict[str, Any], name: str) -> list[Any]:
+    found = head.get(name, [])
+    if not isinstance(found, list):
+        raise FileError(f"{folder / CONFIG} says {name}={found!r}, which is not a list; correct it")
+    return found
 
 
 def write_model(
@@ -80,14 +113,18 @@ def write_model(
     held_out: Tensor | None = None,
 ) -> None:
     """Write a model folder; a failure leaves the old files intact and no partial ones."""
-    config = weights.config.to_dict()
+    config, save = weights.config.to_dict(), secrets.token_hex(8)
+    text = None if tokenizer is None else tokenizer.to_json()
     head: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
+        "save": save,
         "name": name,
         "config": config,
         "transformations": list(transformations),
     }
+    if text is not None:
+        head["tokenizer"] = digest(text)
     tensors = {key: tensor.contiguous().cpu() for key, tensor in weights.items()}
     if weights.edits:
         head["edits"] = [
@@ -96,19 +133,17 @@ def write_model(
         ]
     if token_counts is not None:
         tensors["token_counts"] = token_counts.to(torch.int64).contiguous().cpu()
-    metadata = {"format": FORMAT, "version": str(VERSION), "config": json.dumps(config)}
+    metadata = {"format": FORMAT, "version": str(VERSION), "save": save}
+    metadata["config"] = json.dumps(config)
     writers: dict[str, Callable[[Path], object]] = {
         TENSORS: lambda file: save_file(tensors, str(file), metadata),
         CONFIG: lambda file: file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8"),
     }
-    if tokenizer is not None:
-        text = tokenizer.to_json()
+    if text is not None:
         writers[TOKENIZER] = lambda file: file.write_text(text, encoding="utf-8")
     if held_out is not None:
         writers[HELD_OUT] = lambda file: _write_held_out(file, held_out)
-    write_together(folder, writers)
-    if tokenizer is None:
-        (folder / TOKENIZER).unlink(missing_ok=True)
+    write_together(folder, writers, remove=[TOKENIZER] if text is None else [])
 
 
 def read_held_out(folder: Path) -> Tensor | None:
@@ -120,7 +155,10 @@ def read_held_out(folder: Path) -> Tensor | None:
     expected = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
     if {name: store.metadata.get(name) for name in expected} != expected:
         raise FileError(f"{file} is not held-out text that this version of pathsum reads")
-    return store.get("tokens").long()
+    tokens = store.get("tokens") if "tokens" in store.shapes else None
+    if tokens is None or tokens.ndim != 2 or tokens.is_floating_point():
+        raise FileError(f"{file} holds no table of token ids; train or save the model again")
+    return tokens.long()
 
 
 def save_held_out(folder: Path, tokens: Tensor) -> None:
@@ -153,7 +191,7 @@ def _read_edit(folder: Path, store: FileStore, given: Any) -> ModelEdit:
         raise wrong
     known: dict[str, Any] = given
     tensor, like = known.get("tensor"), known.get("like")
-    if tensor is not None and tensor not in store.shapes:
+    if tensor is not None and (not isinstance(tensor, str) or tensor not in store.shapes):
         raise wrong
     try:
         return ModelEdit(
@@ -162,57 +200,17 @@ def _read_edit(folder: Path, store: FileStore, given: Any) -> ModelEdit:
             tensor=None if tensor is None else store.get(tensor),
             like=None if like is None else HeadId.parse(like),
         )
-    except (KeyError, InputError) as error:
+    except (KeyError, TypeError, InputError) as error:
         raise wrong from error
-
-
-def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]) -> None:
-    """Write several files to temporary names and rename them when all are complete."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FailedError(f"cannot make the folder {folder} ({error})") from error
-    aside = {name: folder / f".{name}.{os.getpid()}.part" for name in writers}
-    try:
-        for name, write in writers.items():
-            write(aside[name])
-            # safetensors makes files that only their owner can read.
-            aside[name].chmod(0o666 & ~_umask())
-            _flush_to_disk(aside[name])
-        for name, file in aside.items():
-            file.replace(folder / name)
-    except (OSError, SafetensorError) as error:
-        raise FailedError(
-            f"saving to {folder} failed ({error}); the old files are unchanged"
-        ) from error
-    finally:
-        # After any failure, Ctrl-C included: temporary files that are left are incomplete.
-        for file in aside.values():
-            file.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's umask; it can only be read by setting it, so set it back."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _flush_to_disk(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def _read_head(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     if not file.exists():
         raise FileError(f"{folder} has no {CONFIG}, so it is not a model that pathsum saved")
-    try:
-        head = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileError(f"{file} is not JSON ({error}); save the model again") from error
-    if not isinstance(head, dict) or head.get("format") != FORMAT:
-        found = head.get("format") if isinstance(head, dict) else None
+    head = read_object(file, "save the model again")
+    if head.get("format") != FORMAT:
+        found = head.get("format")
         raise FileError(
             f'{file} does not say \'"format": "{FORMAT}"\' (it says {found!r}), so it is not a '
             "model that pathsum saved"

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pathsum.errors import FileError
+from pathsum.files import require_regular
 
 
 class Store(ABC):
@@ -100,8 +101,12 @@ class FileStore(Store):
 
 
 def _check_is_safetensors(file: Path) -> None:
-    with file.open("rb") as opened:
-        head = opened.read(9)
+    require_regular(file)
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(9)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({error.strerror})") from error
     # A safetensors file begins with the length of its header and then the header's "{"; the length
     # alone may look like a pickle's first bytes.
     looks_right = head[8:9] == b"{" or head[4:8] == bytes(4)

@@ -350,6 +350,13 @@ def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str
 
 
 def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    # Before anything is made per layer: a config may claim any number of them.
+    last = f"layers.{config.n_layers - 1}.W_Q"
+    if config.n_layers > len(shapes) and last not in shapes:
+        raise WeightsError(
+            f"{last} is missing: the config says n_layers={config.n_layers}, and there are "
+            f"{len(shapes)} tensors in all"
+        )
     expected = _expected(config)
     for name, shape in shapes.items():
         if _is_beside(name):

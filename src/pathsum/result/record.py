@@ -6,12 +6,13 @@ import json
 import shutil
 from typing import Any, ClassVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from pathsum.names.printed import Printed
 from pathsum.result.encode import jsonable
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell, Table, prose_column, text_column
+from pathsum.terminal import SafeConsole
 
 _RECORDS: dict[str, type["Record"]] = {}
 
@@ -98,7 +99,7 @@ def as_text(shown: RenderableType) -> str:
     """The terminal view as plain text, at the width of the terminal."""
     file = io.StringIO()
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    Console(file=file, width=width, color_system=None, highlight=False).print(shown)
+    SafeConsole(file=file, width=width, color_system=None, highlight=False).print(shown)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 

@@ -20,6 +20,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from pathsum.terminal import SafeConsole, printable
+
 Cell: TypeAlias = bool | int | float | str | None
 
 MISSING = "–"
@@ -61,7 +63,7 @@ class Column:
             written = format(cell, self.format)
             # What rounds to zero has no sign.
             return written.lstrip("-") if not written.strip("-0.%") else written
-        return str(cell)
+        return printable(str(cell))
 
 
 def text_column(name: str) -> Column:
@@ -111,7 +113,7 @@ class Table:
 
     def to_text(self, width: int = 100) -> str:
         """The terminal view without colors, as a string."""
-        console = Console(width=width, no_color=True, file=io.StringIO(), record=True)
+        console = SafeConsole(width=width, no_color=True, file=io.StringIO(), record=True)
         console.print(self)
         return console.export_text()
 
@@ -133,13 +135,13 @@ class Table:
     ) -> Iterator[RenderableType]:
         layout = fit_columns(self, options.max_width)
         if self.title:
-            yield Text(self.title, style="bold")
+            yield Text(printable(self.title), style="bold")
             yield Text()
         yield _rich_table(self, layout)
         notes = [note for note in (self.note, layout.note) if note]
         if notes:
             yield Text()
-            yield from (Text(note, style="italic") for note in notes)
+            yield from (Text(printable(note), style="italic") for note in notes)
 
 
 def stacked(*parts: RenderableType) -> Group:

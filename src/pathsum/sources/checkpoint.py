@@ -1,6 +1,5 @@
 """Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole."""
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import FileError
+from pathsum.files import exists, parse_json, read_text, require_regular
 from pathsum.model.store import FileStore, Store
 
 SAFETENSORS = "model.safetensors"
@@ -96,7 +96,7 @@ class ShardedStore(Store):
     def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
         place = _read_index(index)
         files = sorted(set(place.values()))
-        missing = [name for name in files if not (index.parent / name).is_file()]
+        missing = [name for name in files if not exists(index.parent / name)]
         if missing:
             raise FileError(
                 f"{index.parent} lacks {len(missing)} of {len(files)} shards that {index.name} "
@@ -121,12 +121,7 @@ def _read_index(index: Path) -> dict[str, str]:
             raise FileError(f"{index} lists {twice[0]} twice; download it again")
         return dict(pairs)
 
-    try:
-        found = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except FileError:
-        raise
-    except ValueError as error:
-        raise FileError(f"{index} is not JSON ({error}); download it again") from error
+    found = parse_json(read_text(index), index, "download it again", object_pairs_hook=unique)
     place = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(place, dict) or not place:
         raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
@@ -159,6 +154,7 @@ def _check_shard(
 
 
 def _load_pickle(file: Path) -> Any:
+    require_regular(file)
     with file.open("rb") as opened:
         zipped = opened.read(4) == b"PK\x03\x04"
     try:

@@ -1,13 +1,13 @@
 """Facts: another program's config.json, read value by value, with errors that name the file."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import ConfigError, FileError
-from pathsum.model.config import Mlp
+from pathsum.errors import ConfigError
+from pathsum.files import read_object
+from pathsum.model.config import CEILINGS, Mlp
 
 _MLP: dict[str, Mlp] = {
     "relu": "relu",
@@ -15,6 +15,13 @@ _MLP: dict[str, Mlp] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+}
+# Sizes of lists that are made before `Config` sees them, by the names that programs give them.
+_BOUNDED: dict[str, str] = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer"), "n_layers"),
+    **dict.fromkeys(("n_layers", "block_count"), "n_layers"),
+    **dict.fromkeys(("head_dim", "d_head", "attention.key_length"), "d_head"),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_length"), "d_model"),
 }
 
 
@@ -28,19 +35,19 @@ class Facts:
     @classmethod
     def read(cls, file: Path) -> "Facts":
         """The facts of a file."""
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FileError(f"{file} is not JSON ({error}); download or save it again") from error
-        if not isinstance(values, dict):
-            raise FileError(f"{file} is not a JSON object, so it is not the config of a model")
-        return cls(values, str(file))
+        return cls(read_object(file, "download or save it again"), str(file))
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{self.where} says {name}={value!r}, which is not a size")
+        largest = CEILINGS[_BOUNDED.get(name, "n_ctx")]
+        if value > largest:
+            raise ConfigError(
+                f"{self.where} says {name}={value}, which is more than {largest}, the most that "
+                "pathsum reads; the file is damaged"
+            )
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -48,7 +55,7 @@ class Facts:
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{self.where} says {name}={value!r}, which is not a number")
-        if not math.isfinite(value):
+        if abs(value) > 1e300 or not math.isfinite(value):
             raise ConfigError(f"{self.where} says {name}={value!r}, which is not finite")
         return float(value)
 
@@ -73,7 +80,7 @@ class Facts:
     def mlp(self, name: str, default: str | None = None) -> Mlp:
         """The `Config.mlp` of an activation's name."""
         value = self._get(name, default)
-        if value not in _MLP:
+        if not isinstance(value, str) or value not in _MLP:
             raise ConfigError(
                 f"{self.where} says {name}={value!r}, an activation that pathsum does not compute; "
                 f"it computes {', '.join(_MLP)}"
@@ -86,7 +93,11 @@ class Facts:
             return ()
         window = self.size("sliding_window")
         kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
-        if len(kinds) != n_layers or not {*kinds} <= {"sliding_attention", "full_attention"}:
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) != n_layers
+            or not all(kind in ("sliding_attention", "full_attention") for kind in kinds)
+        ):
             raise ConfigError(
                 f"{self.where} says layer_types={kinds!r}, but each of {n_layers} layers is "
                 "'sliding_attention' or 'full_attention'"

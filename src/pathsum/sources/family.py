@@ -42,7 +42,7 @@ def find_family(facts: Facts) -> Family:
     """The family of a config.json, or an error that lists those known and the closest."""
     known = {kind: family for family in families() for kind in family.model_types}
     kind = facts.values.get("model_type")
-    if kind in known:
+    if isinstance(kind, str) and kind in known:
         return known[kind]
     listed = ", ".join(family.name for family in families())
     if not isinstance(kind, str):

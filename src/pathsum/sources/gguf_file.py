@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import FileError
+from pathsum.files import require_regular
 from pathsum.model.store import Store
 
 _VERSIONS = (2, 3)
@@ -54,12 +55,14 @@ class GgufFile(Store):
         try:
             self.metadata: Mapping[str, Any] = header.read_metadata()
             tensors = header.read_tensors()
-        except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
+        except (struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
             raise FileError(
                 f"{file} ends inside its header or holds what no GGUF file does ({error}); it may "
                 "have been cut short or damaged: download it again"
             ) from error
-        alignment = int(self.metadata.get("general.alignment", 32))
+        alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
+            raise FileError(f"{file} says general.alignment={alignment!r}; download it again")
         self._start = -(-header.at // alignment) * alignment
         self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
@@ -89,7 +92,13 @@ class GgufFile(Store):
             return torch.from_numpy(data.view(np.float32)).reshape(tensor.shape)
         if kind is GGMLQuantizationType.F16:
             return torch.from_numpy(data.view(np.float16)).reshape(tensor.shape).float()
-        numbers = dequantize(data.reshape(*tensor.shape[:-1], -1), kind)
+        try:
+            numbers = dequantize(data.reshape(*tensor.shape[:-1], -1), kind)
+        except NotImplementedError as error:
+            raise FileError(
+                f"{self.file} stores {name} as {kind.name}, which the gguf package does not "
+                "dequantize; use a file in F16 or Q8_0"
+            ) from error
         return torch.from_numpy(np.ascontiguousarray(numbers)).reshape(tensor.shape)
 
     def _located(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
@@ -103,6 +112,11 @@ class GgufFile(Store):
             )
         block, size = GGML_QUANT_SIZES[known[kind]]
         count = prod(shape)
+        if not 1 <= len(shape) <= 4 or offset % 4:
+            raise FileError(
+                f"{self.file} stores {name} of shape {list(shape)[:8]} at byte {offset}, which no "
+                "GGUF file does; it is damaged: download it again"
+            )
         if shape[-1] % block:
             raise FileError(
                 f"{self.file} stores {name} of shape {list(shape)} in blocks of {block}, which do "
@@ -116,10 +130,14 @@ class _Header:
 
     def __init__(self, file: Path) -> None:
         self.file, self.at = file, 0
-        with file.open("rb") as opened:
-            if opened.read(4) != b"GGUF":
-                raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
-            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        require_regular(file)
+        try:
+            with file.open("rb") as opened:
+                if opened.read(4) != b"GGUF":
+                    raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise FileError(f"{file} cannot be read ({error.strerror})") from error
         self.at = 4
         try:
             version = self._number(4)

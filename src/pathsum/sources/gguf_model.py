@@ -55,7 +55,7 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
     """The model and the tokenizer of a GGUF file; tensors are dequantized layer by layer."""
     opened = GgufFile(file)
     architecture = opened.metadata.get("general.architecture")
-    if architecture not in _ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         raise FileError(
             f"{file} is of the architecture {architecture!r}, which pathsum does not read from "
@@ -64,7 +64,13 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
     config = _config(opened, architecture)
     tokenizer = _tokenizer(opened)
     if tokenizer is not None:
-        config = config.replace(start_token=start_token(opened.metadata))
+        start = start_token(opened.metadata)
+        if start is not None and not (isinstance(start, int) and 0 <= start < config.d_vocab):
+            raise ConfigError(
+                f"the metadata of {file} says bos_token_id={start!r}, which is not one of "
+                f"{config.d_vocab} tokens; download it again"
+            )
+        config = config.replace(start_token=start)
     layout = Layout(config, _model_table(config), _layer_table(opened, config), "blk.{}.")
     store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
     label = name or str(opened.metadata.get("general.name", file.stem))
@@ -89,7 +95,7 @@ def _config(opened: GgufFile, architecture: str) -> Config:
         facts.only("rope.scaling.type", "none")
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
-            fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").tolist())
+            fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
         fields["rotary_base"] = facts.number("rope.freq_base", 10_000.0)
         fields["rotary_fraction"] = facts.size("rope.dimension_count", d_head) / d_head
     if "use_parallel_residual" in own:

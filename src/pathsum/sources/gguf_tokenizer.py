@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from pathsum.errors import ConfigError, near_misses
+from pathsum.errors import ConfigError, PathsumError, near_misses
 from pathsum.text import Tokenizer
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
@@ -50,20 +50,31 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind == "none" or kind == "no_vocab":
         return None
-    tokens: Sequence[str] = metadata.get("tokenizer.ggml.tokens", ())
+    tokens: Sequence[str] = _listed(metadata, "tokens", str)
     if not tokens:
         raise ConfigError(f"the metadata names a {kind!r} tokenizer and lists no tokens")
-    if kind == "gpt2":
-        backend = _byte_level_bpe(metadata, tokens)
-    elif kind == "llama":
-        backend = _sentencepiece_bpe(metadata, tokens)
-    else:
+    if kind not in ("gpt2", "llama"):
         raise ConfigError(
             f"its tokenizer is of the kind {kind!r}, and pathsum reads 'gpt2' (byte-level BPE) and "
             "'llama' (SentencePiece BPE)"
         )
-    _mark_special(backend, metadata, tokens)
-    return Tokenizer(backend)
+    make = _byte_level_bpe if kind == "gpt2" else _sentencepiece_bpe
+    try:
+        backend = make(metadata, tokens)
+        _mark_special(backend, metadata, tokens)
+    except PathsumError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception, nothing finer
+        raise ConfigError(f"its tokenizer cannot be built ({error})") from error
+    return Tokenizer.from_json(backend.to_str(), "its tokenizer")
+
+
+def _listed(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """A list of the metadata; empty where there is none."""
+    found = metadata.get(f"tokenizer.ggml.{name}", [])
+    if not isinstance(found, list) or not all(isinstance(entry, kind) for entry in found):
+        raise ConfigError(f"tokenizer.ggml.{name} is not a list of {kind.__name__}")
+    return found
 
 
 def start_token(metadata: Mapping[str, Any]) -> int | None:
@@ -76,12 +87,12 @@ def start_token(metadata: Mapping[str, Any]) -> int | None:
 
 def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backend:
     rule = metadata.get("tokenizer.ggml.pre", "default")
-    if rule not in _WORD_RULES:
+    if not isinstance(rule, str) or rule not in _WORD_RULES:
         raise ConfigError(
             f"its tokenizer cuts text into words by the rule {rule!r}, which pathsum does not know"
             f"{near_misses(str(rule), _WORD_RULES)}"
         )
-    pairs = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
+    pairs = [tuple(merge.split(" ", 1)) for merge in _listed(metadata, "merges", str)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     backend = Backend(models.BPE(vocabulary, [(a, b) for a, b in pairs]))
     if rule == "qwen2":
@@ -92,8 +103,8 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backe
 
 
 def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backend:
-    scores = metadata.get("tokenizer.ggml.scores")
-    if scores is None or len(scores) != len(tokens):
+    scores = _listed(metadata, "scores", float)
+    if len(scores) != len(tokens):
         raise ConfigError("its SentencePiece tokenizer has no score per token")
     vocabulary = {token: index for index, token in enumerate(tokens)}
     # SentencePiece joins whichever neighbors make the best-scored token; as merges, in that order.
@@ -104,7 +115,10 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
             if left in vocabulary and right in vocabulary:
                 joins.append((-scores[index], vocabulary[left], vocabulary[right], left, right))
     merges = [(left, right) for *_, left, right in sorted(joins)]
-    unknown = tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)]
+    place = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    if not isinstance(place, int) or not 0 <= place < len(tokens):
+        raise ConfigError(f"unknown_token_id is {place!r}, which is not one of its tokens")
+    unknown = tokens[place]
     backend = Backend(
         models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
@@ -117,7 +131,7 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
 
 
 def _mark_special(backend: Backend, metadata: Mapping[str, Any], tokens: Sequence[str]) -> None:
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    kinds = _listed(metadata, "token_type", int)
     marked = [
         AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
         for token, kind in zip(tokens, kinds, strict=False)

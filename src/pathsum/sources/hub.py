@@ -4,10 +4,10 @@ Its conventions hold: `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`
 is asked of the network.
 """
 
-import json
 from pathlib import Path
 
 from pathsum.errors import FailedError, FileError, InputError
+from pathsum.files import read_object
 from pathsum.sources.checkpoint import INDEX, PICKLE, SAFETENSORS
 from pathsum.sources.hugging_face import TOKENIZER, TOKENIZER_CONFIG
 
@@ -50,9 +50,9 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
 
 def _shards(index: Path) -> list[str]:
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        found = read_object(index, "download it again")["weight_map"]
         return sorted({str(shard) for shard in found.values()})
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (KeyError, AttributeError) as error:
         raise FileError(f"{index} has no weight_map ({error})") from error
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError, InputError
+from pathsum.errors import ConfigError, FileError, InputError, PathsumError
+from pathsum.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint import open_tensors
@@ -26,7 +27,7 @@ def open_hugging_face(folder: Path, name: str | None = None) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
     facts = Facts.read(folder / "config.json")
     file = folder / TOKENIZER
-    tokenizer = Tokenizer.from_file(file) if file.is_file() else None
+    tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
     layout = _describe(facts)
     return _model(layout, open_tensors(folder), str(folder), name or folder.name, tokenizer, start)
@@ -71,7 +72,16 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
 def _describe(facts: Facts) -> Layout:
     family = find_family(facts)
     _refuse_quantized(facts)
-    return family.describe(facts)
+    try:
+        return family.describe(facts)
+    except PathsumError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A family computes with what the file says, such as the logarithm of a length.
+        raise ConfigError(
+            f"{facts.where} holds values that do not make a {family.name} model ({error}); "
+            "download it again"
+        ) from error
 
 
 def _refuse_quantized(facts: Facts) -> None:
@@ -114,12 +124,9 @@ def _check_tied(embedding: Tensor, head: Tensor, name: str, where: str) -> None:
 
 def _start_token(tokenizer: Tokenizer, file: Path) -> int | None:
     """The token that the checkpoint's own tokenizer puts before a text."""
-    if file.is_file():
-        try:
-            settings = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FileError(f"{file} is not JSON ({error}); download it again") from error
-        adds = settings.get("add_bos_token") if isinstance(settings, dict) else None
+    if file.exists():
+        settings = read_object(file, "download it again")
+        adds = settings.get("add_bos_token")
         if adds is False:
             return None
         if adds is True:
@@ -135,7 +142,8 @@ def _leading_special(tokenizer: Tokenizer) -> int | None:
     for one in step.get("processors", [step]):
         first = (one.get("single") or [{}])[0]
         if "SpecialToken" in first:
-            return one["special_tokens"][first["SpecialToken"]["id"]]["ids"][0]
+            named = one["special_tokens"].get(first["SpecialToken"]["id"], {"ids": []})
+            return next(iter(named["ids"]), None)
         if one.get("type") in ("RobertaProcessing", "BertProcessing"):
             return one["cls"][1]
     return None

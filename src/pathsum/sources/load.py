@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from pathsum.errors import FileError, near_misses
+from pathsum.files import exists
 from pathsum.model import Model
 from pathsum.result import Progress, silent
 from pathsum.sources.fetched import FETCHED, load_fetched
@@ -38,9 +39,9 @@ def load(
     if isinstance(name, str) and text in FETCHED:
         return load_fetched(text, progress)
     path = Path(text).expanduser()
-    if path.exists():
+    if exists(path):
         return open_path(path)
-    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not path.parent.is_dir():
+    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
         return open_path(download(text, revision, token), name=text)
     known = (*known_names(), *FETCHED)
     raise FileError(

@@ -142,6 +142,11 @@ class Layout:
     def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
         """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
         facts = dict(self.model)
+        if self.config.n_layers > len(source.shapes):
+            raise FileError(
+                f"{where} holds {len(source.shapes)} tensors, but its config says that there are "
+                f"{self.config.n_layers} layers; one of the two is wrong"
+            )
         for layer in range(self.config.n_layers):
             start = self.layers.format(layer)
             facts |= {

@@ -1,10 +1,10 @@
 """A model from a folder or a file, whichever program wrote it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pathsum.errors import FileError
+from pathsum.files import read_object, require_regular
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT
 from pathsum.sources.checkpoint import SAFETENSORS
@@ -16,7 +16,7 @@ from pathsum.sources.transformer_lens import is_transformer_lens, open_transform
 
 def open_path(path: Path, name: str | None = None) -> Model:
     """The model of a folder (pathsum, Hugging Face, TransformerLens) or of a GGUF file."""
-    if path.is_file():
+    if not path.is_dir():
         return _open_file(path)
     found = _read_config(path)
     if found is None:
@@ -35,8 +35,12 @@ def open_path(path: Path, name: str | None = None) -> Model:
 
 
 def _open_file(file: Path) -> Model:
-    with file.open("rb") as opened:
-        start = opened.read(4)
+    require_regular(file)
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(4)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({error.strerror})") from error
     if start == b"GGUF" or file.suffix == ".gguf":
         return open_gguf(file)
     raise FileError(
@@ -47,12 +51,4 @@ def _open_file(file: Path) -> Model:
 
 def _read_config(folder: Path) -> dict[str, Any] | None:
     file = folder / CONFIG
-    if not file.is_file():
-        return None
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileError(f"{file} is not JSON ({error}); save or download it again") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{file} is not a JSON object, so it is not the config of a model")
-    return found
+    return read_object(file, "save or download it again") if file.exists() else None

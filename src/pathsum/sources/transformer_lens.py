@@ -97,7 +97,7 @@ def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
     values.setdefault("positional_embedding_type", "standard")
     facts = Facts(values, str(folder / "config.json"))
     file = folder / TOKENIZER
-    tokenizer = Tokenizer.from_file(file) if file.is_file() else None
+    tokenizer = Tokenizer.from_file(file) if file.exists() else None
     return _model(facts, _open_state(folder), str(folder), name or folder.name, tokenizer, None)
 
 
@@ -198,7 +198,7 @@ def _config(facts: Facts, source: Store) -> Config:
 
 def _translate(facts: Facts, name: str, table: Mapping[str, str], default: str) -> str:
     value = facts.values.get(name, default)
-    if value not in table:
+    if not isinstance(value, str) or value not in table:
         raise ConfigError(
             f"{facts.where} says {name}={value!r}, which pathsum does not compute; it computes "
             f"{', '.join(table)}"

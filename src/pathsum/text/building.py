@@ -8,7 +8,9 @@ one finished (the tokenizer, whole shards).
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from pathsum.errors import FailedError, InputError
+from pathsum.errors import FailedError, FileError, InputError
+from pathsum.files import read_object
 from pathsum.result import Progress, silent
 from pathsum.text.documents import Document, Documents
 from pathsum.text.shards import TokenShards, smallest_dtype
@@ -29,6 +32,10 @@ SHARD_TOKENS = 4 << 20
 _DOCUMENTS_AT_ONCE = 64
 # Merges settle long before this much text; reading more of a huge corpus only takes time.
 _BPE_CHARACTERS = 200_000_000
+
+
+class ChangedError(FailedError):
+    """Documents that are not the same when they are read a second time."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,21 @@ class Survey:
     held_out: frozenset[bytes]
 
     def read(self, collection: Documents) -> Iterator[tuple[Document, bool]]:
-        """The documents without copies and empty ones, each with whether it is held out."""
-        seen: set[bytes] = set()
+        """The documents without copies and empty ones, each with whether it is held out.
+
+        Raises FailedError at the end if they are not those that were surveyed.
+        """
+        seen: dict[bytes, None] = {}
         for document in collection:
             digest = document.digest
             if digest not in seen and document.text.strip():
-                seen.add(digest)
+                seen[digest] = None
                 yield document, digest in self.held_out
+        if hashlib.sha256(b"".join(seen)).hexdigest() != self.fingerprint:
+            raise ChangedError(
+                f"the corpus {collection.name!r} changed while it was being read; run the command "
+                "again when its files are no longer written to"
+            )
 
 
 def survey(collection: Documents, share: float, progress: Progress = silent) -> Survey:
@@ -124,6 +139,9 @@ def build(
         head = head | _totals(partial, used, found)
         _write(partial / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
         partial.rename(folder)
+    except ChangedError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     except OSError as error:
         raise FailedError(
             f"building the corpus in {partial} failed ({error}); what is finished stays there, and "
@@ -146,7 +164,8 @@ def _tokenizer(
 ) -> Tokenizer:
     file = partial / TOKENIZER
     if file.exists():
-        return Tokenizer.from_file(file)
+        with suppress(FileError):  # damaged: it is trained again
+            return Tokenizer.from_file(file)
     progress(0, 0, f"training a tokenizer of {vocabulary} tokens")
     used = given or train_bpe(_training_text(collection, found), vocabulary)
     _write(file, used.to_json())
@@ -172,8 +191,7 @@ def _tokenize(
     progress: Progress,
 ) -> None:
     journal = partial / JOURNAL
-    state = json.loads(journal.read_text()) if journal.exists() else {"documents": 0, "shards": 0}
-    done, number = int(state["documents"]), int(state["shards"])
+    done, number = _read_journal(journal)
     buffers = {TRAIN: _Buffer(), HELD_OUT: _Buffer()}
     documents = islice(found.read(collection), done, None)
     while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
@@ -186,14 +204,27 @@ def _tokenize(
     _flush(partial, buffers, number, done, tokenizer.size)
 
 
+def _read_journal(journal: Path) -> tuple[int, int]:
+    """How many documents and shards are done; none if there is no journal, or a damaged one."""
+    if not journal.exists():
+        return 0, 0
+    try:
+        state = read_object(journal, "")
+    except FileError:
+        return 0, 0
+    done, number = state.get("documents"), state.get("shards")
+    if isinstance(done, int) and isinstance(number, int) and min(done, number) >= 0:
+        return done, number
+    return 0, 0
+
+
 def _encoded(
     tokenizer: Tokenizer, batch: list[tuple[Document, bool]]
 ) -> Iterator[tuple[list[int], bool]]:
     start = start_token_of(tokenizer)
     texts = [document.text for document, _ in batch]
-    encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
-    for encoding, (_, held_out) in zip(encodings, batch, strict=True):
-        yield [start, *encoding.ids], held_out
+    for ids, (_, held_out) in zip(tokenizer.encode_batch(texts), batch, strict=True):
+        yield [start, *ids], held_out
 
 
 class _Buffer:

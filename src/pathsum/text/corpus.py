@@ -2,15 +2,19 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+import shutil
+import warnings
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
+from pathsum.files import exists, read_object
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.text.building import (
     FORMAT,
@@ -114,10 +118,12 @@ class Corpus:
         identity = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
         folder = cache_folder() / "corpora" / f"{collection.name}-{key}"
-        if not (folder / HEAD).exists():
+        if _damage(folder) is not None:
             lock = folder.with_name(folder.name + ".lock")
             with locked(lock, wait=True, taken=f"another process builds {folder}"):
-                if not (folder / HEAD).exists():
+                damage = _damage(folder)
+                if damage is not None:
+                    _discard(folder, damage)
                     head = {"format": FORMAT, "version": VERSION, "name": collection.name}
                     head |= {"about": collection.about, "fingerprint": found.fingerprint}
                     parts = (collection, found, vocabulary, tokenizer, head)
@@ -129,15 +135,45 @@ class Corpus:
         """The corpus that was built in a folder."""
         file = folder / HEAD
         try:
-            head = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            head = read_object(file, "rebuild it")
+        except FileError as error:
             raise FileError(f"{folder} is not a corpus that pathsum built ({error})") from error
         if head.pop("format", None) != FORMAT or head.pop("version", None) != VERSION:
             raise FileError(
                 f"{file} is not a corpus that this version of pathsum reads; rebuild it"
             )
+        kinds: dict[str, Any] = {
+            field.name: field.type for field in fields(CorpusInfo) if field.name != "folder"
+        }
+        wrong = [name for name, kind in kinds.items() if not isinstance(head.get(name), kind)]
+        if wrong or len(head) != len(kinds):
+            raise FileError(f"{file} does not describe a corpus ({', '.join(wrong)}); rebuild it")
         info = CorpusInfo(folder=str(folder), **head)
-        return cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
+        made = cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
+        made.check_complete()
+        return made
+
+    def check_complete(self) -> None:
+        """Raise FileError if tokens are missing or the tokenizer is another one."""
+        try:
+            counts = (self.train.n_tokens, self.held_out.n_tokens)
+            kinds = {
+                array.dtype.kind for side in (self.train, self.held_out) for array in side.arrays
+            }
+        except Exception as error:  # numpy parses headers as Python and lets any error through
+            raise FileError(f"the tokens in {self.folder} cannot be read ({error})") from error
+        if kinds != {"u"}:
+            raise FileError(f"the tokens in {self.folder} are not ids")
+        if counts != (self.info.tokens, self.info.held_out_tokens):
+            raise FileError(
+                f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
+                f"but {HEAD} says {self.info.tokens:,} and {self.info.held_out_tokens:,}"
+            )
+        if self.tokenizer.size != self.info.vocabulary:
+            raise FileError(
+                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} says "
+                f"{self.info.vocabulary}"
+            )
 
     @cached_property
     def train(self) -> TokenShards:
@@ -180,15 +216,33 @@ class Corpus:
         return torch.cat((start, windows), dim=1)
 
 
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a built corpus: "" if it is not built, None if it is whole."""
+    if not (folder / HEAD).exists():
+        return ""
+    try:
+        Corpus.at(folder)
+    except FileError as error:
+        return str(error)
+    return None
+
+
+def _discard(folder: Path, damage: str) -> None:
+    if damage:
+        warnings.warn(f"a corpus in the cache is damaged and is rebuilt: {damage}", stacklevel=3)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def find_documents(name: str | Path, field: str, progress: Progress) -> Documents:
     """The documents that a name refers to."""
     text = str(name)
     if isinstance(name, str) and text in NAMED:
         return NAMED[text]
     path = Path(text).expanduser()
-    if path.exists():
+    if exists(path):
         return Files(path, field)
-    if isinstance(name, str) and HubDataset.is_name(text) and not path.parent.is_dir():
+    if isinstance(name, str) and HubDataset.is_name(text) and not exists(path.parent):
         return HubDataset.parse(text, field=field, progress=progress)
     raise InputError(
         f"there is no corpus {text!r}: it is not a name ({', '.join(NAMED)}), a file, a folder or "

@@ -1,7 +1,6 @@
 """Documents: the standard library of the interpreter, and files of text, JSON lines or Parquet."""
 
 import hashlib
-import json
 import sysconfig
 import tokenize
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pathsum.errors import FileError, InputError
+from pathsum.files import parse_json
 
 LEAST_CHARACTERS = 500
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.
@@ -174,10 +174,7 @@ def _json_lines(text: str, file: Path, name: str, field: str) -> Iterator[Docume
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise FileError(f"{file}, line {number}, is not JSON ({error})") from error
+        value = parse_json(line, f"{file}, line {number},", "correct the line")
         yield Document(f"{name}:{number}", text_of(value, field, f"{file}, line {number},"))
 
 

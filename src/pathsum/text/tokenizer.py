@@ -1,15 +1,19 @@
 """Tokenizer: text to ids and back, readable tokens, and byte-level BPE training."""
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pathsum.errors import FileError, InputError, TokenError, near_misses
+from pathsum.errors import FileError, InputError, PathsumError, TokenError, near_misses
+from pathsum.files import read_text
 
 START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""
@@ -43,7 +47,7 @@ class Tokenizer:
     """
 
     def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+        self.backend = _deterministic(backend)
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Tokenizer":
@@ -58,22 +62,23 @@ class Tokenizer:
     @classmethod
     def from_file(cls, file: Path) -> "Tokenizer":
         """Read a `tokenizer.json`."""
-        try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise FileError(f"{file} is not UTF-8 text, so it is not a tokenizer.json") from error
-        return cls.from_json(text, str(file))
+        return cls.from_json(read_text(file), str(file))
 
     @classmethod
     def from_json(cls, text: str, name: str = "the tokenizer") -> "Tokenizer":
         """Read the text of a `tokenizer.json`."""
-        try:
-            return cls(Backend.from_str(text))
-        except Exception as error:  # tokenizers raises bare Exception, nothing finer
-            raise FileError(
-                f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
-                f"({error}); give a tokenizer.json written by that library"
-            ) from error
+        with _panics_to(FileError, f"{name} is not a tokenizer that can be used"), _quiet_stderr():
+            try:
+                made = cls(Backend.from_str(text))
+            except Exception as error:  # tokenizers raises bare Exception, nothing finer
+                raise FileError(
+                    f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
+                    f"({error}); give a tokenizer.json written by that library"
+                ) from error
+            # Some settings make the library panic on every text: better here than at the first use.
+            with suppress(Exception):
+                made.backend.encode("a b", add_special_tokens=False)
+        return made
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`."""
@@ -94,11 +99,22 @@ class Tokenizer:
         """Ids of a text, without special tokens."""
         if isinstance(self.backend.model, models.WordLevel):
             self._check_known_words(text)
-        return self.backend.encode(text, add_special_tokens=False).ids
+        _check_encodable(text)
+        with _panics_to(TokenError, "the tokenizer fails on this text"):
+            return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of several texts at once, without special tokens."""
+        for text in texts:
+            _check_encodable(text)
+        with _panics_to(TokenError, "the tokenizer fails on one of these texts"):
+            found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
-        return self.backend.decode(list(ids), skip_special_tokens=False)
+        with _panics_to(TokenError, "the tokenizer fails on these ids"):
+            return self.backend.decode(list(ids), skip_special_tokens=False)
 
     def text(self, token: int) -> str:
         """One token's text, with its leading space if it has one."""
@@ -106,7 +122,8 @@ class Tokenizer:
         if piece is None:
             return f"<{token}>"
         decoder = self.backend.decoder
-        return piece if decoder is None else decoder.decode([piece])
+        with _panics_to(TokenError, f"the tokenizer fails on token {token}"):
+            return piece if decoder is None else decoder.decode([piece])
 
     def token_bytes(self, token: int) -> bytes | None:
         """One token's bytes, for tokens that are not whole characters; None if it is unknown."""
@@ -153,6 +170,62 @@ class Tokenizer:
         words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
         listed = ", ".join(repr(word) for word in words[:count])
         return listed + (f" and {len(words) - count} more" if len(words) > count else "")
+
+
+def _deterministic(backend: Backend) -> Backend:
+    """A tokenizer of the text alone: a copy without padding, truncation or dropout, if need be."""
+    dropout = getattr(backend.model, "dropout", None)
+    if backend.padding is None and backend.truncation is None and not dropout:
+        return backend
+    copy = Backend.from_str(backend.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    if dropout:
+        model: Any = copy.model
+        model.dropout = None
+        copy.model = model
+    return copy
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TokenError(
+            f"character {error.start} of the text is half of a surrogate pair "
+            f"(\\u{ord(text[error.start]):04x}), which is not text; remove it"
+        ) from error
+
+
+@contextmanager
+def _panics_to(kind: type[PathsumError], what: str) -> Generator[None]:
+    """Turn a panic of the tokenizers library, which is not an Exception, into an error of ours."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+        if isinstance(error, PathsumError) or not isinstance(error, Exception):
+            raise
+        raise kind(f"{what} ({error}); use another tokenizer.json") from error
+    except BaseException as error:
+        raise kind(f"{what} (the library panics: {error}); use another tokenizer.json") from error
+
+
+@contextmanager
+def _quiet_stderr() -> Generator[None]:
+    """Drop what a panic writes to the process's stderr: the error carries its message."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # stderr is closed
+        yield
+        return
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(sink)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:

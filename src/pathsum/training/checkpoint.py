@@ -1,24 +1,27 @@
 """Checkpoints: one safetensors file with everything a run needs to continue as if never stopped.
 
-Weights and optimizer state are its tensors; the step and the time spent are JSON in its metadata.
-It is written under another name and renamed, so a kill at any moment leaves the last good one.
-There is no random state to keep: weights are drawn before the first step, and batches are a
-function of seed and step.
+Weights and optimizer state are its tensors; the step, the time spent and a checksum of the tensors
+are in its metadata. It is written under another name and renamed, and the one before is kept: a
+kill at any moment, or a damaged file, leaves a good one. There is no random state to keep: weights
+are drawn before the first step, and batches are a function of seed and step.
 """
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from pathsum.errors import FileError
-from pathsum.model.storage import write_together
+from pathsum.files import parse_object, write_together
 from pathsum.model.store import FileStore
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 FORMAT, VERSION = "pathsum-checkpoint", 1
 # Version 1 files may have the British spelling of the prefix.
 _PREFIXES = {"optimiser/": "optimizer/"}
@@ -26,11 +29,15 @@ _PREFIXES = {"optimiser/": "optimizer/"}
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A run at a step: tensors are named `weights/…` and `optimizer/…`."""
+    """A run at a step: tensors are named `weights/…` and `optimizer/…`.
+
+    `damage` says what is wrong with the newest file if this one was read instead.
+    """
 
     step: int
     seconds: float
     tensors: Mapping[str, Tensor]
+    damage: str = ""
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under a prefix, named without it."""
@@ -42,24 +49,69 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint of a run folder; a failure keeps the previous one."""
+    """Write the checkpoint of a run folder and keep the one before; a failure keeps both."""
     about = {"step": checkpoint.step, "seconds": checkpoint.seconds}
-    metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
     tensors = {name: tensor.contiguous().cpu() for name, tensor in checkpoint.tensors.items()}
-    write_together(folder, {CHECKPOINT: lambda file: save_file(tensors, str(file), metadata)})
+    metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
+    metadata["checksum"] = _checksum(tensors, metadata["about"])
+
+    def write(file: Path) -> None:
+        save_file(tensors, str(file), metadata)
+        _keep_previous(folder)
+
+    write_together(folder, {CHECKPOINT: write})
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint of a run folder, or None if the run was stopped before its first."""
-    file = folder / CHECKPOINT
-    if not file.exists():
+    """The newest good checkpoint of a run folder, or None if it was stopped before its first."""
+    newest, previous = folder / CHECKPOINT, folder / PREVIOUS
+    if not newest.exists() and not previous.exists():
         return None
+    try:
+        return _read(newest)
+    except FileError as error:
+        if not previous.exists():
+            raise
+        return replace(_read(previous), damage=str(error))
+
+
+def _read(file: Path) -> Checkpoint:
     store = FileStore(file)
     if store.metadata.get("format") != FORMAT or store.metadata.get("version") != str(VERSION):
         raise FileError(f"{file} is not a checkpoint that this version of pathsum reads")
-    about = json.loads(store.metadata["about"])
-    tensors = {_current_name(name): store.get(name) for name in store.shapes}
-    return Checkpoint(int(about["step"]), float(about["seconds"]), tensors)
+    text = store.metadata.get("about", "")
+    about = parse_object(text, f"the metadata of {file}", "restore the file")
+    step, seconds = about.get("step"), about.get("seconds")
+    if not isinstance(step, int) or step < 0 or not isinstance(seconds, int | float):
+        raise FileError(f"{file} does not say which step it is of; restore the file")
+    tensors = {name: store.get(name) for name in store.shapes}
+    # Files from before there were checksums have none.
+    if store.metadata.get("checksum") not in (None, _checksum(tensors, text)):
+        raise FileError(f"{file} is damaged: its contents do not have its checksum")
+    return Checkpoint(step, float(seconds), {_current_name(n): t for n, t in tensors.items()})
+
+
+def _keep_previous(folder: Path) -> None:
+    """Give the newest checkpoint a second name, which the next one does not replace."""
+    newest, aside = folder / CHECKPOINT, folder / f".{PREVIOUS}.{os.getpid()}.part"
+    if not newest.exists():
+        return
+    aside.unlink(missing_ok=True)
+    try:
+        aside.hardlink_to(newest)
+    except OSError:  # a file system without links: for a moment there is no newest one
+        newest.replace(folder / PREVIOUS)
+    else:
+        aside.replace(folder / PREVIOUS)
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
+    found = hashlib.blake2b(about.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _current_name(name: str) -> str:

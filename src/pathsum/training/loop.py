@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from pathsum.errors import FailedError
+from pathsum.errors import FailedError, FileError
 from pathsum.model import Model
 from pathsum.model.processes import World
 from pathsum.text import Corpus
 from pathsum.training.batching import Batches
-from pathsum.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from pathsum.training.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from pathsum.training.distributed import Strategy, distribute, gather_weights
 from pathsum.training.metrics import (
     Metrics,
@@ -38,7 +39,7 @@ from pathsum.training.threaded_batch import ThreadedBatch, count_parts
 
 @dataclass
 class StopRequest:
-    """Whether Ctrl-C or SIGTERM has asked the run to stop."""
+    """Whether Ctrl-C, SIGTERM or SIGHUP has asked the run to stop."""
 
     requested: bool = False
 
@@ -76,21 +77,40 @@ class TrainingLoop:
         self._file: MetricsFile | None = None
 
     def resume(self) -> None:
-        """Continue from the checkpoint, if there is one."""
+        """Continue from the newest good checkpoint, if there is one."""
         kept = read_checkpoint(self.folder)
         if kept is None:
             return
+        if kept.damage:
+            warnings.warn(
+                f"the run continues from the checkpoint before the last, step {kept.step}, because "
+                f"{kept.damage}",
+                stacklevel=2,
+            )
+            # Otherwise it would be kept as the previous one in place of the good one.
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
         weights = kept.part("weights/")
+        if kept.step > self.recipe.steps:
+            raise self._other_run(f"it is of step {kept.step}")
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
+                if name not in weights or weights[name].shape != parameter.shape:
+                    raise self._other_run(f"its {name} does not fit")
                 parameter.copy_(distribute_like(parameter, weights[name].to(parameter.device)))
         self.optimizers.load(kept.part("optimizer/"))
         self.step, self._seconds_before = kept.step, kept.seconds
 
+    def _other_run(self, why: str) -> FileError:
+        return FileError(
+            f"the checkpoint in {self.folder} is not of this run ({why}, and the run has "
+            f"{self.recipe.steps} steps); restore the file that belongs to it"
+        )
+
     def run(self, stop: StopRequest) -> None:
         """Train to the last step. A stop request saves first and then interrupts."""
         self._file = MetricsFile(self.folder, self.step) if self.world.is_first else None
-        self._began, self._mark = time.perf_counter(), (self.step, self.seconds)
+        self._began = time.perf_counter()
+        self._mark = (self.step, self.seconds)
         watching = self.recipe.watching
         try:
             if self.step == 0:
@@ -242,16 +262,19 @@ class TrainingLoop:
 
 @contextmanager
 def stop_signals() -> Generator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a stop request, honored between steps.
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a stop request, honored between steps.
 
-    A run can be saved whole only there. A second signal ends the process as usual.
+    A run can be saved whole only there. A second signal ends the process as usual, and a signal
+    that is ignored (SIGHUP under nohup) stays ignored.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals are only delivered to the main thread
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in signals}
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    signals = [number for number in numbers if before[number] is not signal.SIG_IGN]
 
     def handle(number: int, _: FrameType | None) -> None:
         request.requested = True
@@ -262,5 +285,5 @@ def stop_signals() -> Generator[StopRequest]:
     try:
         yield request
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in signals:
+            signal.signal(number, before[number])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.files import require_regular, write_together
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
-from pathsum.model.storage import write_together
 from pathsum.names import HeadId
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
@@ -163,8 +164,8 @@ class MetricsFile:
     def __init__(self, folder: Path, step: int) -> None:
         """Open for a run at a step; lines that a killed run wrote after its checkpoint are cut."""
         file = folder / METRICS
-        kept = [line for line in _lines(file) if json.loads(line)["step"] <= step]
-        text = "".join(line + "\n" for line in kept)
+        kept = [line for line in read_metrics(folder) if line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
         write_together(folder, {METRICS: lambda part: part.write_text(text, encoding="utf-8")})
         self._file = file.open("a", encoding="utf-8")
         self._board = _tensorboard(folder / "tensorboard", step)
@@ -187,16 +188,31 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    return [json.loads(line) for line in _lines(folder / METRICS)]
-
-
-def _lines(file: Path) -> list[str]:
+    """The lines of a run's metrics.jsonl; a warning says how many cannot be read."""
+    file = folder / METRICS
     if not file.exists():
         return []
+    require_regular(file)
     # A killed process can leave an incomplete last line, without a newline.
-    *whole, _ = file.read_text(encoding="utf-8").split("\n")
-    return whole
+    *whole, _ = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    parsed = [_parse(line) for line in whole]
+    found = [line for line in parsed if line is not None]
+    if len(found) < len(parsed):
+        warnings.warn(
+            f"{len(parsed) - len(found)} of {len(parsed)} lines of {file} are not metrics and are "
+            "left out",
+            stacklevel=2,
+        )
+    return found
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    step = values.get("step") if isinstance(values, dict) else None
+    return values if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def _nan_to_null(values: dict[str, Any]) -> dict[str, Any]:

@@ -240,6 +240,8 @@ def _check(recipe: Recipe) -> None:
     for name, low in least.items():
         if flat[name] < low:
             raise InputError(f"{name} is {flat[name]}, but must be at least {low:g}")
+    if recipe.seed >= 2**63:
+        raise InputError(f"seed is {recipe.seed}, but must be below 2^63")
     if recipe.steps < recipe.schedule.warmup:
         raise InputError(
             f"schedule.warmup is {recipe.schedule.warmup} and steps is {recipe.steps}, so the run "

@@ -1,6 +1,8 @@
 """The run folder: where it is, its run.json (recipe, corpus, machine), its held-out text."""
 
 import json
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
-from pathsum.model.storage import HELD_OUT, read_held_out, write_together
+from pathsum.files import exists, read_object, write_together
+from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
 from pathsum.text.building import HEAD
+from pathsum.text.named_corpora import NAMED
 from pathsum.training.recipe import Recipe, differences
 from pathsum.training.snapshots import SNAPSHOTS
 
@@ -37,20 +41,35 @@ def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
 def read_run(folder: Path) -> dict[str, Any]:
     """The values of run.json; an error if the folder holds no run."""
     file = folder / RUN
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not file.exists():
         raise InputError(
             f"{folder} holds no run to resume (it has no {RUN}); start it without --resume, or "
             "name the folder of a run"
-        ) from error
-    except ValueError as error:
-        raise FileError(f"{file} is not JSON ({error})") from error
+        )
+    values = read_object(file, "restore the file")
     if values.get("format") != RUN_FORMAT or values.get("version") != RUN_VERSION:
         raise FileError(f"{file} is not a run that this version of pathsum reads")
-    recipe = values["recipe"]
+    recipe, corpus = values.get("recipe"), values.get("corpus")
+    if not isinstance(recipe, dict) or not isinstance(corpus, dict):
+        raise FileError(f"{file} lacks the recipe or the corpus of the run; restore the file")
+    for name in ("fingerprint", "folder"):
+        if not isinstance(corpus.get(name), str):
+            raise FileError(f"{file} does not say the corpus's {name}; restore the file")
     values["recipe"] = {_RECIPE_NAMES.get(name, name): value for name, value in recipe.items()}
     return values
+
+
+def warn_of_other_threads(folder: Path) -> None:
+    """Warn if a run is resumed with another number of threads, which add in another order."""
+    machine = read_run(folder).get("machine")
+    before = machine.get("threads") if isinstance(machine, dict) else None
+    if isinstance(before, int) and before != torch.get_num_threads():
+        warnings.warn(
+            f"the run in {folder} began with {before} threads and continues with "
+            f"{torch.get_num_threads()}: the last bits of its weights may differ from those of a "
+            f"run that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
+            stacklevel=2,
+        )
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -58,9 +77,19 @@ def read_recipe(folder: Path) -> Recipe:
     return Recipe.from_dict(read_run(folder)["recipe"])
 
 
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """A recipe whose corpus and tokenizer, if they are files here, are named from the root."""
+    data = recipe.data
+    if data.corpus not in NAMED and exists(Path(data.corpus).expanduser()):
+        data = replace(data, corpus=str(Path(data.corpus).expanduser().absolute()))
+    if data.tokenizer:
+        data = replace(data, tokenizer=str(Path(data.tokenizer).expanduser().absolute()))
+    return replace(recipe, data=data)
+
+
 def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Raise, naming every setting in which the run in the folder differs from a recipe."""
-    found = differences(read_recipe(folder), recipe)
+    found = differences(with_absolute_paths(read_recipe(folder)), with_absolute_paths(recipe))
     if found:
         listed = "; ".join(f"{name} is {old!r} there and {new!r} here" for name, old, new in found)
         raise InputError(
@@ -110,6 +139,24 @@ def held_out_tokens(
     return opened.held_out_batch(sequences, recipe.config.n_ctx)
 
 
+def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> Corpus:
+    """The corpus of a run that is resumed: its text or, where that is not found, its tokens."""
+    corpus = read_run(folder)["corpus"]
+    text, built = recipe.data.corpus, Path(corpus["folder"])
+    elsewhere = text not in NAMED and not exists(Path(text).expanduser())
+    if elsewhere and (built / HEAD).exists():
+        return Corpus.at(built)
+    try:
+        return open_corpus(recipe, progress)
+    except InputError as error:
+        if not elsewhere or Path(text).is_absolute():
+            raise
+        raise InputError(
+            f"the run in {folder} learned from {text!r}, a path relative to where it was started, "
+            f"and there is none here; resume it in the folder that contains {text!r}"
+        ) from error
+
+
 def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
     """The corpus that a recipe trains on, built if it is not in the cache."""
     data = recipe.data
@@ -135,7 +182,7 @@ def find_run(run: str | Path) -> Path:
     if isinstance(run, str) and text in bundled_runs():
         return BUNDLED / text
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if exists(folder) and folder.is_dir():
         if not (folder / SNAPSHOTS).is_dir():
             raise without_snapshots(folder)
         return folder

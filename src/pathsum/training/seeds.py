@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pathsum.errors import InputError
+from pathsum.files import write_together
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
-from pathsum.model.storage import write_together
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.training.metrics import Watch, unwatched
 from pathsum.training.presets import recipe

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pathsum.errors import FileError
+from pathsum.files import parse_object, write_together
 from pathsum.model import Config, Model, Weights
-from pathsum.model.storage import write_together
 from pathsum.model.store import FileStore
 from pathsum.sources.named import open_folder
 
@@ -67,10 +67,16 @@ def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     entries = sorted((run / SNAPSHOTS).glob("step-*"))
     files = [one for one in entries if one.suffix == ".safetensors"]
     shared = open_folder(run) if files else None
-    snapshots = [Snapshot(_step(one), open_folder(one)) for one in entries if one.is_dir()]
+    folders = [one for one in entries if one.is_dir() and not _is_unfinished(one)]
+    snapshots = [Snapshot(_step(one), open_folder(one)) for one in folders]
     if shared is not None:
         snapshots += [Snapshot(_step(one), _with_weights(shared, one)) for one in files]
     return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether a kill came before anything of a snapshot was in place; a resumed run repeats it."""
+    return all(file.suffix == ".part" for file in folder.iterdir())
 
 
 def _step(entry: Path) -> int:
@@ -89,7 +95,8 @@ def _with_weights(shared: Model, file: Path) -> Model:
     if about.get("format") != FORMAT or about.get("version") != str(VERSION):
         raise FileError(f"{file} is not a snapshot that this version of pathsum reads")
     # As configs, not as JSON: a file from before a field was added means its default.
-    if Config.from_dict(json.loads(about["config"])) != shared.config:
+    config = parse_object(about.get("config", ""), f"the config of {file}", "restore the file")
+    if Config.from_dict(config) != shared.config:
         raise FileError(
             f"{file} and {shared.name!r} have different configs, so they are of different runs; "
             "restore the file that belongs to this run"

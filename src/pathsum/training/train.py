@@ -1,7 +1,6 @@
 """`train`: from a recipe to a trained model in a folder."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import Any
 import torch
 
 from pathsum.errors import FailedError, FileError, InputError
+from pathsum.files import exists, finish_saving, read_object, write_together
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
-from pathsum.model.storage import save_held_out, write_together
+from pathsum.model.storage import save_held_out
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus
@@ -23,7 +23,7 @@ from pathsum.training.checkpoint import read_checkpoint
 from pathsum.training.distributed import STRATEGIES, Strategy, check_batch_divides
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.memory import check_disk, check_memory
-from pathsum.training.metrics import Watch, read_metrics, unwatched
+from pathsum.training.metrics import METRICS, Watch, read_metrics, unwatched
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import (
@@ -33,10 +33,18 @@ from pathsum.training.run_folder import (
     check_same_text,
     open_corpus,
     read_recipe,
+    reopen_corpus,
+    warn_of_other_threads,
+    with_absolute_paths,
     write_run,
 )
 
 RESULT = "result.json"
+# What a result takes from the last probe in the metrics.
+_COPIED = (
+    *("held_out_loss", "previous_token", "previous_token_head", "induction"),
+    *("induction_head", "repeat_first", "repeat_second", "tokens", "loss", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -122,11 +130,12 @@ def train(
         check_memory(chosen, world.device, world.size)
         if not resume:
             check_disk(chosen, folder)
-        corpus = _open_corpus(chosen, world, progress)
+        corpus = _open_corpus(chosen, folder if resume else None, world, progress)
         chosen = _with_start_token(chosen, corpus)
         if resume:
             check_same_recipe(folder, chosen)
             check_same_text(folder, corpus.info.fingerprint)
+            warn_of_other_threads(folder)
         loop = TrainingLoop(chosen, corpus, folder, world, chosen_strategy, watch)
         if resume:
             loop.resume()
@@ -162,25 +171,26 @@ def _is_finite(loop: TrainingLoop) -> bool:
 
 def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
     """The result of a run, from the last probe in its metrics."""
-    lines = read_metrics(folder)
-    last = next(line for line in reversed(lines) if "held_out_loss" in line)
+    needed = {*_COPIED, "gemm_share", "tokens_per_second"}
+    last = next((line for line in reversed(read_metrics(folder)) if needed <= line.keys()), None)
+    if last is None:
+        raise FileError(
+            f"{folder / METRICS} has no probe of the finished run, so there is no result to "
+            f"report; the model itself is in {folder}"
+        )
     numbers: dict[str, Any] = {
         key: float("nan") if value is None else value for key, value in last.items()
     }
     seconds = float(numbers["seconds"])
     rate = numbers["tokens"] / max(seconds, 1e-9)
     share = numbers["gemm_share"] * rate / numbers["tokens_per_second"]
-    copied = (
-        *("held_out_loss", "previous_token", "previous_token_head", "induction"),
-        *("induction_head", "repeat_first", "repeat_second", "tokens", "loss", "seconds"),
-    )
     return TrainingRun(
         name=chosen.name,
         folder=str(folder),
         steps=chosen.steps,
         tokens_per_second=rate,
         gemm_share=share,
-        **{key: numbers[key] for key in copied},
+        **{key: numbers[key] for key in _COPIED},
     )
 
 
@@ -189,10 +199,7 @@ def read_result(folder: Path) -> TrainingRun | None:
     file = folder / RESULT
     if not file.exists():
         return None
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileError(f"{file} is not JSON ({error})") from error
+    values = read_object(file, "remove it, and resume the run")
     if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
         raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
@@ -200,7 +207,10 @@ def read_result(folder: Path) -> TrainingRun | None:
         key: math.nan if value is None else value for key, value in values.items()
     }
     fields["folder"] = str(folder)
-    return TrainingRun(**fields)
+    try:
+        return TrainingRun(**fields)
+    except TypeError as error:
+        raise FileError(f"{file} lacks fields of a result ({error}); remove it") from error
 
 
 def _recipe_and_folder(
@@ -214,7 +224,7 @@ def _recipe_and_folder(
         if changes:
             raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
         chosen = what
-    elif resume and (Path(what).expanduser() / RUN).exists():
+    elif resume and exists(Path(what).expanduser() / RUN):
         if changes or out is not None:
             raise InputError(
                 "a run that is resumed by its folder keeps its recipe and its folder; leave out "
@@ -224,6 +234,7 @@ def _recipe_and_folder(
         return read_recipe(folder), folder
     else:
         chosen = recipe(what, preset, **changes)
+    chosen = with_absolute_paths(chosen)
     return chosen, Path(out).expanduser() if out is not None else Path("runs") / chosen.name
 
 
@@ -235,7 +246,8 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
         return
     taken = f"another process is training in {folder}; wait for it, or name another folder"
     with locked(folder / ".lock", wait=False, taken=taken):
-        for part in folder.glob(".*.part"):
+        finish_saving(folder)
+        for part in folder.rglob(".*.part"):
             part.unlink()
         yield
 
@@ -251,10 +263,13 @@ def _check_not_started(folder: Path) -> None:
     )
 
 
-def _open_corpus(chosen: Recipe, world: World, progress: Progress) -> Corpus:
+def _open_corpus(chosen: Recipe, resumed: Path | None, world: World, progress: Progress) -> Corpus:
     if not world.is_first:
         world.wait()  # the first process builds; the others find it built
-    corpus = open_corpus(chosen, progress)
+    if resumed is None:
+        corpus = open_corpus(chosen, progress)
+    else:
+        corpus = reopen_corpus(resumed, chosen, progress)
     if world.is_first:
         world.wait()
     return corpus

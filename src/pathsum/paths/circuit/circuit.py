@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Group, RenderableType
 from rich.tree import Tree
 
-from pathsum.errors import FailedError
+from pathsum.files import write_output
 from pathsum.model import Trace
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit.edge_orders import best_first
@@ -303,10 +303,7 @@ class Circuit(Record, kind="circuit"):
     def write_graph(self, file: FilePath) -> None:
         """Write `to_dot()` to a .dot file, or `to_graph()` to any other."""
         text = self.to_dot() if file.suffix == ".dot" else json.dumps(self.to_graph(), indent=1)
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise FailedError(f"cannot write {file} ({error.strerror})") from error
+        write_output(file, text)
 
     def _graph_node(self, found: CircuitNode, layers: int) -> dict[str, Any]:
         component = found.node.component

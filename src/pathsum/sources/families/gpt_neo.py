@@ -12,7 +12,8 @@ def _windows(facts: Facts) -> tuple[int | None, ...]:
     if kinds is None:
         # [[["global", "local"], 12]]: that sequence, twelve times.
         groups = facts.values.get("attention_types", [])
-        kinds = [kind for sequence, times in groups for kind in sequence * times]
+        layers = facts.size("num_layers")
+        kinds = [kind for sequence, times in groups for kind in sequence * min(times, layers)]
     window = facts.size("window_size", 256)
     return tuple(window if kind == "local" else None for kind in kinds)
 

@@ -31,7 +31,7 @@ def rotary(
     width = int(d_head * part)
     kind = found.values.get("rope_type", found.values.get("type", "default"))
     scalings = {"default": _none, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
-    if kind not in scalings:
+    if not isinstance(kind, str) or kind not in scalings:
         raise ConfigError(
             f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; it "
             f"computes {', '.join(scalings)}"

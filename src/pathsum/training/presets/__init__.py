@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pathsum.errors import FileError, InputError, near_misses
+from pathsum.files import read_text
 from pathsum.training.recipe import Recipe, flatten
 
 _FOLDER = Path(__file__).parent
@@ -116,9 +117,8 @@ def _own_file(file: Path) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    text = read_text(file)
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {file}; name an existing TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FileError(f"{file} is not TOML ({error})") from error

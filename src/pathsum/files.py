@@ -1,0 +1,257 @@
+"""Files, read and written with care: what any room opens or leaves behind goes through here.
+
+Reading: regular files only (opening a FIFO waits forever), of a sane size, UTF-8, JSON that is not
+nested without end; anything else is a FileError of one sentence.
+
+Writing: files of a folder that belong together are written aside and renamed as one event
+(`write_together`); a single output is checked before anything is computed and then replaced whole,
+or written through if it is a device or a pipe (`check_output`, `write_output`).
+"""
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from pathsum.errors import FailedError, FileError, PathsumError
+
+# Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
+LARGEST_TEXT = 1 << 28
+JOURNAL = ".saving.json"
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def require_regular(file: Path) -> os.stat_result:
+    """The status of a regular file; an error for anything else, which reading may never finish."""
+    try:
+        found = file.stat()
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {file}; name an existing one") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file} cannot be opened ({_reason(error)})") from error
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+        raise FileError(f"{file} is {kind}, and a regular file is expected; name one")
+    return found
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; a name that no file can have is of none."""
+    try:
+        path.stat()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
+    """The text of a regular UTF-8 file."""
+    size = require_regular(file).st_size
+    if size > largest:
+        raise FileError(
+            f"{file} has {size:,} bytes, and at most {largest:,} are read at once; it is not a "
+            "file of this kind"
+        )
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file} is not UTF-8 text (byte {error.start} is not)") from error
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({_reason(error)})") from error
+
+
+def parse_json(text: str, where: object, advice: str, **options: Any) -> Any:
+    """The value of JSON text; `where` names it in errors, `advice` says what to do."""
+    try:
+        return json.loads(text, **options)
+    except PathsumError:
+        raise
+    except RecursionError as error:
+        raise FileError(f"{where} is nested too deeply; {advice}") from error
+    except ValueError as error:
+        raise FileError(f"{where} is not JSON ({error}); {advice}") from error
+
+
+def parse_object(text: str, where: object, advice: str) -> dict[str, Any]:
+    """The same for text that must be a JSON object."""
+    found = parse_json(text, where, advice)
+    if not isinstance(found, dict):
+        raise FileError(f"{where} is not a JSON object; {advice}")
+    return found
+
+
+def read_object(file: Path, advice: str) -> dict[str, Any]:
+    """The JSON object of a file."""
+    return parse_object(read_text(file), file, advice)
+
+
+def digest(text: str) -> str:
+    """A checksum of text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# ---- files that belong together
+
+
+def write_together(
+    folder: Path, writers: Mapping[str, Callable[[Path], object]], remove: Iterable[str] = ()
+) -> None:
+    """Write several files of a folder, and remove others, as one event.
+
+    Everything is written to temporary names and to the disk first. A journal then lists what is to
+    be renamed: before it is in place nothing has happened, and after a kill `finish_saving` does
+    the rest.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        finish_saving(folder)
+    except OSError as error:
+        raise FailedError(f"cannot make the folder {folder} ({error})") from error
+    aside = {name: folder / f".{name}.{os.getpid()}.part" for name in (*writers, JOURNAL)}
+    removed = [name for name in remove if (folder / name).exists()]
+    journal = {"rename": {aside[name].name: name for name in writers}, "remove": removed}
+    one = len(writers) == 1 and not removed
+    text = json.dumps(journal)
+    try:
+        for name, write in writers.items():
+            write(aside[name])
+            # safetensors makes files that only their owner can read.
+            aside[name].chmod(0o666 & ~_umask())
+            _flush_to_disk(aside[name])
+        if one:
+            for name in writers:
+                aside[name].replace(folder / name)
+        else:
+            aside[JOURNAL].write_text(text, encoding="utf-8")
+            _flush_to_disk(aside[JOURNAL])
+            aside[JOURNAL].replace(folder / JOURNAL)
+            finish_saving(folder)
+    except (OSError, SafetensorError) as error:
+        begun = (folder / JOURNAL).exists()
+        state = "opening the folder finishes the save" if begun else "the old files are unchanged"
+        raise FailedError(f"saving to {folder} failed ({error}); {state}") from error
+    finally:
+        # After any failure, Ctrl-C included: temporary files that are left are incomplete.
+        if not (folder / JOURNAL).exists():
+            for file in aside.values():
+                file.unlink(missing_ok=True)
+
+
+def finish_saving(folder: Path) -> None:
+    """Finish a save that was killed after everything had been written, while files were renamed."""
+    journal = folder / JOURNAL
+    try:
+        text = journal.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    found = parse_object(text, journal, "remove it, and save again")
+    renamed, removed = found.get("rename"), found.get("remove")
+    if not isinstance(renamed, dict) or not isinstance(removed, list):
+        raise FileError(f"{journal} does not list files; remove it, and save again")
+    for name in (*renamed, *renamed.values(), *removed):
+        if not isinstance(name, str) or Path(name).name != name:
+            raise FileError(f"{journal} names {name!r}, which is not a file in its folder")
+    for part, name in renamed.items():
+        # Another process may be finishing the same save.
+        if (folder / part).exists():
+            (folder / part).replace(folder / name)
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+    journal.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's umask; it can only be read by setting it, so set it back."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _flush_to_disk(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+# ---- one output
+
+
+def check_output(path: str | Path) -> Path:
+    """The path of an output, or an error if it cannot be written: call it before computing."""
+    target = Path(path).expanduser()
+    try:
+        there = _exists(target)
+        if target.is_dir():
+            raise FileError(
+                f"{target} is a folder; name a file in it, as in {target / 'result.html'}"
+            )
+        folder = target.resolve().parent if not _through(target) else target.parent
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FileError(f"{str(target)!r} cannot be written ({_reason(error)})") from error
+    if not folder.is_dir():
+        raise FileError(f"the folder {folder} does not exist, so {target.name} cannot be written")
+    if not os.access(target if there else folder, os.W_OK):
+        raise FileError(f"{target} cannot be written: permission denied")
+    return target
+
+
+def _exists(target: Path) -> bool:
+    try:
+        target.stat()
+    except FileNotFoundError:
+        return False
+    return True  # any other error, such as a name that is too long, is the caller's
+
+
+def write_output(path: str | Path, content: str | bytes) -> Path:
+    """Write an output: a regular file is replaced whole, anything else is written through."""
+    target = check_output(path)
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    try:
+        if _through(target):
+            with target.open("wb") as out:
+                out.write(data)
+        else:
+            _replace(target.resolve(), data)
+    except OSError as error:
+        raise FailedError(f"{target} cannot be written ({_reason(error)})") from error
+    return target
+
+
+def _through(target: Path) -> bool:
+    """Whether a target is written in place: pipes and devices, and files in no writable folder."""
+    if not _exists(target):
+        return False
+    if not target.is_file() or str(target).startswith(("/dev/", "/proc/")):
+        return True
+    return not os.access(target.resolve().parent, os.W_OK)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+    handle, name = tempfile.mkstemp(prefix=".pathsum-", suffix=".part", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.chmod(mode)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
