@@ -1,4 +1,4 @@
-"""scripts/calibrate.py: the guide's table of false positives, regenerated on a sample."""
+"""The guide's tables of false positives and of AUCs, by the scripts that make them."""
 
 import importlib.util
 import math
@@ -8,18 +8,24 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("calibrate", ROOT / "scripts" / "calibrate.py")
+def load(name: str) -> ModuleType:
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["calibrate"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load("calibrate")
 
 
 def published() -> dict[str, dict[str, tuple[float, float]]]:
@@ -54,6 +60,24 @@ def test_no_rate_of_the_guide_is_above_its_level() -> None:
             for level, rate in zip((0.05, 0.01), rates, strict=True):
                 error = math.sqrt(level * (1 - level) / 190)
                 assert rate <= level + 3 * error, (name, kind, level)
+
+
+def test_every_score_finds_the_edge_of_the_hand_built_circuit() -> None:
+    script = load("composition_auc")
+    found = script.measure("hand-built-induction")
+    assert (found.edges, found.causal) == (12, 1)
+    assert set(found.auc.values()) == {1.0}
+    page = (ROOT / "docs" / "composition.md").read_text(encoding="utf-8")
+    head = page[page.index("| AUC of |") :].split("\n")[0]
+    assert all(f"| {name} (" in head for name in script.MODELS)
+    assert all(f"| {score} |" in page for score in found.auc)
+
+
+def test_an_auc_counts_ties_half_and_needs_both() -> None:
+    auc = load("composition_auc").auc
+    values = torch.tensor([3.0, 1.0, 1.0, float("nan")])
+    assert auc(values, torch.tensor([True, False, True, False])) == (1 + 1 + 0.5 + 1) / 4
+    assert auc(values, torch.tensor([False] * 4)) is None
 
 
 @pytest.mark.slow
