@@ -72,9 +72,13 @@ def small() -> list[Measurement]:
     if theirs is None:
         name += " (not installed: make peers)"
     return [
-        Measurement("GPT-2 small", seconds, "s", name, theirs and theirs[0]),
-        Measurement("GPT-2 small, its own products alone", seconds, "s", "GEMM rate", bound),
-        Measurement("GPT-2 small, above the weights", memory, "MB", name, theirs and theirs[1]),
+        Measurement("at GPT-2 small's shape", seconds, "s", name, theirs and theirs[0]),
+        Measurement(
+            "at GPT-2 small's shape, its own products alone", seconds, "s", "GEMM rate", bound
+        ),
+        Measurement(
+            "at GPT-2 small's shape, above the weights", memory, "MB", name, theirs and theirs[1]
+        ),
     ]
 
 
@@ -87,9 +91,11 @@ def xl() -> list[Measurement]:
     total = before + memory
     limit = "4 GB"
     return [
-        Measurement("GPT-2 XL, its own products alone", seconds, "s", "GEMM rate", bound),
-        Measurement("GPT-2 XL, above the weights", memory, "MB"),
-        Measurement("GPT-2 XL, the whole process", total, "MB", limit, 4096.0),
+        Measurement(
+            "at GPT-2 XL's shape, its own products alone", seconds, "s", "GEMM rate", bound
+        ),
+        Measurement("at GPT-2 XL's shape, above the weights", memory, "MB"),
+        Measurement("at GPT-2 XL's shape, the whole process", total, "MB", limit, 4096.0),
     ]
 
 

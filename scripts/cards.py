@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import composition, copying
+from pathsum.circuits import composition
 from pathsum.heads import atlas
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import Model
@@ -35,7 +35,6 @@ from pathsum.training.run_folder import read_run
 
 SEQUENCES, TOGETHER = 512, 16
 # p < 0.001 needs more draws of the null than 1,000.
-NULL_DRAWS = 4000
 SHOWN_TWICE = 100
 
 
@@ -149,9 +148,8 @@ def of_heads(model: Model) -> dict[str, Any]:
             "score": Measured(score.value, 1.96 * score.stderr_or_nan),
             "chance": score.null,
         }
-    ratios = copying(model, measures="eigenvalues", draws=NULL_DRAWS).heads
-    best["copying_heads"] = sum(head.ratio > 0 and head.p < 0.001 for head in ratios)
-    best["heads"] = len(ratios)
+    best["copying_heads"] = len(found.of_kind("copying"))
+    best["heads"] = len(found)
     if model.config.n_layers > 1:
         scores = composition(model)
         excess = scores.k.excess.nan_to_num(-1)

@@ -54,7 +54,7 @@ def test_circuits_take_a_corpus_and_say_the_same_as_of_its_ids(corpus: Corpus) -
         logits[:, :-1].flatten(0, 1), held_out[:, 1:].flatten()
     )
     assert direct.loss == pytest.approx(float(loss), abs=1e-4)
-    triples = skip_trigrams(model, k=5, corpus=corpus)
+    triples = skip_trigrams(model, k=5, corpus=corpus, rank="weights")
     assert triples.cost is not None
     assert all(triple.evidence is not None for triple in triples)
 

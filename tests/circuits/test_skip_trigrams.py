@@ -81,7 +81,7 @@ def test_a_full_rectangle_has_no_bugs():
 
 def test_text_tells_bugs_from_what_is_right_and_what_they_cost():
     model = construct.skip_trigrams(TRIPLES, n_heads=1)
-    found = skip_trigrams(model, corpus=text_of(model))
+    found = skip_trigrams(model, corpus=text_of(model), rank="weights")
     assert sorted(named(found.bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
     assert {bug.decided_by for bug in found.bugs} == {"text"}
     assert found.cost is not None
@@ -98,7 +98,7 @@ def test_text_tells_bugs_from_what_is_right_and_what_they_cost():
     )
     assert sum(triple.bug is not None for triple in found) == 1
     # A head for each rectangle makes none, and so pays nothing.
-    apart = skip_trigrams(construct.skip_trigrams(TRIPLES), corpus=text_of(model))
+    apart = skip_trigrams(construct.skip_trigrams(TRIPLES), corpus=text_of(model), rank="weights")
     assert apart.cost is not None
     assert (apart.bugs, apart.cost.cost) == ((), 0.0)
 
@@ -106,7 +106,7 @@ def test_text_tells_bugs_from_what_is_right_and_what_they_cost():
 def test_a_wrong_corner_is_a_bug_only_if_right_ones_force_it():
     # The model knows a third triple of the same source, which the text never shows.
     model = construct.skip_trigrams([*TRIPLES, ("keep", "on", "track")], n_heads=1)
-    bugs = skip_trigrams(model, corpus=text_of(model)).bugs
+    bugs = skip_trigrams(model, corpus=text_of(model), rank="weights").bugs
     assert sorted(named(bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
 
 
@@ -256,7 +256,7 @@ def test_bad_input_raises():
 
 def test_records_have_schemas_and_fit_a_terminal():
     model = construct.skip_trigrams(TRIPLES, n_heads=1)
-    found = skip_trigrams(model, corpus=text_of(model))
+    found = skip_trigrams(model, corpus=text_of(model), rank="weights")
     for record in (found, found[0], found.bugs[0], found.cost, source_table(model, "keep")):
         assert record is not None
         assert schema(type(record))["title"]

@@ -172,7 +172,7 @@ def test_fuzzy_induction_matches_tokens_with_similar_embeddings() -> None:
     assert found["L0H0"].scores["fuzzy_induction"].value < 0.1
 
 
-def test_print_shows_every_score_beside_chance() -> None:
+def test_print_shows_every_score_next_to_chance() -> None:
     found = ps.atlas(ps.construct.induction(n_ctx=40), tokens=LETTERS, **QUICK)
     shown = str(found)
     for info in found.infos:

@@ -97,7 +97,7 @@ def test_in_context_learning_is_late_minus_early() -> None:
     late = -logp[torch.arange(6), 14, tokens[:, 15]]
     assert found.value == pytest.approx(float((late - early).mean()))
     with pytest.raises(InputError, match="have no token 500"):
-        in_context_learning(model, tokens)
+        in_context_learning(model, tokens, late=500)
     with pytest.raises(InputError, match="0 < early < late"):
         in_context_learning(model, tokens, early=5, late=5)
 

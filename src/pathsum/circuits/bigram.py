@@ -22,6 +22,7 @@ from pathsum.circuits.tokens.token import (
     find_token,
     hidden_note,
     joined,
+    output_of,
     resolve_k,
     token_of,
     top_scored,
@@ -30,7 +31,7 @@ from pathsum.errors import NotExactError
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
 from pathsum.model.path import carries_text
-from pathsum.model.sequences import TextOrTokens, split
+from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
 from pathsum.names import LogitsRead, Source
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
@@ -140,7 +141,7 @@ def bigram(
         CertainRow(
             token=token_of(model, int(tokens[i])),
             entropy=float(entropy[i]),
-            next=token_of(model, int(following[i])),
+            next=output_of(model, int(following[i])),
             probability=math.exp(float(log_best[i])),
         )
         for i in order
@@ -148,6 +149,7 @@ def bigram(
     note = joined((_basis_note(model), hidden_note(common, rare)))
     fit = None
     if corpus is not None:
+        require_tokens_out(model, "the fit to a bigram table")
         fit = fit_bigrams(
             split(model, corpus),
             direct.rows,
@@ -162,14 +164,17 @@ def bigram(
 def continuations(model: Model, token: str | int, k: int | None = None) -> Continuations:
     """What the direct path expects after one token, the k likeliest (10) first."""
     direct = DirectPath(model)
-    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    k = resolve_k(k, 10, model.config.d_vocab_out, "tokens")
     found = find_token(model, token)
     log_p = direct.rows(torch.tensor([found]))[0].log_softmax(-1)
     every = torch.ones_like(log_p, dtype=torch.bool)
     return Continuations(
         token=token_of(model, found),
         entropy=float(-(log_p.exp() * log_p).sum()),
-        likely=top_scored(model, log_p.exp(), k, every),
+        likely=tuple(
+            Scored(output_of(model, one.token.id), one.value)
+            for one in top_scored(model, log_p.exp(), k, every)
+        ),
         note=_basis_note(model),
     )
 
@@ -204,7 +209,7 @@ class DirectPath:
 
 def block_rows(model: Model) -> int:
     """How many rows of the direct path are held at a time."""
-    return max(1, BLOCK_BYTES // (4 * model.config.d_vocab))
+    return max(1, BLOCK_BYTES // (4 * model.config.d_vocab_out))
 
 
 def _basis_note(model: Model) -> str:

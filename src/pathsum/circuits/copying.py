@@ -39,6 +39,7 @@ from pathsum.circuits.tokens.token_basis import (
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.folding import fold_read, for_query_heads
+from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.options import parse_choice
@@ -144,6 +145,7 @@ def copying(
     """
     every = require_heads(model)
     require_logit_edges(model, "copying")
+    require_tokens_out(model, "copying")
     measures = parse_choice(get_args(Measures), measures, "measures")
     if draws < LEAST_DRAWS:
         raise InputError(

@@ -1,5 +1,6 @@
 """`pathsum terms`: what paths of each order are worth in loss."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +11,15 @@ from pathsum.cli.options import (
     Device,
     Dtype,
     Length,
+    MeasuredText,
     ModelName,
     Repeats,
     Seed,
     Sequences,
-    TextFile,
+    TokenIds,
     open_model,
 )
-from pathsum.cli.sequences import measured_sequences
+from pathsum.cli.sequences import given_sequences, repeated_sequences, spaced
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -36,7 +38,11 @@ class Split(StrEnum):
 
 def terms(
     model: ModelName,
-    text: TextFile = None,
+    text: MeasuredText = None,
+    tokens: TokenIds = None,
+    repeated: Annotated[
+        bool, typer.Option("--repeated", help="Measure on repeated random tokens instead.")
+    ] = False,
     split: Annotated[
         Split, typer.Option("--split", help="Split orders by layer, head or virtual head.")
     ] = Split.LAYERS,
@@ -66,19 +72,26 @@ def terms(
     from pathsum.paths import term_importance
 
     loaded = open_model(model, device, dtype, as_json)
-    tokens = measured_sequences(loaded, text, sequences, length, repeats, seed)
+    given = given_sequences(loaded, text, tokens)
+    measured_on = "the given tokens"
+    if given is None and loaded.held_out is not None and not repeated:
+        given, measured_on = spaced(loaded.held_out, sequences), "held-out text"
+    elif given is None:
+        given = repeated_sequences(loaded, length, repeats, sequences, seed)
+        measured_on = "repeated random tokens"
     with join_world() as world:
         with progress(as_json or not world.is_first) as advance:
             found = term_importance(
                 loaded,
-                tokens,
+                given,
                 sets=_sets(loaded, split),
                 scale="recomputed" if recompute_scales else "frozen",
                 mlps="recomputed" if recompute_mlps else "frozen",
                 progress=advance,
             )
         if world.is_first:
-            show(found, as_json)
+            note = f"measured on {measured_on}\n{found.note}"
+            show(replace(found, note=note), as_json)
 
 
 def _sets(model: "Model", split: Split) -> "list[TermSet]":

@@ -32,6 +32,13 @@ def trigrams(
     rare: Annotated[
         int, typer.Option("--rare", help="Hide tokens seen fewer times than this in training.")
     ] = 100,
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            "--rank",
+            help="text (what they are worth on it) or weights; default: text if there is some.",
+        ),
+    ] = None,
     offset: Offset = None,
     corpus: Corpus = None,
     device: Device = None,
@@ -52,6 +59,11 @@ def trigrams(
         else:
             text = None if corpus is None else open_text(loaded, corpus, progress=advance)
             found = skip_trigrams(
-                *(loaded, head, k), corpus=text, rare=rare, offset=offset, progress=advance
+                *(loaded, head, k),
+                corpus=text,
+                rank=rank,
+                rare=rare,
+                offset=offset,
+                progress=advance,
             )
     show(found, as_json)

@@ -19,7 +19,10 @@ from pathsum.heads.atlas_views import atlas_html, printed_atlas
 from pathsum.heads.data_scores import probe_scores, text_scores
 from pathsum.heads.kinds import (
     ALL_SCORES,
+    COPYING_BY_DATA,
+    COPYING_BY_WEIGHTS,
     FUZZY_INDUCTION,
+    KINDS,
     MATCHING_THROUGH_PREVIOUS,
     OV_SCORES,
     PREVIOUS_TOKEN,
@@ -44,6 +47,7 @@ from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
 
 # Random heads for each head, so p can be as small as 1/201.
 NULL_HEADS = 200
+OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,20 @@ class Atlas(Record, kind="atlas"):
         return {
             entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
         }
+
+    def of_kind(self, kind: str) -> tuple[HeadEntry, ...]:
+        """The heads of a kind, also where a more specific kind names them.
+
+        `found.of_kind("copying")` is the one list of copying heads: eigenvalues of OV positive
+        beyond chance, and the attended token itself raised.
+        """
+        known = [each.name for each in KINDS]
+        if kind not in known:
+            raise InputError(
+                f"there is no kind {kind!r}{near_misses(kind, known)}; the kinds are "
+                f"{', '.join(known)}"
+            )
+        return tuple(entry for entry in self.heads if kind in entry.kinds)
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
         """The number of heads of each kind, per layer."""
@@ -215,11 +233,15 @@ def atlas(
     fuzzy = fuzzy_induction_scores(model, frames, sequences, seed)
     for head, score in fuzzy.scores.items():
         scores[head][FUZZY_INDUCTION.name] = score
-    for head, named in word_piece_scores(model, frames, seed, progress).items():
-        scores[head] |= named
+    in_and_out = model.config.predicts_tokens
+    if in_and_out:
+        for head, named in word_piece_scores(model, frames, seed, progress).items():
+            scores[head] |= named
     for head, named in on_text.scores.items():
         scores[head] |= named
     for score in WEIGHT_SCORES:
+        if score is COPYING_BY_WEIGHTS and not in_and_out:
+            continue
         for head, found in score.measure(model, draws, seed).items():
             scores[head][score.info.name] = found
     for head in scores:
@@ -237,6 +259,9 @@ def atlas(
     absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     if WORD_PIECE.name not in entries[0].scores:
         absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
+    if not in_and_out:
+        names = (COPYING_BY_DATA.info, COPYING_BY_WEIGHTS.info, WORD_PIECE, WORD_PIECE_BY_WEIGHTS)
+        absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
     note = _note(model.config, sequences, draws, on_text.measured_on, matching)
     return Atlas(model.name, entries, infos, absent, alpha, note)
 

@@ -36,6 +36,8 @@ class PrintedAtlas:
     ) -> Iterator[RenderableType]:
         found = self.found
         for name in ("previous_token", "induction", "copying"):
+            if not found.values(name):
+                continue
             title = next(info.title for info in found.infos if info.name == name)
             yield heat_map(title, found.values(name))
             yield Text()
@@ -63,7 +65,7 @@ def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
     """One row per score, one column per head: its value, chance in brackets, a star beyond it."""
     shown = [info for info in found.infos if info.name not in found.absent]
     rows = tuple(
-        (info.title, *(_beside_chance(entry.scores.get(info.name), found.alpha) for entry in heads))
+        (info.title, *(_with_chance(entry.scores.get(info.name), found.alpha) for entry in heads))
         for info in shown
     )
     columns = (text_column("score"), *(text_column(entry.head) for entry in heads))
@@ -71,7 +73,7 @@ def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
     return Table(columns, rows, f"scores of {heads[0].head} to {heads[-1].head}", note)
 
 
-def _beside_chance(score: "Score | None", alpha: float) -> str | None:
+def _with_chance(score: "Score | None", alpha: float) -> str | None:
     if score is None or math.isnan(score.value):
         return None
     value = f"{round(score.value, 2) + 0.0:.2f}"  # what rounds to zero has no sign

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.heads.kinds import DATA_SCORES, TEXT_SCORES
+from pathsum.heads.kinds import COPYING_BY_DATA, DATA_SCORES, TEXT_SCORES
 from pathsum.heads.kinds.first_token import first_by_weights
 from pathsum.heads.kinds.kind import DataScore, counted_mean
 from pathsum.heads.layer_view import (
@@ -47,7 +47,10 @@ def probe_scores(
     """Scores on repeated random tokens, and what heads give the first token by weights alone."""
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)
-    gathered = _Gathered(model, DATA_SCORES, frames, NULL_SEQUENCES, "random tokens")
+    wanted = DATA_SCORES
+    if not model.config.predicts_tokens:
+        wanted = tuple(score for score in DATA_SCORES if score is not COPYING_BY_DATA)
+    gathered = _Gathered(model, wanted, frames, NULL_SEQUENCES, "random tokens")
     gathered.add(trace, probe, progress)
     return gathered.result(), first_by_weights(trace)
 
@@ -61,7 +64,8 @@ def text_scores(
         why = "the model comes with no held-out text; give some, tokens=…"
         none: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
         return DataScores(none, {score.info.name: why for score in TEXT_SCORES})
-    batches = token_batches(model, _some(model.held_out) if own else given)
+    # Nothing is predicted here, so outputs need not be tokens.
+    batches = token_batches(model, _some(model.held_out) if own else given, targets_given=True)
     cut = [batch[:, :TEXT_LENGTH] for batch in batches]
     gathered = _Gathered(model, TEXT_SCORES, frames, TEXT_NULL_SEQUENCES, "text")
     for part in (part for batch in cut for part in _pieces(model, batch)):

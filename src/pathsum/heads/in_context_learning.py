@@ -7,7 +7,7 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
-from pathsum.model.sequences import TextOrTokens, token_batches
+from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.result.estimate import Estimate, ratio
 
 EARLY, LATE = 50, 500
@@ -15,18 +15,29 @@ EARLY, LATE = 50, 500
 
 @torch.no_grad()
 def in_context_learning(
-    model: Model, batches: TextOrTokens, *, early: int = EARLY, late: int = LATE, window: int = 1
+    model: Model,
+    batches: TextOrTokens | None = None,
+    *,
+    early: int | None = None,
+    late: int | None = None,
+    window: int = 1,
 ) -> Estimate:
     """Loss at token `late` minus loss at token `early`: negative where context helps.
 
-    The 2022 paper uses tokens 50 and 500: its models score about −0.15 nats before induction heads
-    form and about −0.4 after, whatever their size. A shorter context needs other tokens, and its
-    scores are not comparable. With a `window` above 1 each loss is a mean over that many tokens up
-    to and including the named one, which narrows the interval.
+    On `batches`, by default the held-out text that the model comes with. The 2022 paper uses tokens
+    50 and 500: its models score about −0.15 nats before induction heads form and about −0.4 after,
+    whatever their size. Sequences too short for token 500 are compared at their last token and at a
+    tenth of that, and such scores are not comparable with the paper's. With a `window` above 1 each
+    loss is a mean over that many tokens up to and including the named one, which narrows the
+    interval.
     """
+    checked = token_batches(model, require_text(model, batches))
+    shortest = min(tokens.shape[1] for tokens in checked)
+    late = min(LATE, shortest - 1) if late is None else late
+    early = max(1, min(EARLY, late // 10)) if early is None else early
     check_places(early, late, window)
     losses: list[Tensor] = []
-    for tokens in token_batches(model, batches):
+    for tokens in checked:
         length = tokens.shape[1]
         if length <= late:
             raise InputError(

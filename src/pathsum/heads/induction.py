@@ -30,6 +30,7 @@ from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_co
 from pathsum.heads.score import Score
 from pathsum.heads.verdicts import why_silent
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.model.sequences import require_tokens_out
 from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
@@ -193,6 +194,7 @@ def induction(
     'Q-composition'
     """
     check_draws(draws)
+    require_tokens_out(model, "induction")
     model = in_full_precision(model)
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)

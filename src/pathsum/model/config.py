@@ -71,6 +71,10 @@ class Config:
     factors, if it is set. With `sinks` each head has a logit that takes part in its softmax and
     moves nothing, so that rows of a pattern sum to less than 1.
 
+    `d_vocab_out` is the number of outputs, by default as many as there are tokens. Where it
+    differs, outputs are not tokens (the answers of an algorithmic task, say), and analyses that
+    compare the two raise an error.
+
     >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
     4
     """
@@ -102,6 +106,7 @@ class Config:
     logit_cap: float | None = None
     start_token: int | None = None
     tied: bool = False
+    d_vocab_out: int = 0
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -113,11 +118,18 @@ class Config:
         object.__setattr__(self, "windows", () if forget else self.windows)
         if self.mlp != "none" and self.d_mlp == 0:
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
+        if self.d_vocab_out == 0:
+            object.__setattr__(self, "d_vocab_out", self.d_vocab)
         if self.n_kv_heads == 0:
             object.__setattr__(self, "n_kv_heads", self.n_heads)
         if self.score_scale == 0.0:
             object.__setattr__(self, "score_scale", 1.0 / math.sqrt(self.d_head))
         _check_fit(self)
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether its outputs are its tokens."""
+        return self.d_vocab_out == self.d_vocab
 
     @property
     def rotary_width(self) -> int:
@@ -151,6 +163,8 @@ class Config:
             values["d_mlp"] = 0
         if self.n_kv_heads == self.n_heads:
             values["n_kv_heads"] = 0
+        if self.predicts_tokens:
+            values["d_vocab_out"] = 0
         if self.score_scale == 1.0 / math.sqrt(self.d_head):
             values["score_scale"] = 0.0
         if changes.get("n_layers", self.n_layers) != self.n_layers and "windows" not in changes:
@@ -244,10 +258,10 @@ def _check_choices(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
-    least = {"n_layers": 0, "d_mlp": 0, "n_kv_heads": 0}
+    least = {"n_layers": 0, "d_mlp": 0, "n_kv_heads": 0, "d_vocab_out": 0}
     for name in (
         *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
-        *("d_mlp", "n_kv_heads"),
+        *("d_mlp", "n_kv_heads", "d_vocab_out"),
     ):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 1):
@@ -293,6 +307,11 @@ def _check_fit(config: Config) -> None:
         raise ConfigError(
             f"start_token={config.start_token} is out of range for {config.d_vocab} tokens; "
             f"use an id from 0 to {config.d_vocab - 1}, or None"
+        )
+    if config.tied and not config.predicts_tokens:
+        raise ConfigError(
+            f"tied=True makes W_U the transpose of W_E, but there are {config.d_vocab} tokens and "
+            f"d_vocab_out={config.d_vocab_out} outputs; use tied=False"
         )
     if config.norm_place != "before" and config.norm != "rms":
         raise ConfigError(

@@ -1,13 +1,14 @@
 """Losses: −log p of each next token, in nats, per token and per sequence, in bounded memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.model.sequences import require_tokens_out
 from pathsum.model.transformer import soft_cap
 from pathsum.model.weights import Weights
 from pathsum.result.estimate import Estimate, ratio
@@ -46,11 +47,24 @@ class SequenceLosses:
         )
 
 
+PredictionMetric: TypeAlias = Callable[
+    [Float[Tensor, "n vocab"], Int[Tensor, " n"]], Float[Tensor, " n"]
+]
+"""One number per prediction from logits and targets, the lower the better."""
+
+
 def target_losses(
     logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """−log p of each target, in nats: the loss that everything else here is made of."""
     return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+def target_errors(
+    logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """1 where the most probable token is not the target, else 0."""
+    return (logits.argmax(-1) != targets).to(logits)
 
 
 def token_losses(logits: Logits, tokens: Tokens, first: int = 0) -> Float[Tensor, "batch next"]:
@@ -82,31 +96,48 @@ def sequence_losses(
 
 def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     """The loss of every token after the first, in a run of the model, in bounded memory."""
+    require_tokens_out(model, "the loss of the next token")
     tokens = tokens.to(model.weights.device)
     return torch.cat(
         [token_losses(model(part), part) for part in split_by_memory(model, tokens)]
     ).cpu()
 
 
-def read_losses(weights: Weights, read: Stream, tokens: Tokens, first: int = 0) -> SequenceLosses:
-    """The same from what the unembedding reads, block by block: no logits are held."""
-    batch, length = tokens.shape
-    rows = read[:, first:-1].reshape(-1, read.shape[-1])
-    targets = tokens[:, first + 1 :].reshape(-1)
-    size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab)
+def next_tokens(tokens: Tokens) -> Tokens:
+    """What each position should predict: the next token, and nothing (−1) at the last."""
+    return torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-1)
+
+
+def read_losses(
+    weights: Weights,
+    read: Stream,
+    targets: Tokens,
+    first: int = 0,
+    metric: PredictionMetric = target_losses,
+) -> SequenceLosses:
+    """The same from what the unembedding reads, block by block: no logits are held.
+
+    `targets` is what each position should predict, or −1 where it need not predict anything.
+    """
+    counted = targets[:, first:] >= 0
+    rows = read[:, first:][counted]
+    wanted_ids = targets[:, first:][counted]
+    size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab_out)
     losses: list[Tensor] = []
-    for block, wanted in zip(rows.split(size), targets.split(size), strict=True):
+    for block, wanted in zip(rows.split(size), wanted_ids.split(size), strict=True):
         logits = block @ weights.W_U
         if weights.b_U is not None:
             logits += weights.b_U
         logits = soft_cap(logits, weights.config.logit_cap)
-        losses.append(target_losses(logits, wanted))
-    return _summed(torch.cat(losses).reshape(batch, length - 1 - first))
+        losses.append(metric(logits, wanted))
+    each = torch.zeros(counted.shape, dtype=torch.float64, device=read.device)
+    each[counted] = torch.cat(losses).double()
+    return SequenceLosses(each.sum(-1), counted.sum(-1).to(each))
 
 
 def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
     """A batch in pieces whose logits (for so many variants at once) fit into bounded memory."""
-    numbers = tokens.shape[1] * model.config.d_vocab * streams
+    numbers = tokens.shape[1] * model.config.d_vocab_out * streams
     yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))
 
 

@@ -117,6 +117,22 @@ class Model:
             return f"<{token}>"
         return self.tokenizer.show(token)
 
+    def output_text(self, output: int) -> str:
+        """An output for display: its token's text, or its number where outputs are not tokens."""
+        return self.token_text(output) if self.config.predicts_tokens else f"<{output}>"
+
+    def output_id(self, output: str | int) -> int:
+        """The number of an output, given as its token's text, or as a number."""
+        if self.config.predicts_tokens:
+            return self.token_id(output)
+        outputs = self.config.d_vocab_out
+        if not str(output).isdecimal() or int(output) >= outputs:
+            raise TokenError(
+                f"{output!r} is not an output: the model has {outputs}, which are not tokens, so "
+                f"give a number from 0 to {outputs - 1}"
+            )
+        return int(output)
+
     def token_id(self, token: str | int) -> int:
         """The id of one token, given as its text or as an id."""
         if isinstance(token, str):

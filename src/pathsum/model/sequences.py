@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import InputError, TokenError
+from pathsum.errors import InputError, NotExactError, TokenError
 from pathsum.model.config import Config
 from pathsum.result import Progress, silent
 from pathsum.shapes import Tokens
@@ -93,13 +93,29 @@ def padded(
     return tokens.to(model.weights.device), lengths
 
 
-def token_batches(model: "Model", given: TextOrTokens, first: int = 0) -> TokenBatches:
+def require_tokens_out(model: "Model", what: str) -> None:
+    """Raise NotExactError if a model's outputs are not its tokens."""
+    config = model.config
+    if not config.predicts_tokens:
+        raise NotExactError(
+            f"{what} compares outputs with tokens, but the model {model.name!r} has "
+            f"{config.d_vocab_out} outputs and {config.d_vocab} tokens, which are not the same "
+            "things; where targets can be given, give targets"
+        )
+
+
+def token_batches(
+    model: "Model", given: TextOrTokens, first: int = 0, *, targets_given: bool = False
+) -> TokenBatches:
     """Texts or token ids as batches of one length each, on the model's device, to predict on.
 
     Sequences that are given one by one are grouped by length; a [n, pos] tensor stays a batch. A
     text longer than the context is cut into windows, each after the start token; a corpus is
-    represented by its held-out part. Every sequence predicts something from position `first` on.
+    represented by its held-out part. Every sequence predicts something from position `first` on:
+    its next token, unless targets are given.
     """
+    if not targets_given:
+        require_tokens_out(model, "predicting the next token")
     if first < 0:
         raise InputError(f"from_position={first} is negative; use 0 or more")
     groups: dict[int, TokenBatches] = {}
@@ -117,6 +133,18 @@ def token_batches(model: "Model", given: TextOrTokens, first: int = 0) -> TokenB
             "or [n, pos]"
         )
     return [batch.to(model.weights.device) for batch in batches]
+
+
+def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
+    """What was given to measure on, else the held-out text that the model comes with."""
+    if given is not None:
+        return given
+    if model.held_out is None:
+        raise InputError(
+            f"the model {model.name!r} comes with no held-out text to measure on; give a text, "
+            "token ids or a corpus"
+        )
+    return model.held_out
 
 
 def _parts(

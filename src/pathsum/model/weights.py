@@ -103,10 +103,10 @@ def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 def model_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor outside the layers."""
-    d, vocab = config.d_model, config.d_vocab
-    shapes: dict[str, tuple[int, ...]] = {"W_E": (vocab, d), "b_U": (vocab,)}
+    d, out = config.d_model, config.d_vocab_out
+    shapes: dict[str, tuple[int, ...]] = {"W_E": (config.d_vocab, d), "b_U": (out,)}
     if not config.tied:
-        shapes["W_U"] = (d, vocab)
+        shapes["W_U"] = (d, out)
     if config.positions in ("qk", "residual"):
         shapes["W_pos"] = (config.n_ctx, d)
     if config.norm != "none":
@@ -389,5 +389,6 @@ def _why(config: Config) -> str:
     shown += ["positions", "norm", "mlp"]
     shown += ["d_mlp"] if config.mlp != "none" else []
     shown += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
+    shown += ["d_vocab_out"] if not config.predicts_tokens else []
     shown += ["tied"] if config.tied else []
     return ", ".join(f"{name}={getattr(config, name)!r}" for name in shown)

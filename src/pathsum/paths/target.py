@@ -65,14 +65,14 @@ class Target:
         """What the logit is compared with: None, "mean", or a token's text."""
         if not isinstance(self.versus, Tensor):
             return self.versus
-        texts = {model.token_text(token) for token in self.versus.tolist()}
+        texts = {model.output_text(token) for token in self.versus.tolist()}
         return texts.pop() if len(texts) == 1 else "another token of each sequence"
 
     def describe(self, model: Model) -> str:
         """The number in words."""
         positions, tokens = set(self.positions.tolist()), set(self.tokens.tolist())
         if len(positions) == len(tokens) == 1:
-            named = f"logit of {model.token_text(tokens.pop())} at position {positions.pop()}"
+            named = f"logit of {model.output_text(tokens.pop())} at position {positions.pop()}"
         else:
             named = "logit of each sequence's token at its position"
         if model.config.logit_cap is not None:
@@ -208,10 +208,10 @@ def _positions(trace: Trace, position: PositionName) -> Int[Tensor, " batch"]:
 def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
     model, batch = trace.model, trace.tokens.shape[0]
     if isinstance(name, str | int):
-        ids: list[int] = [model.token_id(name)] * batch
+        ids: list[int] = [model.output_id(name)] * batch
     else:
         each = name.tolist() if isinstance(name, Tensor) else list(name)
-        ids = [model.token_id(one) for one in each]
+        ids = [model.output_id(one) for one in each]
     return _vector(ids, batch, what).to(trace.tokens.device)
 
 

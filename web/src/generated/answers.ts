@@ -439,7 +439,7 @@ export interface Bug {
   attention: number;
   effect: number;
   score: number;
-  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "other";
+  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "brackets" | "indentation" | "word ending" | "names" | "other";
   because: [Cause, Cause];
   decided_by: "text" | "list" | "direct path";
 }
@@ -452,9 +452,12 @@ export interface SkipTrigram {
   attention: number;
   effect: number;
   score: number;
-  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "other";
+  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "brackets" | "indentation" | "word ending" | "names" | "other";
   bug: Bug | null;
   evidence: { antecedents: number; followed: number; rate: number; bigram_rate: number; lift: number } | null;
+  fires: number | null;
+  variants: string[];
+  occurrence: string;
 }
 
 export interface BugCost {
@@ -464,6 +467,12 @@ export interface BugCost {
   predicted: number;
 }
 
+export interface PatternShare {
+  pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "brackets" | "indentation" | "word ending" | "names" | "other";
+  count: number;
+  share: number;
+}
+
 export interface SkipTrigrams {
   format: "pathsum-skip-trigrams";
   version: 1;
@@ -471,6 +480,8 @@ export interface SkipTrigrams {
   bugs: Bug[];
   cost: BugCost | null;
   note: string;
+  rank: "text" | "weights";
+  classes: PatternShare[];
 }
 
 export interface Estimate {

@@ -31,6 +31,7 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Column, Record, Table, prose_column, text_column
 
 
@@ -89,6 +90,7 @@ def clusters(
 
     Works on d_head × d_head products; only the requested modes are computed for the vocabulary.
     """
+    require_tokens_out(model, "a mode of a head")
     modes = resolve_k(modes, 5, model.config.d_head, "modes")
     k = resolve_k(k, 6, model.config.d_vocab, "tokens")
     path = as_path(model, circuit)

@@ -22,6 +22,7 @@ from pathsum.circuits.tokens.token_basis import (
     full_ov,
 )
 from pathsum.model import HeadName, Model, Path
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Column, Record, Table, token_column
 
 
@@ -79,6 +80,7 @@ def effect(
     rare: int = RARE,
 ) -> Effect:
     """The tokens (10 if k is not given) that attending to `source` raises and lowers most."""
+    require_tokens_out(model, "what a head does to tokens")
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
     path = as_path(model, circuit)
     token = find_token(model, source)

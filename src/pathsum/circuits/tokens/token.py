@@ -42,6 +42,11 @@ def token_of(model: Model, token: int) -> Token:
     return Token(int(token), model.token_text(int(token)))
 
 
+def output_of(model: Model, output: int) -> Token:
+    """An output as results hold it: a token, or a number where outputs are not tokens."""
+    return Token(int(output), model.output_text(int(output)))
+
+
 def find_token(model: Model, name: str | int) -> int:
     """The token id for a text, a text as tables print it, or a number.
 

@@ -1,7 +1,9 @@
-"""Skip-trigrams: the strongest `[source] … [destination] → [out]` of a head, exactly.
+"""Skip-trigrams `[source] … [destination] → [out]`, by what they are worth on text or by weights.
 
-A head scores f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a
-source, OV what the source raises. Triples are ranked by a score that joins the two:
+On text they are ranked by what they are worth to the model there (`on_text`), and those that differ
+only by space or case are one row. From weights alone the strongest are found exactly. A head scores
+f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a source, OV what
+the source raises. The score joins the two:
 
     score = attention · effect · p(source)^0.1
 
@@ -15,7 +17,6 @@ of triples would repeat each (source, out) with every destination that attends: 
 de-duplicated on (source, out), and the destination listed is the one that attends most.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,6 @@ from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import rotary_note, token_qk
 from pathsum.circuits.tokens.token import (
     RARE,
-    Token,
     common_tokens,
     hidden_note,
     joined,
@@ -41,76 +41,24 @@ from pathsum.circuits.tokens.token_basis import (
     require_score_edges,
     score_cap_note,
 )
-from pathsum.circuits.trigrams.bug_cost import BugCost, bug_cost
-from pathsum.circuits.trigrams.bugs import Bug, find_bugs
+from pathsum.circuits.trigrams.bug_cost import bug_cost
+from pathsum.circuits.trigrams.bugs import find_bugs
+from pathsum.circuits.trigrams.on_text import ranked_on_text
+from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import (
     Evidence,
-    Pattern,
     Triple,
     gather_evidence,
     pattern_of,
     source_weights,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.model.sequences import TextOrTokens, split
-from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
-
-
-@dataclass(frozen=True, eq=False)
-class SkipTrigram(Record, kind="skip-trigram"):
-    """One `[source] … [destination] → [out]` of one head.
-
-    `bug` is set if the triple is known to be a cross term that two other triples of the head force.
-    `evidence` is what held-out text shows about it, if a corpus was given.
-    """
-
-    head: HeadId
-    source: Token
-    destination: Token
-    out: Token
-    attention: float
-    effect: float
-    score: float
-    pattern: Pattern
-    bug: Bug | None
-    evidence: Evidence | None
-
-    def __str__(self) -> str:
-        return f"{self.source} … {self.destination} → {self.out}"
-
-
-@dataclass(frozen=True, eq=False)
-class SkipTrigrams(Record, kind="skip-trigrams"):
-    """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`."""
-
-    triples: tuple[SkipTrigram, ...]
-    bugs: tuple[Bug, ...]
-    cost: BugCost | None
-    note: str
-
-    def __len__(self) -> int:
-        return len(self.triples)
-
-    def __iter__(self) -> Iterator[SkipTrigram]:
-        return iter(self.triples)
-
-    def __getitem__(self, index: int) -> SkipTrigram:
-        return self.triples[index]
-
-    def to_table(self) -> Table:
-        """One row per triple."""
-        seen = any(triple.evidence is not None for triple in self.triples)
-        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
-        columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
-        columns += [text_column("pattern"), token_column("bug")]
-        columns += [Column("n"), Column("lift", ".1f")] if seen else []
-        rows = tuple(_row(triple, seen) for triple in self.triples)
-        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
-        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
-        cost = "" if self.cost is None else str(self.cost)
-        return Table(
-            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
-        )
+from pathsum.model.sequences import TextOrTokens, require_text, require_tokens_out, split
+from pathsum.result import (
+    Progress,
+    parse_option,
+    silent,
+)
 
 
 @torch.no_grad()
@@ -120,11 +68,15 @@ def skip_trigrams(
     k: int | None = None,
     *,
     corpus: TextOrTokens | None = None,
+    rank: Rank | str | None = None,
     rare: int = RARE,
     offset: int | None = None,
     progress: Progress = silent,
 ) -> SkipTrigrams:
     """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
+
+    `rank` is "text", what they are worth on text (`corpus`, else the held-out text that the model
+    comes with), or "weights"; by default text where there is some.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -133,10 +85,10 @@ def skip_trigrams(
     L0H0 keep … in → mind
     L0H1 keep … at → bay
 
-    Exact: for each source the destination that attends most is found by streaming, which turns the
-    measure into a full OV circuit with scaled rows, whose largest entries are found by streaming.
-    Fewer than k come back only where fewer have a positive score. Tokens that training saw fewer
-    than `rare` times are hidden where counts are known.
+    The list from weights is exact: for each source the destination that attends most is found by
+    streaming, which turns the measure into a full OV circuit with scaled rows, whose largest
+    entries are found by streaming. Fewer than k come back only where fewer have a positive score.
+    Tokens that training saw fewer than `rare` times are hidden where counts are known.
 
     With a `corpus` (sequences of token ids) each triple carries its evidence in held-out text,
     bugs are separated from correct triples by their lift, and their cost in loss is measured. One
@@ -149,10 +101,17 @@ def skip_trigrams(
     require_heads(model)
     require_score_edges(model, "skip-trigrams")
     require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, "a skip-trigram")
     common = common_tokens(model, rare)
+    text = model.held_out if corpus is None else corpus
+    chosen = Rank.WEIGHTS if text is None else Rank.TEXT
+    if rank is not None:
+        chosen = parse_option(Rank, rank, "rank")
     seen = int(common.sum())
     k = resolve_k(k, 50, seen * seen, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
+    if chosen is Rank.TEXT:
+        return ranked_on_text(model, heads, k, require_text(model, text), common, rare, progress)
     found: list[_Candidates] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
@@ -271,15 +230,3 @@ def _best_of(found: list[_Candidates], k: int, vocab: int) -> list[Triple]:
         if len(kept) == k:
             break
     return list(kept.values())
-
-
-def _row(triple: SkipTrigram, seen: bool) -> tuple[bool | int | float | str | None, ...]:
-    row: tuple[bool | int | float | str | None, ...] = (
-        *(triple.head, triple.source.text, triple.destination.text, triple.out.text),
-        *(triple.attention, triple.effect, triple.score),
-        *(str(triple.pattern), "bug" if triple.bug else ""),
-    )
-    if not seen:
-        return row
-    known = triple.evidence
-    return (*row, known.antecedents if known else None, known.lift if known else None)

@@ -29,6 +29,7 @@ from pathsum.circuits.tokens.token_basis import (
     score_cap_note,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 
 EXAMPLES = 3
@@ -103,6 +104,7 @@ def source_table(
     require_heads(model)
     require_score_edges(model, "skip-trigrams")
     require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, "a table of skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
     common = common_tokens(model, rare)

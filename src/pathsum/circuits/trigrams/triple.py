@@ -7,7 +7,14 @@ The paper's patterns:
     [ab] … [a] → [b]     the source is one token, here it comes again in two pieces
     [ab] … [a] → [b']    the same, with a variant of the second piece
 
-The last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
+and, by the structure of code and prose, where none of these fits:
+
+    brackets             out closes what the source opened
+    indentation          the source and out are white space
+    word ending          out goes on with the word of the destination
+    names                the source and out begin with a capital letter
+
+The paper's last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
 Variants are two different tokens whose texts are equal after removing surrounding white space,
 letter case, and one plural ending (s, es, or ies for y) of a stem of at least three letters.
 """
@@ -59,12 +66,16 @@ class Triple(NamedTuple):
 
 
 class Pattern(StrEnum):
-    """Which of the paper's patterns a skip-trigram is."""
+    """Which of the paper's patterns a skip-trigram is, or what it is about by structure."""
 
     COPY = "[b]…[a]→[b]"
     COPY_VARIANT = "[b]…[a]→[b']"
     PIECES = "[ab]…[a]→[b]"
     PIECES_VARIANT = "[ab]…[a]→[b']"
+    BRACKETS = "brackets"
+    INDENTATION = "indentation"
+    WORD_ENDING = "word ending"
+    NAMES = "names"
     OTHER = "other"
 
 
@@ -83,13 +94,34 @@ def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: 
     if are_variants(whole, second):
         return Pattern.COPY_VARIANT
     rest = _rest(whole, first)
-    if not rest:
-        return Pattern.OTHER
-    if second == rest:
+    if rest and second == rest:
         return Pattern.PIECES
     # A second piece has no space before it: with one it would be the next word.
-    if second == second.lstrip() and are_variants(rest, second):
+    if rest and second == second.lstrip() and are_variants(rest, second):
         return Pattern.PIECES_VARIANT
+    return _structure(whole, first, second)
+
+
+_CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
+
+
+def _structure(source: str, destination: str, out: str) -> Pattern:
+    """What a skip-trigram is about, by the shape of its texts.
+
+    >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
+    brackets indentation
+    >>> print(_structure("abc", " re", "turn"), _structure(" Mary", " and", " John"))
+    word ending names
+    """
+    opened = [_CLOSES[letter] for letter in source if letter in _CLOSES]
+    if any(letter in out for letter in opened):
+        return Pattern.BRACKETS
+    if source.isspace() and out.isspace():
+        return Pattern.INDENTATION
+    if out[:1].isalpha() and destination[-1:].isalpha():
+        return Pattern.WORD_ENDING
+    if source.strip()[:1].isupper() and out.strip()[:1].isupper():
+        return Pattern.NAMES
     return Pattern.OTHER
 
 

@@ -1,14 +1,16 @@
 """Claims about one-layer models."""
 
-from pathsum.circuits import Copying, copying, positional, skip_trigrams
+from pathsum.circuits import positional, skip_trigrams
 from pathsum.circuits.tokens.token import common_tokens
+from pathsum.errors import InputError
+from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.whole_model import terms
 from pathsum.explorer.claims.claim import Measurement, Statement, Subject
 from pathsum.explorer.claims.picture import HeadPicture, LossPicture, TermsPicture
 from pathsum.heads import Induction, induction
+from pathsum.heads.kinds import COPYING_BY_WEIGHTS
 from pathsum.model import Model
 
-ALPHA = 0.01
 HALF = 0.5
 TRIPLES = 50
 
@@ -27,25 +29,25 @@ def _individual_heads(subject: Subject) -> Measurement:
     )
 
 
-def _eigenvalue_ratios(model: Model) -> Copying:
-    return copying(model, measures="eigenvalues")
-
-
 def _copying_heads(subject: Subject) -> Measurement:
-    found = subject.bench.result(subject.params, "copying", _eigenvalue_ratios)
-    copies = [head for head in found.heads if head.ratio > 0 and head.p <= ALPHA]
-    most = max(found.heads, key=lambda head: head.ratio)
+    found = whole_atlas(subject.bench, subject.params)
+    copies = found.of_kind("copying")
+    ratios = found.values(COPYING_BY_WEIGHTS.info.name)
+    most = max(ratios, key=lambda head: ratios[head])
     return Measurement(
-        f"{len(copies)} of {len(found.heads)} heads",
-        len(copies) * 2 >= len(found.heads),
-        view=subject.link("head", h=most.head),
-        picture=HeadPicture(most.head, "eigenvalues"),
-        note=f"Σλ/Σ|λ| above 0 with p ≤ {ALPHA}; the largest is {most.ratio:+.2f}, of {most.head}",
+        f"{len(copies)} of {len(found)} heads",
+        len(copies) * 2 >= len(found),
+        view=subject.link("head", h=most),
+        picture=HeadPicture(most, "eigenvalues"),
+        note=f"Σλ/Σ|λ| above 0 beyond chance (p ≤ {found.alpha}), and the attended token itself "
+        f"raised on the probe; the largest ratio is {ratios[most]:+.2f}, of {most}",
     )
 
 
 def _skip_trigrams(subject: Subject) -> Measurement:
     found = subject.bench.result(subject.params, "trigrams", _strongest)
+    if len(found) == 0:
+        raise InputError(found.note)
     best = found[0]
     patterned = sum(str(triple.pattern) != "other" for triple in found)
     return Measurement(
@@ -59,6 +61,8 @@ def _skip_trigrams(subject: Subject) -> Measurement:
 
 def _bugs(subject: Subject) -> Measurement:
     found = subject.bench.result(subject.params, "trigrams", _strongest)
+    if len(found) == 0:
+        raise InputError(found.note)
     named = f", for instance {found.bugs[0]}" if found.bugs else ""
     head = found.bugs[0].head if found.bugs else found[0].head
     return Measurement(

@@ -239,7 +239,9 @@ def positive_score(info: ScoreInfo, description: str) -> Check:
     """A score from weights is positive and chance does not explain it."""
 
     def check(known: HeadEvidence) -> Finding:
-        score = known.scores[info.name]
+        score = known.scores.get(info.name)
+        if score is None:
+            return Finding(False, f"there is no score {info.title}")
         agrees = score.value > 0 and score.passes(0.0, known.alpha)
         return Finding(agrees, f"{description} {score.value:+.2f}, {score.p_text}")
 

@@ -80,7 +80,7 @@ def _record(
         tokens=tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1]),
         position=at,
         token=token,
-        token_text=model.token_text(token),
+        token_text=model.output_text(token),
         versus=_versus_text(trace, growth.target),
         total=growth.total,
         probability=float(logits.softmax(-1)[token]),
@@ -122,7 +122,7 @@ def _check(trace: Trace, target: Target, sequence: int, rival: int | None) -> No
 def _versus_text(trace: Trace, target: Target) -> str | None:
     if target.versus is None or isinstance(target.versus, str):
         return target.versus
-    return trace.model.token_text(int(target.versus[0]))
+    return trace.model.output_text(int(target.versus[0]))
 
 
 def _order(node: Node) -> tuple[int, int, str]:

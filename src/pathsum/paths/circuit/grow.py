@@ -95,7 +95,7 @@ class Growth:
         self.added_up = float(shares.sum())
         gradient = self.direction[None]
         self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, (self.position,)))
-        predicted = self.trace.model.token_text(int(self.target.tokens[0]))
+        predicted = self.trace.model.output_text(int(self.target.tokens[0]))
         self.nodes.append(CircuitNode(node, predicted, self.total))
 
     def _head(self, node: Node, opened: _Open) -> None:

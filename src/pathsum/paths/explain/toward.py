@@ -210,7 +210,7 @@ def explain(
     return Toward(
         target_positions=tuple(target.positions.tolist()),
         target_tokens=tuple(target.tokens.tolist()),
-        target_texts=tuple(map(trace.model.token_text, target.tokens.tolist())),
+        target_texts=tuple(map(trace.model.output_text, target.tokens.tolist())),
         versus=target.versus_text(trace.model),
         context=_context(paths, length),
         paths=paths.count,

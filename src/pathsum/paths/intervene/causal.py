@@ -333,7 +333,7 @@ def _prediction(trace: Trace, measure: Measure) -> tuple[str, float]:
     at = trace.lengths[0] - 1 if measure.positions is None else measure.positions[0]
     chances = trace.logits[0, at].softmax(-1)
     best = int(chances.argmax())
-    return trace.model.token_text(best), float(chances[best])
+    return trace.model.output_text(best), float(chances[best])
 
 
 def same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:

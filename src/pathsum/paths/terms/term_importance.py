@@ -4,22 +4,28 @@ Gain of order n = loss with paths of order < n − loss with paths of order ≤ 
 patterns. Order 0 is compared with a uniform guess.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from jaxtyping import Int
 from rich.console import Group
+from torch import Tensor
 
-from pathsum.errors import NotExactError
+from pathsum.errors import InputError, NotExactError
 from pathsum.model import Model, Recording
 from pathsum.model.losses import (
+    PredictionMetric,
     SequenceLosses,
+    next_tokens,
     split_by_memory,
+    target_errors,
+    target_losses,
 )
 from pathsum.model.processes import shared_map
 from pathsum.model.run import run
-from pathsum.model.sequences import TextOrTokens, token_batches
+from pathsum.model.sequences import TextOrTokens, TokenBatches, require_text, token_batches
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import (
@@ -33,8 +39,9 @@ from pathsum.result import (
     text_column,
 )
 from pathsum.result.estimate import Estimate
+from pathsum.result.options import parse_choice
 from pathsum.result.table import Cell
-from pathsum.shapes import Tokens
+from pathsum.shapes import Stream, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +129,11 @@ class TermImportance(Record, kind="term-importance"):
 @torch.no_grad()
 def term_importance(
     model: Model,
-    batches: TextOrTokens,
+    batches: TextOrTokens | None = None,
     *,
     sets: Sequence[TermSet] = (),
+    targets: Int[Tensor, "n pos"] | None = None,
+    metric: Literal["loss", "error"] | PredictionMetric = "loss",
     scale: Scales | str = Scales.FROZEN,
     mlps: MlpOutputs | str = MlpOutputs.FROZEN,
     from_position: int = 0,
@@ -132,8 +141,12 @@ def term_importance(
 ) -> TermImportance:
     """The loss of paths of order ≤ n for every n, in one pass per batch, and each order's gain.
 
-    `batches` is a [n, pos] tensor of token ids or an iterable of them; losses are means over
-    predicted positions, from `from_position` on. `sets` splits orders further, at the price of two
+    `batches` is a [n, pos] tensor of token ids or an iterable of them, by default the held-out text
+    that the model comes with; losses are means over predicted positions, from `from_position` on.
+    A position predicts the next token, or its entry of `targets` (−1: nothing), for models that do
+    something else than that. `metric` is the loss in nats, the share of predictions that are not
+    the target ("error"), or a function of logits [n, vocab] and targets [n] that gives a number
+    each, the lower the better. `sets` splits orders further, at the price of two
     unembeddings per set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`,
     or `TermSet`s of your own.
 
@@ -165,31 +178,89 @@ def term_importance(
             "a recomputed scale depends on all terms together, so chains of heads cannot be "
             "separated; use scale='frozen', or sets of single heads"
         )
-    losses = _Losses(model, sets, scale, mlps, from_position)
-    checked = token_batches(model, batches, from_position)
-    pieces = [part for tokens in checked for part in split_by_memory(model, tokens, losses.streams)]
+    measure, unit = _find_metric(metric)
+    losses = _Losses(model, sets, scale, mlps, from_position, measure, unit)
+    checked = token_batches(
+        model, require_text(model, batches), from_position, targets_given=targets is not None
+    )
+    wanted = _wanted(model, checked, targets, from_position)
+    pieces = [
+        pair
+        for tokens, ids in zip(checked, wanted, strict=True)
+        for pair in zip(
+            split_by_memory(model, tokens, losses.streams),
+            split_by_memory(model, ids, losses.streams),
+            strict=True,
+        )
+    ]
     for measured in shared_map(pieces, losses.measure, progress, "term importance"):
         losses.add(measured)
     return losses.result()
+
+
+def _find_metric(
+    metric: Literal["loss", "error"] | PredictionMetric,
+) -> tuple[PredictionMetric, str]:
+    """A metric, and what it counts in words."""
+    if callable(metric):
+        return metric, "metric"
+    known = {"loss": (target_losses, "nats"), "error": (target_errors, "share of errors")}
+    return known[parse_choice(tuple(known), metric, "metric")]
+
+
+def _wanted(
+    model: Model, batches: TokenBatches, targets: Int[Tensor, "n pos"] | None, first: int
+) -> TokenBatches:
+    """What every position of every batch should predict; −1 where that is nothing."""
+    if targets is None:
+        return [next_tokens(tokens) for tokens in batches]
+    if len(batches) != 1 or targets.shape != batches[0].shape:
+        shapes = ", ".join(str(list(tokens.shape)) for tokens in batches)
+        raise InputError(
+            f"targets have shape {list(targets.shape)} and tokens {shapes}; give one target per "
+            "token, −1 where a position need not predict anything"
+        )
+    outputs = model.weights.W_U.shape[1]
+    if int(targets.max()) >= outputs or int(targets.min()) < -1:
+        raise InputError(
+            f"targets go from {int(targets.min())} to {int(targets.max())}, but the model has "
+            f"{outputs} outputs: use −1 to {outputs - 1}"
+        )
+    if bool((targets[:, first:] < 0).all()):
+        raise InputError(f"no position from {first} on has a target; give at least one")
+    return [targets.to(batches[0].device).long()]
 
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
     """Losses of one piece of a batch: of every order, and of every set of terms."""
 
+    uniform: SequenceLosses
     orders: tuple[SequenceLosses, ...]
     alone: tuple[SequenceLosses, ...]
     without: tuple[SequenceLosses, ...]
+
+
+# Logits of a uniform guess that are held at a time.
+_GUESSES = 1 << 22
 
 
 class _Losses:
     """Losses of truncated sums, sequence by sequence."""
 
     def __init__(
-        self, model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs, first: int
+        self,
+        model: Model,
+        sets: Sequence[TermSet],
+        scale: Scales,
+        mlps: MlpOutputs,
+        first: int,
+        metric: PredictionMetric,
+        unit: str,
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
-        self.first = first
+        self.first, self.metric, self.unit = first, metric, unit
+        self.guesses: list[SequenceLosses] = []
         self.orders: list[list[SequenceLosses]] = [[] for _ in range(model.config.n_layers + 1)]
         self.alone: list[list[SequenceLosses]] = [[] for _ in sets]
         self.without: list[list[SequenceLosses]] = [[] for _ in sets]
@@ -198,23 +269,43 @@ class _Losses:
     def streams(self) -> int:
         """How many times the memory of a batch's logits its truncated streams and values take."""
         config = self.model.config
-        return 1 + 3 * config.n_layers * config.d_model // config.d_vocab
+        return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
 
-    def measure(self, tokens: Tokens) -> _Measured:
+    def measure(self, piece: tuple[Tokens, Tokens]) -> _Measured:
+        tokens, targets = piece
         truncated = truncate(
             run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
         )
+
+        def losses(stream: Stream) -> SequenceLosses:
+            return truncated.losses(stream, self.first, targets, self.metric)
+
         alone: list[SequenceLosses] = []
         without: list[SequenceLosses] = []
         for terms in self.sets:
             written = _written(truncated, terms)
             below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
-            alone.append(truncated.losses(below + written, self.first))
-            without.append(truncated.losses(whole - written, self.first))
-        orders = tuple(truncated.losses(stream, self.first) for stream in truncated.last)
-        return _Measured(orders, tuple(alone), tuple(without))
+            alone.append(losses(below + written))
+            without.append(losses(whole - written))
+        orders = tuple(map(losses, truncated.last))
+        return _Measured(self._uniform(targets), orders, tuple(alone), tuple(without))
+
+    def _uniform(self, targets: Tokens) -> SequenceLosses:
+        """What the same logits for all tokens score."""
+        counted = targets[:, self.first :] >= 0
+        wanted = targets[:, self.first :][counted]
+        outputs = self.model.weights.W_U.shape[1]
+        each = torch.zeros(counted.shape, dtype=torch.float64, device=targets.device)
+        known, place = wanted.unique(return_inverse=True)
+        guesses = [
+            self.metric(each.new_zeros(len(block), outputs), block)
+            for block in known.split(max(1, _GUESSES // outputs))
+        ]
+        each[counted] = torch.cat(guesses)[place]
+        return SequenceLosses(each.sum(-1), counted.sum(-1).to(each))
 
     def add(self, measured: _Measured) -> None:
+        self.guesses.append(measured.uniform)
         for kept, found in (
             (self.orders, measured.orders),
             (self.alone, measured.alone),
@@ -225,9 +316,7 @@ class _Losses:
 
     def result(self) -> TermImportance:
         orders = [SequenceLosses.joined(parts) for parts in self.orders]
-        uniform = math.log(self.model.config.d_vocab)
-        first = orders[0]
-        guessing = SequenceLosses(first.count * uniform, first.count)
+        first, guessing = orders[0], SequenceLosses.joined(self.guesses)
         gains = [
             above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
         ]
@@ -235,7 +324,7 @@ class _Losses:
         sequences, predictions = len(first.total), int(first.count.sum())
         return TermImportance(
             model=self.model.name,
-            uniform=uniform,
+            uniform=guessing.mean().value,
             loss=tuple(loss.value for loss in losses),
             gain=tuple(gain.value for gain in gains),
             loss_estimates=tuple(losses),
@@ -245,7 +334,7 @@ class _Losses:
             mlps=self.mlps,
             sequences=sequences,
             predictions=predictions,
-            note=_note(self.model, self.scale, self.mlps, sequences, predictions),
+            note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.unit),
         )
 
     def _set(self, place: int, orders: list[SequenceLosses]) -> TermSetGain:
@@ -266,9 +355,11 @@ def _written(truncated: Truncated, terms: TermSet) -> torch.Tensor:
     return sum(parts[1:], start=parts[0])
 
 
-def _note(model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int) -> str:
+def _note(
+    model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int, unit: str
+) -> str:
     parts = [
-        f"nats per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals"
+        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals"
     ]
     parts.append("patterns are the run's own")
     if model.config.logit_cap is not None:

@@ -23,9 +23,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from pathsum.model import HeadId, Run, transformer
-from pathsum.model.losses import SequenceLosses, read_losses
+from pathsum.model.losses import (
+    PredictionMetric,
+    SequenceLosses,
+    next_tokens,
+    read_losses,
+    target_losses,
+)
 from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, bias_stream
-from pathsum.shapes import Logits, Stream
+from pathsum.shapes import Logits, Stream, Tokens
 
 
 class Scales(enum.StrEnum):
@@ -83,10 +89,17 @@ class Truncated:
         logits = logits if weights.b_U is None else logits + weights.b_U
         return transformer.soft_cap(logits, weights.config.logit_cap)
 
-    def losses(self, stream: Stream, first: int = 0) -> SequenceLosses:
+    def losses(
+        self,
+        stream: Stream,
+        first: int = 0,
+        targets: Tokens | None = None,
+        metric: PredictionMetric = target_losses,
+    ) -> SequenceLosses:
         """Losses of the logits of a truncated stream, from position `first` on."""
         run = self.frozen.run
-        losses = read_losses(run.weights, self.read(stream), run.tokens, first)
+        wanted = next_tokens(run.tokens) if targets is None else targets
+        losses = read_losses(run.weights, self.read(stream), wanted, first, metric)
         transformer.refuse_overflow(losses.total)
         return losses
 

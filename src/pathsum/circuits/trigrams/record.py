@@ -1,0 +1,148 @@
+"""SkipTrigram and SkipTrigrams: what is known about a triple, and a list of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import RenderableType
+
+from pathsum.circuits.tokens.token import Token, joined
+from pathsum.circuits.trigrams.bug_cost import BugCost
+from pathsum.circuits.trigrams.bugs import Bug
+from pathsum.circuits.trigrams.triple import Evidence, Pattern
+from pathsum.model import HeadId
+from pathsum.result import Column, Record, Table, stacked, text_column, token_column
+
+
+class Rank(StrEnum):
+    """What skip-trigrams are ranked by: what they are worth on text, or the weights alone."""
+
+    TEXT = "text"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class PatternShare:
+    """A class of skip-trigrams: how many of the strongest have it, and its share of their gain."""
+
+    pattern: Pattern
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigram(Record, kind="skip-trigram"):
+    """One `[source] … [destination] → [out]` of one head.
+
+    `bug` is set if the triple is known to be a cross term that two other triples of the head force.
+    `evidence` is what held-out text shows about it, if a corpus was given. Where they are ranked on
+    text, `score` is what a triple is worth, in nats per prediction, `fires` how often it raises the
+    right token, `variants` are triples that differ by space or case and are counted in, and
+    `occurrence` is a place in the text.
+    """
+
+    head: HeadId
+    source: Token
+    destination: Token
+    out: Token
+    attention: float
+    effect: float
+    score: float
+    pattern: Pattern
+    bug: Bug | None
+    evidence: Evidence | None
+    fires: int | None = None
+    variants: tuple[str, ...] = ()
+    occurrence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigrams(Record, kind="skip-trigrams"):
+    """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
+
+    `rank` says what they are ranked by. On text, `classes` are the shares of their patterns in what
+    all skip-trigrams gain where they are right.
+    """
+
+    triples: tuple[SkipTrigram, ...]
+    bugs: tuple[Bug, ...]
+    cost: BugCost | None
+    note: str
+    rank: Rank = Rank.WEIGHTS
+    classes: tuple[PatternShare, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def __iter__(self) -> Iterator[SkipTrigram]:
+        return iter(self.triples)
+
+    def __getitem__(self, index: int) -> SkipTrigram:
+        return self.triples[index]
+
+    def to_table(self) -> Table:
+        """One row per triple."""
+        if self.rank is Rank.TEXT:
+            return self._text_table()
+        seen = any(triple.evidence is not None for triple in self.triples)
+        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
+        columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
+        columns += [text_column("pattern"), token_column("bug")]
+        columns += [Column("n"), Column("lift", ".1f")] if seen else []
+        rows = tuple(_row(triple, seen) for triple in self.triples)
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
+        cost = "" if self.cost is None else str(self.cost)
+        return Table(
+            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
+        )
+
+    def _text_table(self) -> Table:
+        columns = (
+            text_column("head"),
+            *map(token_column, ("source", "dest", "out")),
+            Column("worth", ".2e"),
+            Column("fires"),
+            text_column("pattern"),
+            token_column("in the text"),
+        )
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(one.score, one.fires, str(one.pattern), one.occurrence),
+            )
+            for one in self.triples
+        )
+        legend = (
+            "worth: rise of the loss without it, nats per prediction, over right and wrong places; "
+            "fires: places where it adds 0.1 or more to the logit of what comes next"
+        )
+        cost = "" if self.cost is None else str(self.cost)
+        note = joined((legend, cost, self.note))
+        return Table(columns, rows, title="skip-trigrams on text", note=note)
+
+    def classes_table(self) -> Table:
+        """One row per pattern: its share of what skip-trigrams gain where they are right."""
+        columns = (text_column("pattern"), Column("triples"), Column("share of gain", ".1%"))
+        rows = tuple((str(one.pattern), one.count, one.share) for one in self.classes)
+        return Table(columns, rows, title="by pattern")
+
+    def __rich__(self) -> RenderableType:
+        if not self.classes:
+            return self.to_table()
+        return stacked(self.to_table(), self.classes_table())
+
+
+def _row(triple: SkipTrigram, seen: bool) -> tuple[bool | int | float | str | None, ...]:
+    row: tuple[bool | int | float | str | None, ...] = (
+        *(triple.head, triple.source.text, triple.destination.text, triple.out.text),
+        *(triple.attention, triple.effect, triple.score),
+        *(str(triple.pattern), "bug" if triple.bug else ""),
+    )
+    if not seen:
+        return row
+    known = triple.evidence
+    return (*row, known.antecedents if known else None, known.lift if known else None)

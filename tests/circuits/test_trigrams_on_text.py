@@ -1,0 +1,121 @@
+"""Skip-trigrams ranked by what they are worth on text."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pathsum.circuits import skip_trigrams
+from pathsum.circuits.trigrams.triple import Pattern, pattern_of
+from pathsum.cli.main import main
+from pathsum.errors import InputError
+from pathsum.model import Config, Model, Weights, construct, random_model
+from pathsum.model.folding import unembed_through
+from pathsum.model.losses import token_losses
+from pathsum.model.store import MemoryStore
+from pathsum.text import Tokenizer
+
+TRIPLES = [("keep", "in", "mind"), ("keep", "at", "bay"), ("open", "the", "door")]
+
+
+def text_of(model: Model, triples: list[tuple[str, str, str]], sequences: int = 40) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    rows: list[list[int]] = []
+    for _ in range(sequences):
+        one, other = (
+            triples[int(torch.randint(len(triples), (), generator=generator))] for _ in "ab"
+        )
+        words = ["<s>", other[1], one[0], one[1], one[2], "<s>"]
+        rows.append([model.token_id(word) for word in words])
+    return torch.tensor(rows)
+
+
+def test_triples_that_occur_are_found_and_others_are_not() -> None:
+    model = construct.skip_trigrams(TRIPLES)
+    found = skip_trigrams(model, corpus=text_of(model, TRIPLES[:2]))
+    assert found.rank == "text"
+    names = {(t.source.text, t.destination.text, t.out.text) for t in found}
+    assert names == set(TRIPLES[:2])  # the third never occurs
+    assert all(t.fires and t.score > 0 for t in found)
+    assert {"keepin→mind", "keepat→bay"} <= {
+        t.occurrence.removeprefix("in").removeprefix("at") for t in found
+    }
+    by_weights = skip_trigrams(model, corpus=text_of(model, TRIPLES[:2]), rank="weights")
+    assert len(by_weights) == 3 and by_weights.rank == "weights"
+
+
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_the_worth_is_the_loss_without_it(norm: str) -> None:
+    """Take exactly what the head adds to the logit away, everywhere, and compare losses."""
+    config = Config(1, 2, 16, 8, 12, 30, norm=norm)
+    model = random_model(config, seed=1, dtype=torch.float64)
+    # Large weights, so that something fires.
+    bigger = {name: 2.0 * tensor for name, tensor in model.weights.items()}
+    model = replace(model, weights=Weights(config, MemoryStore(bigger)))
+    text = torch.randint(12, (10, 30), generator=torch.Generator().manual_seed(2))
+    found = skip_trigrams(model, k=5, corpus=text)
+    assert len(found) == 5 and sum(one.share for one in found.classes) == pytest.approx(1.0)
+    held_out = text[4::5]
+    for triple in found:
+        head = model.head(triple.head)
+        trace = model.trace(held_out)
+        scales = trace.scales
+        pattern = trace.pattern(head.id).tril(-1) * scales.attention[0][:, None]
+        from_source = (pattern * (held_out == triple.source.id)[:, None]).sum(-1)
+        row = model.weights.W_E[triple.source.id] @ head.W_V @ head.W_O
+        effect = unembed_through(model.weights, row)[triple.out.id]
+        added = from_source * effect * scales.final * (held_out == triple.destination.id)
+        without = trace.logits.clone()
+        without[..., triple.out.id] -= added
+        rise = token_losses(without, held_out) - token_losses(trace.logits, held_out)
+        assert triple.score == pytest.approx(float(rise.mean()), rel=1e-9)
+
+
+def test_variants_by_space_and_case_are_one_row() -> None:
+    triples = [(word, "in", "mind") for word in ("keep", " keep", "Keep")]
+    model = construct.skip_trigrams(triples, n_heads=1)
+    found = skip_trigrams(model, corpus=text_of(model, triples, 60))
+    assert len(found) == 1
+    assert len(found[0].variants) == 2
+    separate = skip_trigrams(model, rank="weights")
+    assert len(separate) == 3
+
+
+def test_a_text_in_which_none_fires_is_a_sentence() -> None:
+    model = construct.skip_trigrams(TRIPLES)
+    silence = torch.zeros(5, 6, dtype=torch.long)
+    found = skip_trigrams(model, corpus=silence)
+    assert len(found) == 0 and found.cost is None
+    assert "no skip-trigram fires" in found.note and "rank='weights'" in found.note
+    assert "no skip-trigram fires" in str(found)
+    with pytest.raises(InputError, match="comes with no held-out text"):
+        skip_trigrams(model, rank="text")
+    with pytest.raises(InputError, match="rank"):
+        skip_trigrams(model, rank="nonsense")
+
+
+def test_patterns_by_structure() -> None:
+    texts = ["(", ")", "x", "\n    ", "\n", ":", "re", "turn", " Mary", " John", " and", "z"]
+    words = Tokenizer.of_words(texts)
+
+    def pattern(*three: str) -> Pattern:
+        return pattern_of(words, *(texts.index(one) for one in three))
+
+    assert pattern("(", "x", ")") is Pattern.BRACKETS
+    assert pattern("\n    ", ":", "\n") is Pattern.INDENTATION
+    assert pattern("(", "re", "turn") is Pattern.WORD_ENDING
+    assert pattern(" Mary", " and", " John") is Pattern.NAMES
+    assert pattern("x", ":", ")") is Pattern.OTHER
+    assert pattern("(", "x", "(") is Pattern.COPY
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["trigrams", "two-layer-quick", "--head", "L0H0", "-k", "3", "--json"]
+    assert main([*base, "--rank", "text"]) == 0
+    on_text = json.loads(capsys.readouterr().out)
+    assert on_text["rank"] == "text"
+    assert all(one["occurrence"] for one in on_text["triples"])
+    assert main([*base, "--rank", "weights"]) == 0
+    assert json.loads(capsys.readouterr().out)["rank"] == "weights"
