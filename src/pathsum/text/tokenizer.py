@@ -95,6 +95,11 @@ class Tokenizer:
         added = self.backend.get_added_tokens_decoder()
         return tuple(sorted(token for token, piece in added.items() if piece.special))
 
+    @cached_property
+    def fragments(self) -> tuple[int, ...]:
+        """Ids of tokens that are parts of characters, which have no text to show."""
+        return tuple(token for token in range(self.size) if "\ufffd" in self.text(token))
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without special tokens."""
         if isinstance(self.backend.model, models.WordLevel):

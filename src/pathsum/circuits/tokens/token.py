@@ -94,15 +94,23 @@ def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
     """Which tokens training saw at least `rare` times; all of them where counts are unknown.
 
     Embeddings of barely trained tokens are close to their random initialization, and such tokens
-    fill the top of every table that does not leave them out.
+    fill the top of every table that does not leave them out. Parts of characters, which have no
+    text, are left out with them.
     """
-    return model.token_pool(rare).require_common()
+    common = model.token_pool(rare).require_common()
+    if model.tokenizer is None or model.token_counts is None or rare <= 0:
+        return common
+    whole = common.clone()
+    whole[list(model.tokenizer.fragments)] = False
+    return whole if bool(whole.any()) else common
 
 
 def hidden_note(common: Bool[Tensor, " vocab"], rare: int) -> str:
     """The note of a table that hides rare tokens."""
     hidden = int((~common).sum())
-    return f"{hidden} tokens seen fewer than {rare} times in training are hidden" if hidden else ""
+    if not hidden:
+        return ""
+    return f"{hidden} tokens seen fewer than {rare} times in training, or without text, are hidden"
 
 
 def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
