@@ -51,7 +51,7 @@ def test_similar_words_that_are_not_variants(one: str, other: str):
         (" Pike", " P", "ikes", Pattern.PIECES_VARIANT),
         (" Lloyd", " L", "LOYD", Pattern.PIECES_VARIANT),
         (" Ralph", "R", " alph", Pattern.OTHER),
-        (" Ralph", "Ralph", "alph", Pattern.OTHER),
+        (" Ralph", "Ralph", "alph", Pattern.WORD_ENDING),
         (" Ralph", "", "Ralphs", Pattern.COPY_VARIANT),
         (" keep", " in", " mind", Pattern.OTHER),
         (" keep", " ", "keep!", Pattern.OTHER),
