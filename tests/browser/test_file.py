@@ -39,6 +39,7 @@ def test_it_opens_on_its_story_and_holds_the_graph(page: Page, report_file: str)
     expect(graph.get_by_role("button", name=re.compile(r"key: \+"))).not_to_have_count(0)
     # A report holds no runs with something off, so it offers none.
     expect(page.get_by_role("region", name="Switched off")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("^Cut|switch off"))).to_have_count(0)
 
 
 def test_what_it_does_not_hold_it_says(page: Page, report_file: str) -> None:
