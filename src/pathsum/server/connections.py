@@ -8,11 +8,16 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 import time
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if sys.platform != "win32":
+    # Here and not where it is used: without a free descriptor nothing can be imported.
+    import resource
 
 MAX_CONNECTIONS = 128
 # How long a client may take to send the head of a request, from connecting or from its first byte;
@@ -26,9 +31,7 @@ NO_DESCRIPTOR_SECONDS = 0.05
 
 def max_connections() -> int:
     """`MAX_CONNECTIONS`, or half of the descriptors that the process may open if that is less."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows has no such limit
+    if sys.platform == "win32":  # which has no such limit
         return MAX_CONNECTIONS
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, limit // 2)
