@@ -75,6 +75,7 @@ def serve(megabytes: int | None) -> None:
     import torch
 
     from pathsum.explorer import explorer, workbench
+    from pathsum.explorer.memory import use_few_arenas
 
     if megabytes is not None:
         explorer.ANSWER_BYTES = megabytes * 2**20
@@ -82,6 +83,7 @@ def serve(megabytes: int | None) -> None:
     from pathsum.server import ExplorerServer
 
     torch.set_num_threads(1)
+    use_few_arenas()
     opened = explorer.Explorer(MODELS)
     if megabytes is not None:
         opened.workbench = workbench.Workbench(

@@ -38,9 +38,11 @@ def explore(
     import webbrowser
 
     from pathsum.explorer.explorer import Explorer
+    from pathsum.explorer.memory import use_few_arenas
     from pathsum.server import ExplorerServer
     from pathsum.server.guard import LOOPBACK
 
+    use_few_arenas()
     explorer = Explorer([model, *(others or [])], keep=True)
     use_one_thread_if_small(explorer.workbench.models[0].model)
     server = ExplorerServer(explorer, host, port, token, allow_anyone)

@@ -16,6 +16,8 @@ import torch
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.dtype)
 # Trimming walks all free memory, which takes milliseconds.
 TRIM_SECONDS = 2.0
+# The number of glibc's parameter for the number of pools, and how many there may be.
+M_ARENA_MAX, MAX_ARENAS = -8, 2
 
 
 def bytes_held(value: object, shared: tuple[type, ...] = ()) -> int:
@@ -62,6 +64,16 @@ def _contents(item: object) -> Iterator[object]:
     if is_dataclass(item) and not hasattr(item, "__dict__"):
         yield from (getattr(item, field.name) for field in fields(item))
     yield from list(getattr(item, "__dict__", {}).values())
+
+
+def use_few_arenas() -> None:
+    """Let threads share memory pools: each of glibc's keeps free memory of its own.
+
+    For the whole process, so only for one that is ours.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, MAX_ARENAS)
 
 
 class Trimmer:
