@@ -7,7 +7,8 @@ The public names, in reading order:
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
     heads                atlas induction in_context_learning
-    on a run             term_importance ablate replace causal_effects patch_sweep
+    on a run             term_importance ablate replace causal_effects patch_sweep Prompt
+                         mean_circuit
     training             Corpus train dynamics
     to see it            explore report
     errors               PathsumError
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         term_importance,
         virtual_head,
     )
+    from pathsum.paths.circuit import Prompt, mean_circuit
     from pathsum.server import explore
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -74,6 +76,7 @@ _HOMES = {
     "Model": "pathsum.model",
     "Path": "pathsum.model",
     "PathsumError": "pathsum.errors",
+    "Prompt": "pathsum.paths.circuit",
     "Trace": "pathsum.model",
     "Weights": "pathsum.model",
     "ablate": "pathsum.paths",
@@ -93,6 +96,7 @@ _HOMES = {
     "in_context_learning": "pathsum.heads",
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
+    "mean_circuit": "pathsum.paths.circuit",
     "patch_sweep": "pathsum.paths",
     "random_model": "pathsum.model",
     "replace": "pathsum.paths",
@@ -111,6 +115,7 @@ __all__ = [
     "Model",
     "Path",
     "PathsumError",
+    "Prompt",
     "Trace",
     "Weights",
     "__version__",
@@ -131,6 +136,7 @@ __all__ = [
     "in_context_learning",
     "induction",
     "load",
+    "mean_circuit",
     "patch_sweep",
     "random_model",
     "replace",

@@ -26,10 +26,11 @@ def test_json_has_every_edge(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_graphs_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("why.json", "why.dot"):
+    for name in ("why.json", "why.dot", "why.svg"):
         assert main([*ARGUMENTS, "--graph", str(tmp_path / name)]) == 0
     assert json.loads((tmp_path / "why.json").read_text())["links"]
     assert (tmp_path / "why.dot").read_text().startswith("digraph")
+    assert (tmp_path / "why.svg").read_text().startswith("<svg")
     assert main([*ARGUMENTS, "--graph", str(tmp_path / "why.png")]) == 2
     assert main([*ARGUMENTS, "--graph", str(tmp_path / "no" / "why.dot")]) == 2
     assert "cannot be written" in capsys.readouterr().err
@@ -50,9 +51,9 @@ def test_faithfulness_is_a_table_over_sizes(capsys: pytest.CaptureFixture[str]) 
     assert found["format"] == "pathsum-faithfulness"
     assert found["points"][-1]["kept"]["value"] > 0.99
     assert main([*asked, "--reference", "other"]) == 2
-    assert "needs --other" in capsys.readouterr().err
+    assert "--other" in capsys.readouterr().err
     assert main([*asked, "--reference", "men"]) == 2
-    assert "choose 'mean', 'zero' or 'other'" in capsys.readouterr().err
+    assert "choose 'zero', 'mean' or 'other'" in capsys.readouterr().err
 
 
 def test_the_mean_may_be_over_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +63,44 @@ def test_the_mean_may_be_over_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*asked, str(file)]) == 0
     assert "the mean over a text" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, str(tmp_path / "none.txt")]) == 2
+
+
+def test_prompts_of_a_file_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prompts.jsonl"
+    lines = [
+        {"text": "a b c d a", "names": {"answer": "b"}, "corrupted": "e b c d a"},
+        {"text": "f g h f", "names": {"answer": [2, 3]}, "corrupted": "i g h f"},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    asked = ["why", "hand-built-induction", "--prompts", str(file)]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "pathsum-mean-circuit"
+    assert "L0H0@answer→L1H0@last.k" in [edge["name"] for edge in found["edges"]]
+    assert main([*asked, "--faithfulness", "--reference", "other", "--draws", "2"]) == 0
+    assert "over 2 prompts" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--diff", "hand-built-induction-by-q", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "pathsum-circuit-diff"
+    assert main([*asked, "--other", "a b"]) == 2
+    assert main([*asked[:2], "a b a", *asked[2:]]) == 2
+    assert "TEXT is for one text" in capsys.readouterr().err
+
+
+def test_bad_prompt_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prompts.jsonl"
+    wrong = {
+        "{": "line 1, is not JSON",
+        '{"txt": "a"}': 'an object with a "text"',
+        '{"text": "a b", "tokn": "b"}': "'tokn' is not known; did you mean 'token'?",
+        "": "no prompts",
+    }
+    for text, message in wrong.items():
+        file.write_text(text, encoding="utf-8")
+        assert main(["why", "hand-built-induction", "--prompts", str(file)]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    assert main(["why", "hand-built-induction", "--prompts", str(tmp_path / "none")]) == 2
+
+
+def test_two_models_on_one_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--diff", "hand-built-induction-by-q"]) == 0
+    assert "kept by" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -176,3 +177,33 @@ def test_a_run_that_overflowed_has_no_circuit() -> None:
     broken = replace(trace, logits=trace.logits * float("inf"))
     with pytest.raises(InputError, match="the run overflowed"):
         broken.circuit(token="b")
+
+
+def test_the_picture_has_every_node_and_edge() -> None:
+    found = construct.induction().trace("a b c d a").circuit(token="b")
+    picture = ET.fromstring(found.to_svg())
+    space = "{http://www.w3.org/2000/svg}"
+    hints = [one.text or "" for one in picture.iter(f"{space}title")]
+    for edge in found.edges:
+        assert any(hint.startswith(f"{edge}:") for hint in hints)
+    boxes = {
+        (group.findtext(f"{space}title") or "").split()[0]: group.find(f"{space}rect")
+        for group in picture.iter(f"{space}g")
+    }
+    assert boxes.keys() == {str(node.node) for node in found.nodes}
+    corners = {
+        name: (float(b.get("x", 0)), float(b.get("y", 0)))
+        for name, b in boxes.items()
+        if b is not None
+    }
+    assert len(set(corners.values())) == len(corners)
+    assert (
+        corners["logits@5"][1] < corners["L1H0@5"][1] < corners["L0H0@2"][1] < corners["embed@2"][1]
+    )
+    assert corners["embed@1"][0] < corners["embed@2"][0] < corners["embed@5"][0]
+
+
+def test_a_token_that_looks_like_markup_is_escaped() -> None:
+    model = construct.induction(["<b>", "&", "c"])
+    found = model.trace("<b> & c <b>").circuit(token="&")
+    assert ET.fromstring(found.to_svg()) is not None

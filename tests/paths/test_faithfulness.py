@@ -18,7 +18,7 @@ from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit import Circuit, gradient_order, random_order
 from pathsum.paths.circuit.cut import kept_values
 from pathsum.paths.circuit.edge_orders import GradientScores, edges_into
-from pathsum.paths.circuit.faithfulness import Options, mean_writes, reference_writes
+from pathsum.paths.circuit.reference import Reference, mean_writes, reference_writes
 from pathsum.paths.target import find_target
 from pathsum.sources import load
 
@@ -101,8 +101,7 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
     model = load("two-layer")
     start = model.trace("one two three")
     texts = ["a first text", "another, longer text"]
-    options = Options.parse("mean", None, 1, 0, 1, (), texts)
-    found = reference_writes(start, options)
+    found = reference_writes(start, Reference.MEAN, texts)
     assert found.embed.shape == start.streams[0].shape
     written = torch.cat([model.trace(text).written("L1H3")[0] for text in texts])
     W_O = model.weights.layers[1].W_O[3]
@@ -114,12 +113,13 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"reference": "men"}, "choose 'zero' or 'mean'"),
+        ({"reference": "men"}, "choose 'zero', 'mean' or 'other'"),
         ({"baselines": ["eapig"]}, "'eap-ig'"),
         ({"draws": 0}, "draws=0 is out of range"),
         ({"steps": 0}, "steps=0 is out of range"),
         ({"sizes": [0, 3]}, "numbers of edges"),
         ({"reference": "zero", "text": "a b"}, "leave it out"),
+        ({"reference": "other"}, "found without another run"),
     ],
 )
 def test_bad_input(wrong: dict[str, Any], message: str) -> None:

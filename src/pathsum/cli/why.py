@@ -1,7 +1,7 @@
-"""`pathsum why`: the circuit of one prediction."""
+"""`pathsum why`: the circuit of one prediction, or the mean of those of many prompts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -9,7 +9,6 @@ from pathsum.cli.options import (
     AsJson,
     Device,
     Dtype,
-    InputText,
     ModelName,
     Position,
     Seed,
@@ -24,10 +23,67 @@ from pathsum.cli.view import progress, show
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
-    from pathsum.model import Trace
+    from pathsum.model import Model
+    from pathsum.paths.circuit import Circuit, CircuitDiff, MeanCircuit, Prompt
+    from pathsum.result import Progress
 
 # Windows of a text file that a mean is taken over.
 MEAN_SEQUENCES = 64
+GRAPHS = (".json", ".dot", ".svg")
+
+Prompts: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        help="Instead of TEXT, average over the prompts of this file, one JSON object per line: "
+        "text, and if need be token, versus, position, names, corrupted.",
+    ),
+]
+Threshold: TypeAlias = Annotated[
+    float, typer.Option("--threshold", help="Keep edges from this share of the prediction on.")
+]
+Rival: TypeAlias = Annotated[
+    int | None, typer.Option("--rival", help="Compare scores with that of this position.")
+]
+Other: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--other", help="Cut edges carry what they carry on this text, not nothing."),
+]
+Cut: TypeAlias = Annotated[
+    bool, typer.Option("--cut/--no-cut", help="Cut every edge and recompute what follows.")
+]
+Graph: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--graph", help="Write the graph: .svg, .json (circuit-tracer) or .dot (Graphviz)."
+    ),
+]
+Diff: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--diff", help="Compare with the circuit of this model on the same text."),
+]
+Faithful: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--faithfulness",
+        help="Print how much of the prediction the circuit keeps by itself, by its size.",
+    ),
+]
+ReferenceName: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--reference",
+        help="With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other' (what "
+        "they carry on the text of --other, or on corrupted prompts).",
+    ),
+]
+Over: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--over", help="Take the mean over this text file; default: the prompt."),
+]
+Draws: TypeAlias = Annotated[
+    int, typer.Option("--draws", min=1, help="How many random circuits to compare with.")
+]
 
 
 def why(
@@ -37,102 +93,132 @@ def why(
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
-    threshold: Annotated[
-        float,
-        typer.Option("--threshold", help="Keep edges from this share of the prediction on."),
-    ] = 0.05,
-    rival: Annotated[
-        int | None,
-        typer.Option("--rival", help="Compare scores with that of this position."),
-    ] = None,
-    other: Annotated[
-        str | None,
-        typer.Option("--other", help="Cut edges carry what they carry on this text, not nothing."),
-    ] = None,
-    cut: Annotated[
-        bool, typer.Option("--cut/--no-cut", help="Cut every edge and recompute what follows.")
-    ] = True,
-    graph: Annotated[
-        Path | None,
-        typer.Option("--graph", help="Write the graph: .json (circuit-tracer) or .dot (Graphviz)."),
-    ] = None,
-    faithfulness: Annotated[
-        bool,
-        typer.Option(
-            "--faithfulness",
-            help="Print how much of the prediction the circuit keeps by itself, by its size.",
-        ),
-    ] = False,
-    reference: Annotated[
-        str,
-        typer.Option(
-            "--reference",
-            help="With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other' "
-            "(the text of --other).",
-        ),
-    ] = "mean",
-    over: Annotated[
-        Path | None,
-        typer.Option("--over", help="Take the mean over this text file; default: the prompt."),
-    ] = None,
-    draws: Annotated[
-        int, typer.Option("--draws", min=1, help="How many random circuits to compare with.")
-    ] = 20,
+    threshold: Threshold = 0.05,
+    rival: Rival = None,
+    other: Other = None,
+    cut: Cut = True,
+    prompts: Prompts = None,
+    graph: Graph = None,
+    diff: Diff = None,
+    faithfulness: Faithful = False,
+    reference: ReferenceName = "mean",
+    over: Over = None,
+    draws: Draws = 20,
     seed: Seed = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
-
-    if graph is not None:
-        _check_suffix(graph)
-        check_output(graph)
+    _check_arguments(text, tokens, prompts, graph, other, rival)
     loaded = open_model(model, device, dtype, as_json)
-    trace = loaded.trace(read_input(text, tokens))
-    other_trace = None if other is None else loaded.trace(other)
+    second = None if diff is None else open_model(diff, device, dtype, as_json)
+    effects = cut and not faithfulness and diff is None
+
+    def find(one: "Model", advance: "Progress") -> "Circuit | MeanCircuit":
+        from pathsum.paths.circuit import mean_circuit
+
+        against = parse_versus(versus)
+        if prompts is not None:
+            return mean_circuit(
+                one,
+                _read_prompts(prompts),
+                position=position,
+                token=token,
+                versus=against,
+                threshold=threshold,
+                effects=effects,
+                progress=advance,
+            )
+        cut_to = None if other is None else one.trace(other)
+        trace = one.trace(read_input(text, tokens))
+        return trace.circuit(
+            *(position, token, against, threshold, rival, 0, effects, cut_to, advance)
+        )
+
     with progress(as_json) as advance:
-        found = trace.circuit(
-            position,
-            token,
-            parse_versus(versus),
-            threshold,
-            rival,
-            effects=cut and not faithfulness,
-            other=other_trace,
-            progress=advance,
-        )
+        found = find(loaded, advance)
         if graph is not None:
+            assert isinstance(found, _circuit_type())
             found.write_graph(graph)
-        if not faithfulness:
+        if second is not None:
+            show(_difference(found, find(second, advance)), as_json)
+        elif not faithfulness:
             show(found, as_json)
-            return
-        kept = found.faithfulness(
-            _reference(reference, other_trace),
-            text=None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES),
-            draws=draws,
-            seed=seed,
-            progress=advance,
-        )
-    show(kept, as_json)
+        else:
+            mean = None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES)
+            kept = found.faithfulness(
+                reference, text=mean, draws=draws, seed=seed, progress=advance
+            )
+            show(kept, as_json)
 
 
-def _reference(name: str, other: "Trace | None") -> "Trace | str":
+def _circuit_type() -> "type[Circuit]":
+    from pathsum.paths.circuit import Circuit
+
+    return Circuit
+
+
+def _difference(found: "Circuit | MeanCircuit", other: "Circuit | MeanCircuit") -> "CircuitDiff":
+    if isinstance(found, _circuit_type()):
+        assert isinstance(other, _circuit_type())
+        return found.diff(other)
+    assert not isinstance(other, _circuit_type())
+    return found.diff(other)
+
+
+def _check_arguments(
+    text: str | None,
+    tokens: str | None,
+    prompts: Path | None,
+    graph: Path | None,
+    other: str | None,
+    rival: int | None,
+) -> None:
     from pathsum.errors import InputError
-    from pathsum.result import parse_choice
 
-    if parse_choice(("mean", "zero", "other"), name, "--reference") != "other":
-        return name
-    if other is None:
-        raise InputError("--reference other needs --other TEXT, a text of as many tokens")
-    return other
-
-
-def _check_suffix(graph: Path) -> None:
-    from pathsum.errors import InputError
-
-    if graph.suffix not in (".json", ".dot"):
+    single = {"TEXT": text, "--tokens": tokens, "--graph": graph, "--other": other}
+    single |= {"--rival": rival}
+    for name, value in single.items():
+        if prompts is not None and value is not None:
+            raise InputError(f"{name} is for one text; leave it out with --prompts")
+    if graph is not None and graph.suffix not in GRAPHS:
         raise InputError(
-            f"--graph {graph}: the name must end in .json (circuit-tracer's format) or .dot "
+            f"--graph {graph}: the name must end in .svg, .json (circuit-tracer's format) or .dot "
             "(Graphviz)"
         )
+
+
+def _read_prompts(file: Path) -> "list[Prompt]":
+    import json
+    from dataclasses import fields
+
+    from pathsum.errors import FileError, InputError, near_misses
+    from pathsum.paths.circuit import Prompt
+
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise FileError(f"no file {file}; give a file with one JSON object per line") from None
+    except UnicodeDecodeError:
+        raise FileError(f"{file} is not UTF-8 text") from None
+    known = [field.name for field in fields(Prompt)]
+    found: list[Prompt] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{file}, line {number}, is not JSON ({error.msg})") from error
+        given = {"text": given} if isinstance(given, str) else given
+        if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+            raise InputError(f'{file}, line {number}: give an object with a "text"')
+        for key in given:
+            if key not in known:
+                hint = near_misses(key, known)
+                raise InputError(f"{file}, line {number}: {key!r} is not known{hint}")
+        names = given.pop("names", {})
+        spans = {name: tuple(at) if isinstance(at, list) else at for name, at in names.items()}
+        found.append(Prompt(**given, names=spans))
+    return found

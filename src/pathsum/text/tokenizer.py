@@ -116,6 +116,10 @@ class Tokenizer:
             found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of a text begins and ends in it, in characters."""
+        return self.backend.encode(text, add_special_tokens=False).offsets
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         with _panics_to(TokenError, "the tokenizer fails on these ids"):

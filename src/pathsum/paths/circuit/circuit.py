@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Group, RenderableType
 from rich.tree import Tree
 
+from pathsum.errors import InputError
 from pathsum.files import write_output
 from pathsum.model import Trace
-from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.names import Node, NodeEdge, Side
+from pathsum.paths.circuit import drawing
 from pathsum.paths.circuit.edge_orders import best_first
 from pathsum.paths.target import Target
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
 if TYPE_CHECKING:
     from pathsum.model.sequences import TextOrTokens
-    from pathsum.paths.circuit.faithfulness import Baseline, Faithfulness, Reference
+    from pathsum.paths.circuit.diff import CircuitDiff
+    from pathsum.paths.circuit.faithfulness import Baseline, Faithfulness
+    from pathsum.paths.circuit.reference import Reference
 
 Unit = Literal["logits", "score"]
 
@@ -104,6 +108,8 @@ class Prediction:
     trace: Trace
     target: Target
     sequence: int
+    other: Trace | None = None
+    """The run from which edges are taken when they are cut, if one was given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +152,8 @@ class Circuit(Record, kind="circuit"):
         """How much of the prediction the circuit keeps by itself, as a curve over its size.
 
         Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
-        (over `text`, by default over the prompt itself), "zero", or another run of as many tokens.
+        (over `text`, by default over the prompt itself), "zero", "other" (the circuit's `other`
+        run, to which edges were cut), or another run of as many tokens.
         Positions and biases are the same in every run and stay; MLPs are leaves that write what
         they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
         EAP-IG with so many `steps`), of the same `sizes`.
@@ -160,9 +167,36 @@ class Circuit(Record, kind="circuit"):
 
         options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
         of = self._prediction
-        curve = measure_curve(of.trace, of.target, of.sequence, self.ranked, options, progress)
+        curve = measure_curve(of, self.ranked, options, progress)
         described = of.target.rows(slice(of.sequence, of.sequence + 1)).describe(of.trace.model)
         return summarize([curve], self.model, described, options)
+
+    def diff(self, other: "Circuit") -> "CircuitDiff":
+        """Edge by edge, this circuit minus another: of another prompt, seed or training step.
+
+        Edges correspond by position, so both prompts need one length; see `mean_circuit` for
+        positions by name.
+        """
+        from pathsum.paths.circuit.diff import diff_edges
+
+        if len(self.tokens) != len(other.tokens):
+            raise InputError(
+                f"the circuits explain predictions after {len(self.tokens)} and "
+                f"{len(other.tokens)} tokens, whose positions do not correspond; use prompts of "
+                "one length, or mean_circuit, where positions correspond by name"
+            )
+        first, second = (
+            {str(edge): Estimate(edge.share) for edge in one.edges} for one in (self, other)
+        )
+        names = [self.model, other.model]
+        if names[0] == names[1]:
+            names = [f"{one.token_text!r} of {one.model}" for one in (self, other)]
+        return diff_edges((names[0], first), (names[1], second))
+
+    @property
+    def prediction(self) -> Prediction:
+        """The run that is explained, and which number of it."""
+        return self._prediction
 
     @property
     def ranked(self) -> list[NodeEdge]:
@@ -258,70 +292,23 @@ class Circuit(Record, kind="circuit"):
 
     def to_graph(self) -> dict[str, Any]:
         """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
-        layers = max((edge_layer(found.node) for found in self.nodes), default=0)
-        return {
-            "metadata": {
-                "slug": f"{self.model}-{self.position}",
-                "scan": self.model,
-                "prompt_tokens": list(self.tokens),
-                "prompt": "".join(self.tokens),
-                "node_threshold": self.threshold,
-                "schema_version": 1,
-            },
-            "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": ""},
-            "nodes": [self._graph_node(found, layers) for found in self.nodes],
-            "links": [
-                {
-                    "source": str(edge.edge.writer),
-                    "target": str(edge.edge.reader),
-                    "weight": edge.share,
-                    "kind": edge.kind.value,
-                    "exact": edge.exact,
-                    "unit": edge.unit,
-                    "effect": edge.effect,
-                }
-                for edge in self.edges
-            ],
-        }
+        return drawing.to_graph(self)
 
     def to_dot(self) -> str:
         """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
-        style = {Side.V: "solid", Side.Q: "dashed", Side.K: "dotted"}
-        lines = ["digraph circuit {", "  rankdir=BT;", "  node [shape=box, fontname=Helvetica];"]
-        for found in self.nodes:
-            label = f"{found.node}\\n{_quoted(found.text)}\\n{found.value:+.2f}"
-            lines.append(f'  "{found.node}" [label="{label}"];')
-        widest = max((abs(edge.share) for edge in self.edges), default=1.0)
-        for edge in self.edges:
-            width = 0.5 + 4 * abs(edge.share) / widest
-            lines.append(
-                f'  "{edge.edge.writer}" -> "{edge.edge.reader}" [style={style[edge.kind]}, '
-                f'penwidth={width:.2f}, label="{edge.kind.value.upper()} {edge.share:+.2f}"];'
-            )
-        return "\n".join([*lines, "}"]) + "\n"
+        return drawing.to_dot(self)
+
+    def to_svg(self) -> str:
+        """The graph as a picture: tokens below, the prediction on top, edges as in `to_dot`."""
+        return drawing.to_svg(self)
 
     def write_graph(self, file: FilePath) -> None:
-        """Write `to_dot()` to a .dot file, or `to_graph()` to any other."""
-        text = self.to_dot() if file.suffix == ".dot" else json.dumps(self.to_graph(), indent=1)
+        """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
+        if file.suffix in (".dot", ".svg"):
+            text = self.to_dot() if file.suffix == ".dot" else self.to_svg()
+        else:
+            text = json.dumps(self.to_graph(), indent=1)
         write_output(file, text)
-
-    def _graph_node(self, found: CircuitNode, layers: int) -> dict[str, Any]:
-        component = found.node.component
-        kinds = {"logits": "logit", "embed": "embedding"}
-        kind = "attention head" if isinstance(component, HeadId) else str(component)
-        return {
-            "node_id": str(found.node),
-            "feature": component.head if isinstance(component, HeadId) else None,
-            "layer": "E"
-            if edge_layer(found.node) < 0
-            else str(min(edge_layer(found.node), layers)),
-            "ctx_idx": found.node.position,
-            "feature_type": kinds.get(str(component), kind),
-            "jsNodeId": str(found.node),
-            "clerp": f"{component} {found.text}".strip(),
-            "influence": found.value,
-            "is_target_logit": component == "logits",
-        }
 
     def _grow(self, tree: Tree, node: Node, opened: set[Node]) -> None:
         opened.add(node)
@@ -351,14 +338,6 @@ class Circuit(Record, kind="circuit"):
         )
 
 
-def edge_layer(node: Node) -> int:
-    """The layer of a node; −1 for what is there before the first layer."""
-    component = node.component
-    if isinstance(component, HeadId | Source):
-        return component.layer
-    return 1 << 30 if component == "logits" else -1
-
-
 def _line(edge: CircuitEdge, writer: CircuitNode) -> str:
     effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
     exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
@@ -368,7 +347,3 @@ def _line(edge: CircuitEdge, writer: CircuitNode) -> str:
     text = f" {writer.text!r}" if writer.text else ""
     share = f"{exact}{edge.share:+.2f} logits{effect}"
     return f"{edge.kind.value.upper()} {edge.edge.writer}{text}  {share}{where}"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\\\n")

@@ -33,11 +33,7 @@ def cut_effects(
     other destinations, as it was. None for parts that no component writes: positions inside Q and
     K, biases.
     """
-    if other is not None and other.tokens.shape[1] != trace.tokens.shape[1]:
-        raise InputError(
-            f"the other run has {other.tokens.shape[1]} tokens and this one "
-            f"{trace.tokens.shape[1]}; edges can only be taken from a run of the same length"
-        )
+    check_other(trace, other)
     here = target.rows(slice(sequence, sequence + 1))
     length = int(here.positions[0]) + 1
     start = one_sequence(trace, sequence, length)
@@ -55,6 +51,15 @@ def cut_effects(
             found[number] = before - value
     progress(len(cuttable), len(cuttable), "cutting edges")
     return found
+
+
+def check_other(trace: Trace, other: Trace | None) -> None:
+    """Raises InputError if edges cannot be taken from the other run."""
+    if other is not None and other.tokens.shape[1] != trace.tokens.shape[1]:
+        raise InputError(
+            f"the other run has {other.tokens.shape[1]} tokens and this one "
+            f"{trace.tokens.shape[1]}; edges can only be taken from a run of the same length"
+        )
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:

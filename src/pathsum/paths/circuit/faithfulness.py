@@ -17,42 +17,33 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import Model, Trace
+from pathsum.model import Trace
 from pathsum.model.edits import Writes
-from pathsum.model.losses import split_by_memory
-from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.sequences import TextOrTokens
 from pathsum.names import NodeEdge
 from pathsum.paths.circuit.cut import cut_values, is_written, kept_values, one_sequence
 from pathsum.paths.circuit.edge_orders import gradient_order, random_order
-from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.circuit.reference import Reference, reference_writes
 from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, parse_option, silent
 from pathsum.result.estimate import ratio
 from pathsum.result.table import Cell
+
+if TYPE_CHECKING:
+    from pathsum.paths.circuit.circuit import Prediction
 
 # Sizes that a curve has by default.
 _POINTS = 8
 # Numbers in the keys, or in the streams, of the runs that are computed together.
 _NUMBERS = 1 << 22
 T = TypeVar("T")
-
-
-class Reference(enum.StrEnum):
-    """What an edge carries that is not kept; another prompt is given as its trace.
-
-    `ZERO`  nothing
-    `MEAN`  the mean of what its writer writes, over a text and its positions
-    """
-
-    ZERO = "zero"
-    MEAN = "mean"
 
 
 class Baseline(enum.StrEnum):
@@ -177,6 +168,14 @@ class Options:
         ordered = None if sizes is None else tuple(sorted(set(sizes)))
         return cls(reference, ordered, draws, seed, steps, chosen, text)
 
+    def describe_reference(self) -> str:
+        """The reference in words."""
+        if self.reference is Reference.ZERO:
+            return "zero"
+        if self.reference is Reference.MEAN:
+            return f"the mean over {'the prompt' if self.text is None else 'a text'}"
+        return "another prompt"
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
@@ -193,18 +192,16 @@ class Curve:
 
 
 def measure_curve(
-    trace: Trace,
-    target: Target,
-    sequence: int,
+    of: "Prediction",
     edges: Sequence[NodeEdge],
     options: Options,
     progress: Progress = silent,
 ) -> Curve:
     """One prompt's curve; `edges` are those of its circuit, the strongest first."""
-    here = target.rows(slice(sequence, sequence + 1))
+    here = of.target.rows(slice(of.sequence, of.sequence + 1))
     position = int(here.positions[0])
-    start = one_sequence(trace, sequence, position + 1)
-    reference = reference_writes(start, options, sequence)
+    start = one_sequence(of.trace, of.sequence, position + 1)
+    reference = reference_writes(start, options.reference, options.text, of)
     written = [edge for edge in edges if is_written(edge.writer)]
     if not written:
         raise InputError(
@@ -220,7 +217,7 @@ def measure_curve(
     draws = options.draws if Baseline.RANDOM in options.baselines else 0
     generator = torch.Generator().manual_seed(options.seed)
     for draw in range(draws):
-        config = trace.model.config
+        config = start.model.config
         orders[f"random {draw}"] = random_order(config, position, sizes[-1], generator)
     rows = [order[:size] for order in orders.values() for size in sizes]
     values = _kept_in_parts(start, here, [[], *rows], reference, progress)
@@ -283,66 +280,16 @@ def summarize(curves: Sequence[Curve], model: str, target: str, options: Options
                 eap_ig=share(eap_ig) if eap_ig else None,
             )
         )
-    other = isinstance(options.reference, Trace)
-    mean = "the mean over a text" if options.text is not None else "the mean over the prompt"
-    named = {Reference.ZERO: "zero", Reference.MEAN: mean}
     return Faithfulness(
         model=model,
         target=target,
-        reference="another prompt" if other else named[Reference(options.reference)],
+        reference=options.describe_reference(),
         prompts=len(curves),
         full=ratio(full, ones),
         empty=ratio(empty, ones),
         points=tuple(points),
         draws=options.draws if Baseline.RANDOM in options.baselines else 0,
         seed=options.seed,
-    )
-
-
-def reference_writes(start: Trace, options: Options, sequence: int = 0) -> Writes:
-    """What the reference has in place of each write of a run."""
-    if isinstance(options.reference, Trace):
-        other, length = options.reference, start.tokens.shape[1]
-        if other.tokens.shape[1] < length:
-            raise InputError(
-                f"the reference has {other.tokens.shape[1]} tokens, but the prediction is after "
-                f"{length}; edges can only be taken from a run of the same length"
-            )
-        there = one_sequence(other, sequence, length)
-        check_runs(start, there)
-        return Writes.of(there)
-    own = Writes.of(start)
-    if options.reference is Reference.ZERO:
-        return own.scaled(0.0)
-    if options.text is None:
-        return mean_writes(start.model, [start.tokens], own)
-    return mean_writes(start.model, token_batches(start.model, options.text), own)
-
-
-def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
-    """The mean of what each writer writes over sequences and positions, at every position."""
-    total, count = like.scaled(0.0), 0
-    embed, z, mlp = total.embed[:, 0].double(), list(total.z), list(total.mlp_outputs)
-    z, mlp = [one[:, :, 0].double() for one in z], [one[:, 0].double() for one in mlp]
-    for batch in batches:
-        for tokens in split_by_memory(model, batch):
-            here = Writes.of(model.trace(tokens))
-            embed = embed + here.embed.double().sum((0, 1))
-            z = [old + one.double().sum((0, 2)) for old, one in zip(z, here.z, strict=True)]
-            outputs = zip(mlp, here.mlp_outputs, strict=True)
-            mlp = [old + one.double().sum((0, 1)) for old, one in outputs]
-            count += tokens.numel()
-    dtype = like.embed.dtype
-    return Writes(
-        embed=(embed / count).to(dtype)[:, None].expand_as(like.embed),
-        z=tuple(
-            (one / count).to(dtype)[:, :, None].expand_as(there)
-            for one, there in zip(z, like.z, strict=True)
-        ),
-        mlp_outputs=tuple(
-            (one / count).to(dtype)[:, None].expand_as(there)
-            for one, there in zip(mlp, like.mlp_outputs, strict=True)
-        ),
     )
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Trace
 from pathsum.names import Node
-from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction, edge_layer
-from pathsum.paths.circuit.cut import cut_effects
+from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction
+from pathsum.paths.circuit.cut import check_other, cut_effects
+from pathsum.paths.circuit.drawing import edge_layer
 from pathsum.paths.circuit.grow import Growth
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Progress, silent
@@ -50,6 +51,7 @@ def find_circuit(
         )
     target = find_target(trace, position, token, versus)
     _check(trace, target, sequence, rival)
+    check_other(trace, other)
     growth = Growth(trace, target, sequence, threshold, rival)
     if not math.isfinite(growth.total):
         raise InputError(
@@ -61,17 +63,11 @@ def find_circuit(
     if effects:
         lost = cut_effects(trace, target, [e.edge for e in edges], sequence, other, progress)
         edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
-    return _record(trace, target, growth, edges, sequence, threshold)
+    return _record(Prediction(trace, target, sequence, other), growth, edges, threshold)
 
 
-def _record(
-    trace: Trace,
-    target: Target,
-    growth: Growth,
-    edges: list[CircuitEdge],
-    sequence: int,
-    threshold: float,
-) -> Circuit:
+def _record(of: Prediction, growth: Growth, edges: list[CircuitEdge], threshold: float) -> Circuit:
+    trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     logits = trace.logits[sequence, at]
     size = max(abs(growth.total), float(logits.abs().max()))
@@ -90,7 +86,7 @@ def _record(
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         remainder=abs(growth.added_up - growth.total) / size,
-        _prediction=Prediction(trace, target, sequence),
+        _prediction=of,
     )
 
 

@@ -1,0 +1,294 @@
+"""`mean_circuit`: the circuits of many prompts, averaged edge by edge, with intervals."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from pathsum.errors import InputError, PathsumError
+from pathsum.model import Model, Trace
+from pathsum.model.edits import Writes
+from pathsum.model.sequences import OneSequence, TextOrTokens
+from pathsum.names import Side
+from pathsum.names.printed import ARROW
+from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Unit
+from pathsum.paths.circuit.cut import cut_values, is_written, one_sequence
+from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
+from pathsum.paths.circuit.faithfulness import (
+    Baseline,
+    Faithfulness,
+    Options,
+    default_sizes,
+    measure_curve,
+    summarize,
+)
+from pathsum.paths.circuit.find_circuit import find_circuit
+from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
+from pathsum.paths.circuit.reference import Reference
+from pathsum.paths.target import TokenName, Versus
+from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
+from pathsum.result.estimate import ratio
+
+
+@dataclass(frozen=True)
+class MeanEdge:
+    """An edge between places, averaged over prompts: `L0H3@subject→L1H4@last.k`.
+
+    Where several positions have one name, their edges are one: `exact` and `share` are sums, and
+    `effect` is what cutting all of them together costs. A prompt whose circuit does not keep the
+    edge counts as 0; `prompts` is the number of those that keep it.
+    """
+
+    name: str
+    kind: Side
+    unit: Unit
+    exact: Estimate
+    share: Estimate
+    effect: Estimate | None
+    prompts: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class MeanCircuit(Record, kind="mean-circuit"):
+    """The circuits of many prompts, and their mean: `edges`, the largest share first."""
+
+    model: str
+    prompts: tuple[str, ...]
+    total: Estimate
+    probability: Estimate
+    threshold: float
+    edges: tuple[MeanEdge, ...]
+    circuits: tuple[Circuit, ...]
+    _shares: dict[str, list[float]]
+
+    def __getitem__(self, name: str) -> MeanEdge:
+        """An edge by its name, such as `L1H4@last→logits@last`."""
+        for found in self.edges:
+            if found.name == name.replace("->", ARROW).replace(">", ARROW):
+                return found
+        raise InputError(f"no prompt's circuit keeps the edge {name!r}; see .edges for those kept")
+
+    @property
+    def shares(self) -> dict[str, list[float]]:
+        """The share of every edge in every prompt; 0 where its circuit does not keep it."""
+        return self._shares
+
+    def faithfulness(
+        self,
+        reference: "Reference | str" = "mean",
+        *,
+        text: TextOrTokens | None = None,
+        sizes: Sequence[int] | None = None,
+        draws: int = 20,
+        seed: int = 0,
+        steps: int = 5,
+        baselines: Sequence[Baseline | str] = ("random", "eap", "eap-ig"),
+        progress: Progress = silent,
+    ) -> Faithfulness:
+        """What the circuit of each prompt keeps of it, as ratios of sums over prompts.
+
+        As `circuit.faithfulness`; "other" takes all other edges from the corrupted prompts.
+        """
+        if sizes is None:
+            written = [[e for e in c.ranked if is_written(e.writer)] for c in self.circuits]
+            sizes = default_sizes(max(1, *(len(edges) for edges in written)))
+        options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
+        curves = []
+        for number, circuit in enumerate(self.circuits):
+            progress(number, len(self.circuits), "prompts")
+            with _named(number):
+                curves.append(measure_curve(circuit.prediction, circuit.ranked, options))
+        return summarize(curves, self.model, "the predictions of all prompts", options)
+
+    def diff(self, other: "MeanCircuit") -> CircuitDiff:
+        """Edge by edge, this circuit minus another, over the edges of either.
+
+        Differences are paired where both are of the same prompts (two seeds, two training steps),
+        and of independent means otherwise.
+        """
+        paired = self.prompts == other.prompts
+        return diff_edges(
+            (self.model, {edge.name: edge.share for edge in self.edges}),
+            (other.model, {edge.name: edge.share for edge in other.edges}),
+            (self.shares, other.shares) if paired else None,
+        )
+
+    def to_table(self, rows: int = 30) -> Table:
+        """One edge per row, the largest share first."""
+        cells = tuple(
+            (
+                *(edge.name, edge.kind.value.upper(), edge.share.value, edge.share.low),
+                *(edge.share.high, edge.effect and edge.effect.value, edge.prompts),
+            )
+            for edge in self.edges[:rows]
+        )
+        columns = (
+            *(text_column("edge"), text_column("kind"), Column("share", "+.3f")),
+            *(Column("low", "+.3f"), Column("high", "+.3f"), Column("cut", "+.3f")),
+            Column("prompts"),
+        )
+        title = (
+            f"{self.model}: {len(self.prompts)} prompts, {self.total.format('+.2f')} logits, "
+            f"probability {self.probability.format('.1%')}"
+        )
+        note = (
+            f"{min(rows, len(self.edges))} of {len(self.edges)} edges. Means over prompts with "
+            "95 % intervals; an edge below the threshold counts as 0, and 'prompts' is how many "
+            "keep it. 'cut' is what the prediction loses without it."
+        )
+        return Table(columns, cells, title, note)
+
+
+def mean_circuit(
+    model: Model,
+    prompts: Sequence[Prompt | OneSequence],
+    *,
+    position: int | str = LAST,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    threshold: float = 0.02,
+    effects: bool = True,
+    progress: Progress = silent,
+) -> MeanCircuit:
+    """The circuits of many prompts, averaged edge by edge over positions that correspond.
+
+    Prompts are texts, token ids or `Prompt`s, of any lengths. Positions correspond by name: "last"
+    (where the prediction is made), "first", and the names that a prompt gives; those without a name
+    by number, if all prompts have one length, and otherwise as one place "elsewhere". With
+    `effects`, edges are cut: they carry nothing, or what they carry in the corrupted prompt.
+
+    >>> from pathsum.model import construct
+    >>> texts = ["a b c d a", "f g h i f"]
+    >>> found = mean_circuit(construct.induction(), texts, effects=False)
+    >>> found["L1H0@last→logits@last"].prompts
+    2
+
+    A mean over prompts that are solved in different ways is the circuit of none of them: see
+    `prompts` of each edge.
+    """
+    given = as_prompts(prompts)
+    circuits, spans = list[Circuit](), []
+    for number, prompt in enumerate(given):
+        progress(number, len(given), "prompts")
+        with _named(number):
+            trace = model.trace(prompt.text)
+            if len(trace.tokens) != 1:
+                raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
+            named = prompt.spans(model, trace.tokens.shape[1])
+            circuits.append(
+                find_circuit(
+                    trace,
+                    prompt.find_position(named, position),
+                    token if prompt.token is None else prompt.token,
+                    versus if prompt.versus is None else prompt.versus,
+                    threshold,
+                    effects=False,
+                    other=None if prompt.corrupted is None else model.trace(prompt.corrupted),
+                )
+            )
+            spans.append(named)
+    progress(len(given), len(given), "prompts")
+    places = place_names(
+        spans, [len(_trace(c).tokens[0]) for c in circuits], [c.position for c in circuits]
+    )
+    groups = [_grouped(*pair) for pair in zip(circuits, places, strict=True)]
+    lost = [_lost(*pair) for pair in zip(circuits, groups, strict=True)] if effects else None
+    return _averaged(model, circuits, groups, lost, threshold)
+
+
+_Groups = dict[str, list[CircuitEdge]]
+
+
+def _grouped(circuit: Circuit, places: list[str]) -> _Groups:
+    """The edges of one circuit by their names."""
+    found: _Groups = {}
+    for edge in circuit.edges:
+        writer, reader = edge.edge.writer, edge.edge.reader
+        suffix = "" if reader.component == "logits" else f".{edge.kind.value}"
+        name = (
+            f"{writer.component}@{places[writer.position]}{ARROW}"
+            f"{reader.component}@{places[reader.position]}{suffix}"
+        )
+        found.setdefault(name, []).append(edge)
+    return found
+
+
+def _lost(circuit: Circuit, groups: _Groups) -> dict[str, float]:
+    """What cutting the edges of each group together costs one prediction."""
+    of = circuit.prediction
+    target = of.target.rows(slice(of.sequence, of.sequence + 1))
+    length = circuit.position + 1
+    start = one_sequence(of.trace, of.sequence, length)
+    there = Writes.of(start).scaled(0.0)
+    if of.other is not None:
+        there = Writes.of(one_sequence(of.other, of.sequence, length))
+    cut = {
+        name: rows
+        for name, edges in groups.items()
+        if (rows := [edge.edge for edge in edges if is_written(edge.edge.writer)])
+    }
+    if not cut:
+        return {}
+    before = float(target.of(start.logits)[0])
+    values = cut_values(start, target, list(cut.values()), there).tolist()
+    return {name: before - value for name, value in zip(cut, values, strict=True)}
+
+
+def _averaged(
+    model: Model,
+    circuits: list[Circuit],
+    groups: list[_Groups],
+    lost: list[dict[str, float]] | None,
+    threshold: float,
+) -> MeanCircuit:
+    names = dict.fromkeys(name for group in groups for name in group)
+    shares: dict[str, list[float]] = {}
+    edges: list[MeanEdge] = []
+    for name in names:
+        first = next(group[name][0] for group in groups if name in group)
+        shares[name] = [sum(edge.share for edge in group.get(name, [])) for group in groups]
+        exact = [sum(edge.exact for edge in group.get(name, [])) for group in groups]
+        known = lost is not None and any(name in one for one in lost)
+        edges.append(
+            MeanEdge(
+                name=name,
+                kind=first.kind,
+                unit=first.unit,
+                exact=_mean(exact),
+                share=_mean(shares[name]),
+                effect=_mean([one.get(name, 0.0) for one in lost]) if lost and known else None,
+                prompts=sum(name in group for group in groups),
+            )
+        )
+    return MeanCircuit(
+        model=model.name,
+        prompts=tuple("".join(circuit.tokens) for circuit in circuits),
+        total=_mean([circuit.total for circuit in circuits]),
+        probability=_mean([circuit.probability for circuit in circuits]),
+        threshold=threshold,
+        edges=tuple(sorted(edges, key=lambda edge: -abs(edge.share.value))),
+        circuits=tuple(circuits),
+        _shares=shares,
+    )
+
+
+def _mean(values: Sequence[float]) -> Estimate:
+    numbers = torch.tensor(values, dtype=torch.float64)
+    return ratio(numbers, torch.ones_like(numbers))
+
+
+def _trace(circuit: Circuit) -> Trace:
+    return circuit.prediction.trace
+
+
+@contextmanager
+def _named(number: int) -> Generator[None]:
+    """Errors about one prompt of many say which."""
+    try:
+        yield
+    except PathsumError as error:
+        raise type(error)(f"prompt {number}: {error}") from error

@@ -1,0 +1,124 @@
+"""Prompts: texts with what is asked of them, and positions that have names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pathsum.errors import InputError, near_misses
+from pathsum.model import Model
+from pathsum.model.sequences import OneSequence
+from pathsum.result.options import list_choices
+
+Span: TypeAlias = int | str | tuple[int, int]
+"""A position, a piece of the text, or the first position and the one after the last."""
+
+LAST, FIRST, ELSEWHERE = "last", "first", "elsewhere"
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A text or token ids, and which prediction of it is explained.
+
+    `names` gives names to positions: `{"subject": "Mary"}` names the tokens of that piece of the
+    text, `{"subject": 3}` and `{"subject": (3, 5)}` positions. `position` is a number or a name
+    (of several tokens, the last one); "last" and "first" are known without being given. `token`
+    and `versus` are as in `trace.circuit`, by default those of all prompts. `corrupted` is a text
+    of as many tokens, from which edges are taken when they are cut.
+    """
+
+    text: OneSequence
+    token: int | str | None = None
+    versus: int | str | None = None
+    position: int | str | None = None
+    names: Mapping[str, Span] = field(default_factory=dict[str, Span])
+    corrupted: OneSequence | None = None
+
+    def spans(self, model: Model, length: int) -> dict[str, range]:
+        """The positions that each name means, "last" and "first" included."""
+        found = {name: self._span(model, name, span, length) for name, span in self.names.items()}
+        return {
+            **found,
+            LAST: range(length - 1, length),
+            FIRST: range(1),
+        }
+
+    def find_position(self, spans: Mapping[str, range], default: int | str) -> int:
+        """The position of the prediction."""
+        wanted = default if self.position is None else self.position
+        if not isinstance(wanted, str):
+            return wanted
+        if wanted not in spans:
+            known = list_choices(tuple(spans))
+            raise InputError(
+                f"position {wanted!r} has no meaning here: the names of this prompt's positions "
+                f"are {known}{near_misses(wanted, spans)}; name it in `names`, or give a number"
+            )
+        return spans[wanted][-1]
+
+    def _span(self, model: Model, name: str, span: Span, length: int) -> range:
+        if isinstance(span, str):
+            return self._find_piece(model, name, span)
+        start, stop = span if isinstance(span, tuple) else (span, span + 1 if span != -1 else None)
+        places = range(length)[start:stop]
+        inside = all(-length <= at <= length for at in (start, start if stop is None else stop))
+        if not places or not inside:
+            raise InputError(
+                f"{name!r} is at {span}, which is out of range: the prompt has {length} tokens, so "
+                f"positions go from 0 to {length - 1}"
+            )
+        return places
+
+    def _find_piece(self, model: Model, name: str, piece: str) -> range:
+        if not isinstance(self.text, str) or model.tokenizer is None:
+            raise InputError(
+                f"{name!r} is a piece of text, {piece!r}, but the prompt is given as token ids; "
+                "give the position"
+            )
+        times = self.text.count(piece) if piece else 0
+        if times != 1:
+            raise InputError(
+                f"{name!r}, {piece!r}, is {times} times in the prompt {self.text!r}; give a piece "
+                "that is there once, or its position"
+            )
+        begin = self.text.index(piece)
+        offsets = model.tokenizer.offsets(self.text)
+        first = len(model.encode(self.text)) - len(offsets)
+        inside = [
+            at
+            for at, (start, stop) in enumerate(offsets, first)
+            if start < begin + len(piece) and stop > begin
+        ]
+        return range(inside[0], inside[-1] + 1)
+
+
+def as_prompts(given: Sequence[Prompt | OneSequence]) -> list[Prompt]:
+    """Prompts, or bare texts as prompts."""
+    if isinstance(given, str | Prompt):
+        given = [given]
+    prompts = [one if isinstance(one, Prompt) else Prompt(one) for one in given]
+    if not prompts:
+        raise InputError("there are no prompts; give at least one text")
+    return prompts
+
+
+def place_names(
+    spans: Sequence[Mapping[str, range]], lengths: Sequence[int], targets: Sequence[int]
+) -> list[list[str]]:
+    """A name for every position of every prompt, the same for positions that correspond.
+
+    A name that was given comes first, then "last" (the position of the prediction, if it has no
+    other name) and "first". Other positions are numbered if all prompts have one length; otherwise
+    nothing says which correspond, and they are "elsewhere".
+    """
+    numbered = len(set(zip(lengths, targets, strict=True))) == 1
+    found: list[list[str]] = []
+    for mine, length, target in zip(spans, lengths, targets, strict=True):
+        names = [str(at) if numbered else ELSEWHERE for at in range(length)]
+        names[0] = FIRST
+        names[target] = LAST
+        for name, places in mine.items():
+            if name not in (LAST, FIRST):
+                for at in places:
+                    names[at] = name
+        found.append(names)
+    return found

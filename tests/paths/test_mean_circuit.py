@@ -1,0 +1,182 @@
+"""Circuits of many prompts, and differences of circuits."""
+
+import pytest
+
+from pathsum.errors import InputError, TokenError
+from pathsum.heads import induction
+from pathsum.model import Model, construct
+from pathsum.names import HeadId
+from pathsum.paths.circuit import Circuit, Prompt, mean_circuit
+from pathsum.result import Estimate
+from pathsum.sources import load
+from pathsum.text.probes import random_repeats
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return construct.induction()
+
+
+def test_prompts_of_one_length_are_averaged_by_position(model: Model) -> None:
+    texts = ["a b c d a", "f g h i f", "j k a b j"]
+    found = mean_circuit(model, texts)
+    alone = [model.trace(text).circuit() for text in texts]
+    edge = found["L0H0@2→L1H0@last.k"]
+    shares = [one.share for each in alone for one in each.edges if str(one) == "L0H0@2→L1H0@5.k"]
+    effects = [one.effect for each in alone for one in each.edges if str(one) == "L0H0@2→L1H0@5.k"]
+    assert edge.prompts == 3
+    assert edge.share.value == pytest.approx(sum(shares) / 3)
+    assert edge.effect is not None
+    assert edge.effect.value == pytest.approx(sum(filter(None, effects)) / 3, rel=1e-4)
+    assert edge.share.low is not None
+    assert edge.share.low <= min(edge.share.value, max(shares))
+    assert found.total.value == pytest.approx(sum(one.total for one in alone) / 3)
+
+
+def test_prompts_of_mixed_length_correspond_by_name(model: Model) -> None:
+    prompts = [
+        Prompt("a b c d a", names={"answer": "b"}),
+        Prompt("c d e f g e", names={"answer": 4}),
+        Prompt("h i h", names={"answer": (2, 3)}),
+    ]
+    found = mean_circuit(model, prompts)
+    assert found["embed@answer→L1H0@last.v"].prompts == 3
+    assert found["L0H0@answer→L1H0@last.k"].prompts == 3
+    assert found["embed@first→L1H0@last.k"].prompts == 3
+    # The token before the answer has no name.
+    assert any(edge.name == "embed@elsewhere→L0H0@answer.v" for edge in found.edges)
+    lengths = [len(circuit.tokens) for circuit in found.circuits]
+    assert lengths == [6, 7, 4]
+
+
+def test_edges_of_one_place_are_cut_together(model: Model) -> None:
+    """Either of two keys is enough: cut one and the other takes over, cut both and it is gone."""
+    text = "a b a b a"
+    together = mean_circuit(model, [Prompt(text, token="b", names={"answers": (2, 5)})])
+    edge = together["L0H0@answers→L1H0@last.k"]
+    alone = model.trace(text).circuit(token="b")
+    single = [one.effect or 0 for one in alone.inputs("L1H0@5", "k") if one.edge.writer.head]
+    assert edge.effect is not None
+    assert len(single) >= 2
+    assert edge.effect.value > 2 * max(single)
+
+
+def test_the_position_of_the_prediction_may_have_a_name(model: Model) -> None:
+    prompt = Prompt("a b c a d e", token="b", position="again", names={"again": 4})
+    found = mean_circuit(model, [prompt])
+    assert found.circuits[0].position == 4
+    assert found.edges[0].name.startswith(("L1H0@again", "L0H0", "embed"))
+    assert mean_circuit(model, ["a b a"], position=1).circuits[0].position == 1
+
+
+def test_a_corrupted_prompt_is_what_edges_are_cut_to_and_a_reference(model: Model) -> None:
+    prompts = [
+        Prompt("a b c d a", token="b", corrupted="e b c d a"),
+        Prompt("f g h f", token="g", corrupted="i g h f"),
+    ]
+    found = mean_circuit(model, prompts)
+    kept = found.faithfulness("other", draws=5)
+    assert kept.prompts == 2
+    assert kept.kept.value > 0.98
+    assert kept.kept.low is not None
+    assert kept.reference == "another prompt"
+    assert kept.points[-1].eap_ig is not None
+    with pytest.raises(InputError, match="prompt 0: reference is 'other'"):
+        mean_circuit(model, ["a b a"]).faithfulness("other")
+
+
+def test_bad_prompts(model: Model) -> None:
+    with pytest.raises(InputError, match="no prompts"):
+        mean_circuit(model, [])
+    with pytest.raises(InputError, match="prompt 1: 'x', 'q', is 0 times"):
+        mean_circuit(model, ["a b", Prompt("a b", names={"x": "q"})])
+    with pytest.raises(InputError, match="prompt 0: 'x', 'a', is 2 times"):
+        mean_circuit(model, [Prompt("a b a", names={"x": "a"})])
+    with pytest.raises(InputError, match="'x' is at 9, which is out of range"):
+        mean_circuit(model, [Prompt("a b", names={"x": 9})])
+    with pytest.raises(InputError, match="prompt 0: position 'lats' has no meaning"):
+        mean_circuit(model, ["a b"], position="lats")
+    with pytest.raises(InputError, match="prompt 1: position 7 is out of range"):
+        mean_circuit(model, ["a b", Prompt("a b", position=7)])
+    with pytest.raises(TokenError, match="prompt 0: .*zebra"):
+        mean_circuit(model, ["a b"], token="zebra")
+    with pytest.raises(InputError, match="prompt 0: the other run has 2 tokens"):
+        mean_circuit(model, [Prompt("a b a", corrupted="a")])
+    with pytest.raises(InputError, match="no prompt's circuit keeps"):
+        mean_circuit(model, ["a b a"])["L0H9@last→logits@last"]
+    with pytest.raises(InputError, match="given as token ids"):
+        mean_circuit(model, [Prompt([1, 2, 1], names={"x": "a"})])
+
+
+def test_a_piece_of_text_is_its_tokens() -> None:
+    model = load("two-layer")
+    text = "def zorble(self): return zor"
+    spans = Prompt(text, names={"name": "zorble", "all": text}).spans(model, 99)
+    tokens = model.encode(text)
+    named = "".join(model.token_text(tokens[at]) for at in spans["name"])
+    assert "zorble" in named
+    assert len(named) <= len("·zorble(")
+    assert spans["all"] == range(1, len(tokens))
+
+
+def test_diff_of_two_prompts(model: Model) -> None:
+    one = model.trace("a b c d a").circuit(token="b")
+    same = one.diff(model.trace("a b c d a").circuit(token="b"))
+    assert all(edge.difference.value == 0 for edge in same.edges)
+    assert same.only_in_this == same.only_in_other == ()
+    moved = one.diff(model.trace("d a b c a").circuit(token="b"))
+    assert "L0H0@2→L1H0@5.k" in moved.only_in_this
+    assert "L0H0@3→L1H0@5.k" in moved.only_in_other
+    edge = moved["L0H0@3→L1H0@5.k"]
+    assert edge.here is None
+    assert edge.there is not None
+    assert edge.difference.value == pytest.approx(-edge.there.value)
+    assert "kept by" in str(moved)
+    with pytest.raises(InputError, match="do not correspond"):
+        one.diff(model.trace("a b a").circuit())
+
+
+def test_diff_of_means_is_paired_over_the_same_prompts(model: Model) -> None:
+    texts = ["a b c d a", "f g h i f", "j k a b j"]
+    one = mean_circuit(model, texts, effects=False)
+    two = mean_circuit(construct.induction_by_q(), texts, effects=False)
+    found = one.diff(two)
+    assert "L0H0@2→L1H0@last.k" in found.only_in_this
+    assert "L0H0@last→L1H0@last.q" in found.only_in_other
+    paired = found["L1H0@last→logits@last"].difference
+    here, there = (each["L1H0@last→logits@last"].share for each in (one, two))
+    assert paired.value == pytest.approx(here.value - there.value)
+    other = one.diff(mean_circuit(model, ["a c a", "b d b"], effects=False))
+    apart = other["L1H0@last→logits@last"].difference
+    assert isinstance(apart, Estimate)
+    assert apart.stderr is not None
+
+
+def of_induction(circuits: tuple[Circuit, ...], total: dict[HeadId, float]) -> HeadId:
+    """The head that adds most to the predictions, over all prompts."""
+    for circuit in circuits:
+        for edge in circuit.edges:
+            head = edge.edge.writer.head
+            if edge.edge.reader.component == "logits" and head is not None:
+                total[head] = total.get(head, 0.0) + edge.share
+    return max(total, key=lambda head: total[head])
+
+
+@pytest.mark.parametrize("name", ["two-layer", "two-layer-seed-1", "two-layer-quick"])
+def test_the_circuit_of_induction_is_the_one_that_cutting_proves(name: str) -> None:
+    """On repeated random tokens: the same head, the same partner, through the same read."""
+    model = load(name)
+    proven = {head.head: head for head in induction(model, sequences=8, draws=50).heads}
+    probe = random_repeats(model.token_pool().ids(), 12, 2, 6, 3, model.config.start_token)
+    prompts = [Prompt(row[:-1].tolist(), token=int(row[-1])) for row in probe.tokens]
+    found = mean_circuit(model, prompts, threshold=0.05)
+    head = of_induction(found.circuits, {})
+    assert head in proven
+    side = proven[head].mechanism[0].lower()
+    strength: dict[str, float] = {}
+    for edge in found.edges:
+        writer, _, reader = edge.name.partition("→")
+        if reader.startswith(f"{head}@last") and edge.kind in ("q", "k") and "H" in writer:
+            label = f"{writer.split('@')[0]}.{edge.kind}"
+            strength[label] = strength.get(label, 0.0) + edge.share.value
+    assert max(strength, key=lambda label: strength[label]) == f"{proven[head].partner}.{side}"
