@@ -166,7 +166,7 @@ def of_induction(circuits: tuple[Circuit, ...], total: dict[HeadId, float]) -> H
 def test_the_circuit_of_induction_is_the_one_that_cutting_proves(name: str) -> None:
     """On repeated random tokens: the same head, the same partner, through the same read."""
     model = load(name)
-    proven = {head.head: head for head in induction(model, sequences=8, draws=50).heads}
+    proven = {head.head: head for head in induction(model, sequences=8, draws=99).heads}
     probe = random_repeats(model.token_pool().ids(), 12, 2, 6, 3, model.config.start_token)
     prompts = [Prompt(row[:-1].tolist(), token=int(row[-1])) for row in probe.tokens]
     found = mean_circuit(model, prompts, threshold=0.05)

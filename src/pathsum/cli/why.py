@@ -1,7 +1,7 @@
 """`pathsum why`: the circuit of one prediction, or the mean of those of many prompts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -9,6 +9,7 @@ from pathsum.cli.options import (
     AsJson,
     Device,
     Dtype,
+    InputText,
     ModelName,
     Position,
     Seed,
@@ -110,14 +111,14 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
+    from pathsum.paths.circuit import Circuit, mean_circuit
+
     _check_arguments(text, tokens, prompts, graph, other, rival)
     loaded = open_model(model, device, dtype, as_json)
     second = None if diff is None else open_model(diff, device, dtype, as_json)
     effects = cut and not faithfulness and diff is None
 
     def find(one: "Model", advance: "Progress") -> "Circuit | MeanCircuit":
-        from pathsum.paths.circuit import mean_circuit
-
         against = parse_versus(versus)
         if prompts is not None:
             return mean_circuit(
@@ -138,8 +139,7 @@ def why(
 
     with progress(as_json) as advance:
         found = find(loaded, advance)
-        if graph is not None:
-            assert isinstance(found, _circuit_type())
+        if graph is not None and isinstance(found, Circuit):
             found.write_graph(graph)
         if second is not None:
             show(_difference(found, find(second, advance)), as_json)
@@ -153,23 +153,19 @@ def why(
             show(kept, as_json)
 
 
-def _circuit_type() -> "type[Circuit]":
-    from pathsum.paths.circuit import Circuit
-
-    return Circuit
-
-
 def _difference(found: "Circuit | MeanCircuit", other: "Circuit | MeanCircuit") -> "CircuitDiff":
-    if isinstance(found, _circuit_type()):
-        assert isinstance(other, _circuit_type())
+    from pathsum.paths.circuit import Circuit, MeanCircuit
+
+    if isinstance(found, Circuit) and isinstance(other, Circuit):
         return found.diff(other)
-    assert not isinstance(other, _circuit_type())
+    assert isinstance(found, MeanCircuit)
+    assert isinstance(other, MeanCircuit)
     return found.diff(other)
 
 
 def _check_arguments(
     text: str | None,
-    tokens: str | None,
+    tokens: list[str] | None,
     prompts: Path | None,
     graph: Path | None,
     other: str | None,
@@ -208,17 +204,17 @@ def _read_prompts(file: Path) -> "list[Prompt]":
         if not line.strip():
             continue
         try:
-            given = json.loads(line)
+            read = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{file}, line {number}, is not JSON ({error.msg})") from error
-        given = {"text": given} if isinstance(given, str) else given
-        if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+        given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
+        if not isinstance(given.get("text"), str):
             raise InputError(f'{file}, line {number}: give an object with a "text"')
         for key in given:
             if key not in known:
                 hint = near_misses(key, known)
                 raise InputError(f"{file}, line {number}: {key!r} is not known{hint}")
-        names = given.pop("names", {})
+        names: dict[str, Any] = given.pop("names", {})
         spans = {name: tuple(at) if isinstance(at, list) else at for name, at in names.items()}
         found.append(Prompt(**given, names=spans))
     return found

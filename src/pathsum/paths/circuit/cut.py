@@ -1,6 +1,6 @@
 """What cutting an edge between two nodes does to a prediction, everything after it recomputed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
@@ -43,12 +43,13 @@ def cut_effects(
     cuttable = [number for number, edge in enumerate(edges) if is_written(edge.writer)]
     found: list[float | None] = [None] * len(edges)
     together = max(1, _NUMBERS // (length * trace.model.config.d_model))
-    for done in range(0, len(cuttable), together):
+    done = 0
+    for part in _by_layer(edges, cuttable, together):
         progress(done, len(cuttable), "cutting edges")
-        part = cuttable[done : done + together]
         without = cut_values(start, here, [[edges[number]] for number in part], there)
         for number, value in zip(part, without.tolist(), strict=True):
             found[number] = before - value
+        done += len(part)
     progress(len(cuttable), len(cuttable), "cutting edges")
     return found
 
@@ -104,3 +105,15 @@ def is_written(node: Node) -> bool:
     if isinstance(component, Source):
         return component.kind in ("embed", "mlp")
     return isinstance(component, HeadId)
+
+
+def _by_layer(
+    edges: Sequence[NodeEdge], numbers: Sequence[int], most: int
+) -> Iterator[Sequence[int]]:
+    """Edges into one layer together: everything below it is taken from the unedited run."""
+    layers: dict[int, list[int]] = {}
+    for number in numbers:
+        head = edges[number].reader.head
+        layers.setdefault(-1 if head is None else head.layer, []).append(number)
+    for group in layers.values():
+        yield from (group[begin : begin + most] for begin in range(0, len(group), most))

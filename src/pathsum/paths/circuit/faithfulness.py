@@ -341,7 +341,7 @@ def _parts(rows: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def _check_range(curve: Curve, start: Trace, position: int) -> None:
-    """Raise if there is nothing to take a share of."""
+    """Raises InputError if the reference predicts as much as the model."""
     size = float(start.logits[0, position].abs().max())
     rounding = 1e3 * torch.finfo(start.logits.dtype).eps * max(size, abs(curve.empty))
     if abs(curve.full - curve.empty) <= rounding:
