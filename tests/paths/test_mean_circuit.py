@@ -69,6 +69,15 @@ def test_the_position_of_the_prediction_may_have_a_name(model: Model) -> None:
     assert mean_circuit(model, ["a b a"], position=1).circuits[0].position == 1
 
 
+def test_an_edge_that_a_prompt_does_not_keep_counts_as_nothing(model: Model) -> None:
+    found = mean_circuit(model, ["a b c d a", "a c b d a"], token="b", effects=False)
+    for edge in found.edges:
+        shares = found.shares[edge.name]
+        assert edge.share.value == pytest.approx(sum(shares) / 2)
+        assert edge.prompts == sum(share != 0 for share in shares)
+    assert any(edge.prompts == 1 for edge in found.edges)
+
+
 def test_a_corrupted_prompt_is_what_edges_are_cut_to_and_a_reference(model: Model) -> None:
     prompts = [
         Prompt("a b c d a", token="b", corrupted="e b c d a"),
@@ -162,6 +171,7 @@ def of_induction(circuits: tuple[Circuit, ...], total: dict[HeadId, float]) -> H
     return max(total, key=lambda head: total[head])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two-layer", "two-layer-seed-1", "two-layer-quick"])
 def test_the_circuit_of_induction_is_the_one_that_cutting_proves(name: str) -> None:
     """On repeated random tokens: the same head, the same partner, through the same read."""

@@ -250,8 +250,8 @@ def _averaged(
     edges: list[MeanEdge] = []
     for name in names:
         first = next(group[name][0] for group in groups if name in group)
-        shares[name] = [sum(edge.share for edge in group.get(name, [])) for group in groups]
-        exact = [sum(edge.exact for edge in group.get(name, [])) for group in groups]
+        shares[name] = [sum((edge.share for edge in group.get(name, [])), 0.0) for group in groups]
+        exact = [sum((edge.exact for edge in group.get(name, [])), 0.0) for group in groups]
         known = lost is not None and any(name in one for one in lost)
         edges.append(
             MeanEdge(
