@@ -183,6 +183,8 @@ def _check_arguments(
             f"--graph {graph}: the name must end in .svg, .json (circuit-tracer's format) or .dot "
             "(Graphviz)"
         )
+    if graph is not None:
+        check_output(graph)
 
 
 def _read_prompts(file: Path) -> "list[Prompt]":
