@@ -354,7 +354,7 @@ def _question(content: bytes, folder: Path) -> None:
 
 
 def _question_base() -> bytes:
-    return b'{"name": "why", "params": {"text": "a b a", "position": -1, "token": 2}}'
+    return b'{"name": "why", "params": {"text": "a b a", "position": 2, "token": 2}}'
 
 
 def _names(content: bytes, folder: Path) -> None:
