@@ -40,6 +40,9 @@ def edits(draw: st.DrawFn, model: Model, *, linear: bool) -> dict[Any, Any]:
             and not (isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V)
         )
     ]
+    # A head that writes its mean writes a bias, and its edges cannot be edited (refused).
+    means = {node for node, value in found.items() if isinstance(node, HeadId) and value == "mean"}
+    edges = [edge for edge in edges if edge.writer not in means]
     found |= {edge: draw(values) for edge in draw(st.lists(st.sampled_from(edges), max_size=3))}
     head = draw(st.sampled_from([head.id for head in model.heads]))
     others = [one.id for one in model.heads if one.id.layer <= head.layer and one.id != head]

@@ -134,6 +134,7 @@ def test_the_atlas_of_an_edited_model() -> None:
         ({"L1H0": "nil"}, InputError, "choose 'zero' or 'mean'"),
         ({"L1H0": 3}, InputError, "cannot be replaced by a int"),
         ({"L1H0@4": "zero"}, InputError, "names a position"),
+        ({"L0H0": "mean", "L0H0→L1H0.k": "zero"}, InputError, "its edge L0H0→L1H0.k cannot be"),
         ({"L9H0": "zero"}, HeadError, "L9H0"),
         ({"mlp0": "zero"}, PathError, "no MLPs"),
         ({"pos": "zero"}, PathError, "same in every run"),

@@ -8,7 +8,8 @@ sees it. With z what a head moves to each destination, before W_O,
     a tensor  z = that vector, [d_head], likewise
 
 and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]. The head still
-attends; it writes nothing, or the same at every position.
+attends; it writes nothing, or the same at every position. A head replaced by something other than
+zero writes a bias, so its edges cannot be edited in the same call.
 
 What replaces an **edge** or a **pattern** is no weight: every run of the model makes the edit (see
 `pathsum.model.edits`). Of an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
@@ -17,7 +18,7 @@ below, on the same text, or a matrix [n_ctx, n_ctx]. A message that is the same 
 carries nothing of it, so in analyses of weights a path along such an edge is zero.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +63,7 @@ def edit_model(
         raise InputError("there is nothing to edit; name at least one head, edge or pattern")
     wanted = [_wanted(model, name, value) for name, value in edits.items()]
     _check_loans(model, wanted)
+    _check_writers(wanted)
     means = _means(model, wanted, reference)
     changed: dict[str, Tensor] = {}
     made: list[ModelEdit] = []
@@ -91,6 +93,25 @@ class _Wanted:
     mean: bool = False
     pattern: bool = False
     like: HeadId | None = None
+
+
+def _check_writers(wanted: Sequence[_Wanted]) -> None:
+    """A head that writes a constant writes it as a bias, from which no edge can be told apart."""
+    constant = {
+        one.site.writer
+        for one in wanted
+        if isinstance(one.site.writer, HeadId)
+        and one.site.reader is None
+        and not one.pattern
+        and one.like is None
+        and (one.mean or (one.tensor is not None and bool(one.tensor.any())))
+    }
+    for one in wanted:
+        if one.site.reader is not None and one.site.writer in constant:
+            raise InputError(
+                f"{one.site.writer} is replaced as a whole, so its edge {one.site} cannot be "
+                "replaced too; edit the head or its edges"
+            )
 
 
 def _wanted(model: "Model", name: Any, value: Any) -> _Wanted:

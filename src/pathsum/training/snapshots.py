@@ -23,6 +23,7 @@ from pathsum.sources.named import open_folder
 
 SNAPSHOTS = "snapshots"
 FORMAT, VERSION = "pathsum-snapshot", 1
+SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,16 @@ def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
     }
     about = {"format": FORMAT, "version": str(VERSION)}
     about["config"] = json.dumps(model.config.to_dict())
-    name = f"step-{step:07d}.safetensors"
+    name = f"step-{step:07d}{SUFFIX}"
     write_together(folder / SNAPSHOTS, {name: lambda file: save_file(tensors, str(file), about)})
 
 
 def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     """The snapshots of a run, in order; tensors are read when first used."""
     run = Path(folder)
-    entries = sorted((run / SNAPSHOTS).glob("step-*"))
-    files = [one for one in entries if one.suffix == ".safetensors"]
+    found = (run / SNAPSHOTS).glob("step-*")
+    entries = sorted((one for one in found if one.is_dir() or one.suffix == SUFFIX), key=_step)
+    files = [one for one in entries if one.suffix == SUFFIX]
     shared = open_folder(run) if files else None
     folders = [one for one in entries if one.is_dir() and not _is_unfinished(one)]
     snapshots = [Snapshot(_step(one), open_folder(one)) for one in folders]
@@ -80,7 +82,7 @@ def _is_unfinished(folder: Path) -> bool:
 
 
 def _step(entry: Path) -> int:
-    number = entry.name.removesuffix(".safetensors").removeprefix("step-")
+    number = entry.name.removesuffix(SUFFIX).removeprefix("step-")
     if not number.isdecimal():
         raise FileError(
             f"{entry} is not a snapshot; names like step-0000010 or step-0000010.safetensors are "

@@ -1,7 +1,7 @@
 """A patch sweep: every node at every position, patched from one run into another.
 
 The result is a heat map, nodes × positions. A cell says how far the patch of that one node at that
-one position moves the number from its value in the patched run towards its value in the other.
+one position moves the number from its value in the patched run toward its value in the other.
 """
 
 import enum
