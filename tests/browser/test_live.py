@@ -59,7 +59,9 @@ def test_it_opens_and_says_what_it_shows(page: Page, live: str, pictures: Path) 
     expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
     expect(page.get_by_text("two-layer: 2 layers × 8 heads")).to_be_visible()
-    expect(page.locator("footer").get_by_text(re.compile(r"remainder (0|\d+e[-−])"))).to_be_visible()
+    expect(
+        page.locator("footer").get_by_text(re.compile(r"remainder (0|\d+e[-−])"))
+    ).to_be_visible()
     page.screenshot(path=pictures / "text.png")
 
 
