@@ -69,6 +69,16 @@ class Soak:
         """The highest level after memory may stop rising, relative to the level at that point."""
         return max(self.levels[SETTLED:]) / self.levels[SETTLED - 1]
 
+    @property
+    def growth(self) -> float:
+        """The later half of the levels after memory may stop rising, relative to the earlier half.
+
+        What is being computed moves single levels of a short run by a fifth; a leak moves halves.
+        """
+        settled = self.levels[SETTLED:]
+        half = len(settled) // 2
+        return median(settled[half:]) / median(settled[:half])
+
 
 def serve(megabytes: int | None) -> None:
     """The server under test, in a process of its own; its address is the first line."""
