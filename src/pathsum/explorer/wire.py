@@ -24,6 +24,7 @@ from pathsum.result import Record, jsonable
 from pathsum.result.encode import JsonEncodable
 
 ALIGNMENT = 8
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 _TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}
 
@@ -91,6 +92,9 @@ class _Arrays:
 
     def extract(self, value: object) -> Any:
         """The JSON form of a value, with each tensor replaced by its index."""
+        # Most values are plain, and asking whether one is JsonEncodable takes microseconds.
+        if type(value) in _PLAIN:
+            return jsonable(value)
         if isinstance(value, Tensor):
             return {"$array": self._add(value)}
         if isinstance(value, JsonEncodable) and not isinstance(value, Record):

@@ -226,44 +226,69 @@ def atlas(
     check_draws(draws, alpha)
     infos = _with_thresholds(thresholds or {})
     model = in_full_precision(model)
-    frames = RandomFrames(model, draws, seed)
-    on_probe, first = probe_scores(model, sequences, seed, frames, progress)
-    on_text = text_scores(model, tokens, frames, progress)
-    scores = on_probe.scores
-    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed)
-    for head, score in fuzzy.scores.items():
-        scores[head][FUZZY_INDUCTION.name] = score
-    in_and_out = model.config.predicts_tokens
-    if in_and_out:
-        for head, named in word_piece_scores(model, frames, seed, progress).items():
-            scores[head] |= named
-    for head, named in on_text.scores.items():
-        scores[head] |= named
-    for score in WEIGHT_SCORES:
-        if score is COPYING_BY_WEIGHTS and not in_and_out:
-            continue
-        for head, found in score.measure(model, draws, seed).items():
-            scores[head][score.info.name] = found
-    for head in scores:
-        if why_silent(model, head):
-            scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
+    measured = _measured(model, tokens, sequences, draws, seed, progress)
+    scores = measured.scores
     limits = {info.name: info.threshold for info in infos}
-    verdicts = _verdicts(model, scores, first, limits, alpha, progress)
+    verdicts = _verdicts(model, scores, measured.first, limits, alpha, progress)
     matching = _add_matching(model, scores, verdicts, seed, alpha)
     entries = tuple(
         HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
         for head, it in verdicts.items()
     )
-    absent = on_probe.absent | on_text.absent
-    absent |= {FUZZY_INDUCTION.name: fuzzy.absent} if fuzzy.absent else {}
+    absent = dict(measured.absent)
     absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
-    if WORD_PIECE.name not in entries[0].scores:
+    note = _note(model.config, sequences, draws, measured.on_text, matching)
+    return Atlas(model.name, entries, infos, absent, alpha, note)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Scores of every head by name, why some are absent, and what heads give the first token.
+
+    `on_text` says in words what text was measured on.
+    """
+
+    scores: dict[HeadId, dict[str, Score]]
+    absent: dict[str, str]
+    first: dict[HeadId, Float[Tensor, " dest"]]
+    on_text: str
+
+
+def _measured(
+    model: Model,
+    tokens: TextOrTokens | None,
+    sequences: int,
+    draws: int,
+    seed: int,
+    progress: Progress,
+) -> _Measured:
+    """Every score that needs no kinds."""
+    frames = RandomFrames(model, draws, seed)
+    on_probe, first = probe_scores(model, sequences, seed, frames, progress)
+    on_text = text_scores(model, tokens, frames, progress)
+    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed)
+    scores, absent = on_probe.scores, on_probe.absent | on_text.absent
+    for head, score in fuzzy.scores.items():
+        scores[head][FUZZY_INDUCTION.name] = score
+    absent |= {FUZZY_INDUCTION.name: fuzzy.absent} if fuzzy.absent else {}
+    in_and_out = model.config.predicts_tokens
+    words = word_piece_scores(model, frames, seed, progress) if in_and_out else {}
+    for found in (words, on_text.scores):
+        for head, named in found.items():
+            scores[head] |= named
+    if not any(WORD_PIECE.name in named for named in scores.values()):
         absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
     if not in_and_out:
         names = (COPYING_BY_DATA.info, COPYING_BY_WEIGHTS.info, WORD_PIECE, WORD_PIECE_BY_WEIGHTS)
         absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
-    note = _note(model.config, sequences, draws, on_text.measured_on, matching)
-    return Atlas(model.name, entries, infos, absent, alpha, note)
+    for score in WEIGHT_SCORES:
+        if in_and_out or score is not COPYING_BY_WEIGHTS:
+            for head, found in score.measure(model, draws, seed).items():
+                scores[head][score.info.name] = found
+    for head in scores:
+        if why_silent(model, head):
+            scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
+    return _Measured(scores, absent, first, on_text.measured_on)
 
 
 def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:

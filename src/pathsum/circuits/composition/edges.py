@@ -96,11 +96,15 @@ class Edges(Record, kind="composition-edges"):
         return Table(columns, rows, f"composition, {self.model}", "\n".join(self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        listed = "" if len(self.edges) == self.found else f", {len(self.edges)} shown"
-        yield (
-            f"{self.found} of {self.tested} edges pass{listed}; "
-            f"chance would give {_count(self.expected)}."
-        )
+        some = len(self.edges) < self.found
+        if self.expected < self.tested:
+            listed = f", {len(self.edges)} shown" if some else ""
+            yield (
+                f"{self.found} of {self.tested} edges pass{listed}; "
+                f"chance would give {_count(self.expected)}."
+            )
+        elif some:
+            yield f"{len(self.edges)} of {self.found} edges are shown."
         yield (
             f"{self.unlikely} of {self.tested} have p < {_UNLIKELY:g}; "
             f"chance would give {_count(_UNLIKELY * self.tested)}."

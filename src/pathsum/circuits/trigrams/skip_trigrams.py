@@ -17,6 +17,7 @@ of triples would repeat each (source, out) with every destination that attends: 
 de-duplicated on (source, out), and the destination listed is the one that attends most.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -112,12 +113,7 @@ def skip_trigrams(
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
         return ranked_on_text(model, heads, k, require_text(model, text), common, rare, progress)
-    found: list[_Candidates] = []
-    for index, each in enumerate(heads):
-        progress(index, len(heads), f"skip-trigrams of {each.label}")
-        found.append(_strongest(each, k, common, offset))
-    triples = _best_of(found, k, model.config.d_vocab)
-    progress(len(heads), len(heads), "skip-trigrams")
+    triples = _by_weights(model, heads, k, common, offset, progress)
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
     note = joined(
         (
@@ -127,6 +123,23 @@ def skip_trigrams(
         )
     )
     return _with_evidence(model, triples, corpus, common, offset, note, progress)
+
+
+def _by_weights(
+    model: Model,
+    heads: Sequence[Head],
+    k: int,
+    common: Tensor,
+    offset: int | None,
+    progress: Progress,
+) -> list[Triple]:
+    """The k strongest triples of some heads by weights alone."""
+    found: list[_Candidates] = []
+    for index, each in enumerate(heads):
+        progress(index, len(heads), f"skip-trigrams of {each.label}")
+        found.append(_strongest(each, k, common, offset))
+    progress(len(heads), len(heads), "skip-trigrams")
+    return _best_of(found, k, model.config.d_vocab)
 
 
 def _with_evidence(

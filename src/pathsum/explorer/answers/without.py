@@ -11,8 +11,8 @@ from pathsum.errors import HeadError, InputError
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
-from pathsum.model.edits import Message, SourceOutput
-from pathsum.names import LogitsRead, Source
+from pathsum.model.edits import Message
+from pathsum.names import LogitsRead
 from pathsum.paths.intervene.without import without
 from pathsum.paths.target import Target, find_target
 from pathsum.result import Record
@@ -120,7 +120,7 @@ def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[T
     gradient, bias = target.direction(trace.weights)
     gradient = gradient[0] * trace.scales.final[0, position]
     config = trace.model.config
-    written = {"embed": _embedded(trace)[0, position]}
+    written = {"embed": trace.written("embed")[0, position]}
     for head in trace.model.heads:
         written[head.label] = trace.written(head.id)[0, position]
     if config.mlp != "none":
@@ -136,14 +136,6 @@ def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[T
     values = torch.stack([*written.values(), rest]) @ gradient
     values[-1] += bias[0]
     return (*written, "positions and biases"), values
-
-
-def _embedded(trace: Trace) -> Float[Tensor, "batch pos d"]:
-    """What the embedding put into the stream of a run that may have edits."""
-    for edit in trace.edits:
-        if isinstance(edit, SourceOutput) and edit.source == Source("embed"):
-            return edit.written
-    return trace.written(Source("embed"))
 
 
 def _measured(trace: Trace, target: Target) -> Measured:

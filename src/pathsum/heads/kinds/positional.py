@@ -6,6 +6,7 @@ The weights agree if the position part makes at least half of the variance of th
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,20 +30,30 @@ def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     end = view.probe.first + view.probe.length
     pattern = view.pattern[:, :, 1:end, 1:end]
     size = pattern.shape[-1]
-    offset = (torch.arange(size)[:, None] - torch.arange(size)[None]).clamp_min(0)
-    causal = torch.ones(size, size).tril().to(pattern)
-    counts = torch.zeros(size).to(pattern).index_add(0, offset.flatten(), causal.flatten())
-    flat = (pattern * causal).sum(0).flatten(1)
-    sums = flat.new_zeros(flat.shape[0], size).index_add(1, offset.flatten(), flat)
-    profile = sums / (counts * pattern.shape[0])
-    explained = profile[:, offset] * causal
-    mean = pattern.sum(-1, keepdim=True) / causal.sum(-1, keepdim=True)
-    residual = ((pattern - explained) * causal).square().sum((-1, -2))
-    total = ((pattern - mean) * causal).square().sum((-1, -2))
+    square = pattern.square().sum((-1, -2))
+    at_offset = offset_sums(pattern)
+    counts = torch.arange(size, 0, -1).to(pattern)
+    profile = at_offset.mean(0) / counts
+    # Σ(A − a)², with a the mean of each offset or row, is ΣA² − 2Σ a·A + Σ a².
+    residual = square - 2 * (at_offset * profile).sum(-1) + (profile.square() * counts).sum(-1)
+    total = square - (pattern.sum(-1).square() / counts.flip(0)).sum(-1)
     # A pattern that hardly differs from even attention has no variance worth explaining.
-    varies = total > 1e-2 * pattern.square().sum((-1, -2))
+    varies = total > 1e-2 * square
     # A profile that fits worse than the row's mean explains nothing, however much worse it is.
     return torch.where(varies, 1 - residual / total.clamp_min(1e-30), 0.0).clamp_min(0.0)
+
+
+def offset_sums(pattern: Float[Tensor, "*some n n"]) -> Float[Tensor, "*some n"]:
+    """Sums of causal patterns over pairs of each offset, from 0 on.
+
+    >>> offset_sums(torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
+    tensor([1.7500, 0.2500])
+    """
+    size = pattern.shape[-1]
+    # A row one longer than the matrix is wide moves each row of the flipped pattern on by one, so
+    # that an offset is a column, the last for offset 0; above the diagonal everything is 0.
+    rows = F.pad(pattern.flip(-1), (0, 1)).flatten(-2).unflatten(-1, (size + 1, size))
+    return rows.sum(-2).roll(1, -1)
 
 
 POSITIONAL = data_score(

@@ -321,7 +321,8 @@ class Circuit(Record, kind="circuit"):
                 elif writer.head is not None:
                     self._grow(branch, writer, opened)
             for rest in self._left_out(node, side):
-                tree.add(f"{side.value.upper()} left out ({rest.count} edges) {rest.share:+.3f}")
+                count = f"{rest.count} edge{'' if rest.count == 1 else 's'}"
+                tree.add(f"{side.value.upper()} left out ({count}) {rest.share:+.3f}")
 
     def _left_out(self, node: Node, side: Side) -> Iterator[LeftOut]:
         yield from (

@@ -163,21 +163,7 @@ def term_importance(
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
-    check_terms(model, sets)
-    if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
-        raise NotExactError(
-            "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
-            "use mlps='frozen' with sets, or leave out sets"
-        )
-    if (
-        scale is Scales.RECOMPUTED
-        and model.config.norm != "none"
-        and any(s.order > 1 for s in sets)
-    ):
-        raise NotExactError(
-            "a recomputed scale depends on all terms together, so chains of heads cannot be "
-            "separated; use scale='frozen', or sets of single heads"
-        )
+    _check_sets(model, sets, scale, mlps)
     measure, unit = _find_metric(metric)
     losses = _Losses(model, sets, scale, mlps, from_position, measure, unit)
     checked = token_batches(
@@ -196,6 +182,25 @@ def term_importance(
     for measured in shared_map(pieces, losses.measure, progress, "term importance"):
         losses.add(measured)
     return losses.result()
+
+
+def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
+    """Refuse sets of terms whose parts do not add up with these scales and MLP outputs."""
+    check_terms(model, sets)
+    if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
+        raise NotExactError(
+            "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
+            "use mlps='frozen' with sets, or leave out sets"
+        )
+    if (
+        scale is Scales.RECOMPUTED
+        and model.config.norm != "none"
+        and any(s.order > 1 for s in sets)
+    ):
+        raise NotExactError(
+            "a recomputed scale depends on all terms together, so chains of heads cannot be "
+            "separated; use scale='frozen', or sets of single heads"
+        )
 
 
 def _find_metric(
