@@ -1,6 +1,6 @@
 """Training: seconds per million tokens, against a minimal loop in plain PyTorch, at two sizes.
 
-The sizes are those of the preset `long` (4 heads of 64, batches of 16) and the same with d_model
+The sizes are those of the preset `bundled` (4 heads of 64, batches of 16) and the same with d_model
 256. The same work done at the rate of one large matrix product is given too.
 
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
@@ -185,8 +185,8 @@ def peer_seconds(chosen: Recipe) -> float | None:
 
 def main() -> list[Measurement]:
     """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
-    small = recipe("two-layer", "long", data__corpus="python")
-    wide = recipe("two-layer", "long", data__corpus="python", model__d_model=256)
+    small = recipe("two-layer", "bundled", data__corpus="python")
+    wide = recipe("two-layer", "bundled", data__corpus="python", model__d_model=256)
     return [
         *compare("two layers, d_model 128, batches of 16", small),
         *compare("two layers, d_model 256, batches of 16", wide),

@@ -84,8 +84,8 @@ def serve(megabytes: int | None) -> None:
     """The server under test, in a process of its own; its address is the first line."""
     import torch
 
+    from pathsum.allocator import use_few_arenas
     from pathsum.explorer import explorer, workbench
-    from pathsum.explorer.memory import use_few_arenas
 
     if megabytes is not None:
         explorer.ANSWER_BYTES = megabytes * 2**20

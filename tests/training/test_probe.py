@@ -9,7 +9,8 @@ from pathsum.model import construct
 from pathsum.text import Corpus
 from pathsum.text.probes import random_repeats
 from pathsum.text.token_pool import TokenPool
-from pathsum.training.metrics import Probe
+from pathsum.training import metrics
+from pathsum.training.metrics import Probe, warn_of_slow_precision
 
 
 def test_sees_a_hand_built_induction_head(text: Path) -> None:
@@ -48,3 +49,13 @@ def test_a_model_without_heads_has_no_scores(text: Path) -> None:
 def test_tokens_that_were_hardly_seen_are_left_out(least: int, expected: list[int]) -> None:
     counts = torch.tensor([900, 5, 101, 400, 0])
     assert TokenPool(5, counts, excluded=(0,)).ids(at_least=least).tolist() == expected
+
+
+def test_warns_of_bfloat16_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {torch.float32: 90e9, torch.bfloat16: 4e9}
+    monkeypatch.setattr(metrics, "gemm_rate", lambda device, dtype: rates[dtype])
+    with pytest.warns(UserWarning, match=r"slower here \(4 GFLOP/s\) than in float32 \(90\)"):
+        warn_of_slow_precision("bfloat16", "cpu")
+    warn_of_slow_precision("float32", "cpu")
+    rates[torch.bfloat16] = 200e9
+    warn_of_slow_precision("bfloat16", "cpu")

@@ -57,3 +57,18 @@ def test_other_threads_keep_their_number() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_every_thread_multiplies_in_half_precision_where_asked() -> None:
+    config = Config(2, 2, 8, 4, 11, 6)
+    tokens = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(0))
+    losses: dict[bool, float] = {}
+    gradients: dict[bool, torch.Tensor] = {}
+    for half in (False, True):
+        network = Network(config, Start(), 0)
+        losses[half] = ThreadedBatch(network, 2, half).learn(tokens, tokens.roll(-1, 1)).item()
+        assert network.W_U.grad is not None and network.W_U.grad.dtype == torch.float32
+        gradients[half] = network.W_U.grad
+    assert losses[True] != losses[False]
+    assert losses[True] == pytest.approx(losses[False], rel=0.02)
+    torch.testing.assert_close(gradients[True], gradients[False], rtol=0.1, atol=0.01)

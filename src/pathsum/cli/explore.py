@@ -37,8 +37,8 @@ def explore(
     """Explore a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
     import webbrowser
 
+    from pathsum.allocator import use_few_arenas
     from pathsum.explorer.explorer import Explorer
-    from pathsum.explorer.memory import use_few_arenas
     from pathsum.server import ExplorerServer
     from pathsum.server.guard import LOOPBACK
 

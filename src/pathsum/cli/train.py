@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pathsum.allocator import keep_freed_memory
 from pathsum.cli.options import LARGEST, AsJson
 from pathsum.cli.view import say, show
 from pathsum.terminal import printable
@@ -25,9 +26,7 @@ def train(
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Short for --preset quick.")] = False,
-    preset: Annotated[
-        str, typer.Option(help="quick, bundled, long (hours) or paper (GPUs).")
-    ] = "bundled",
+    preset: Annotated[str, typer.Option(help="quick, bundled or paper (GPUs).")] = "bundled",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")
@@ -66,6 +65,7 @@ def train(
     """
     # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    keep_freed_memory()
     short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
     short |= {"data.corpus": corpus, "data.vocabulary": vocab}
     changes = {name: value for name, value in short.items() if value is not None}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from pathsum.allocator import Trimmer
 from pathsum.explorer.kept import MIN_SECONDS, KeptAnswers
 from pathsum.explorer.memo import Memo
-from pathsum.explorer.memory import Trimmer
 from pathsum.explorer.open_models import open_models
 from pathsum.explorer.params import TextParams, answer_key, non_default_params, parse_params
 from pathsum.explorer.questions import find_question

@@ -1,9 +1,6 @@
-"""How much memory a cached value holds, and giving freed memory back to the system."""
+"""How much memory a cached value holds."""
 
-import ctypes
 import sys
-import threading
-import time
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -14,10 +11,6 @@ import torch
 
 # Shared by everything, or without contents of their own.
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.dtype)
-# Trimming walks all free memory, which takes milliseconds.
-TRIM_SECONDS = 2.0
-# The number of glibc's parameter for the number of pools, and how many there may be.
-M_ARENA_MAX, MAX_ARENAS = -8, 2
 
 
 def bytes_held(value: object, shared: tuple[type, ...] = ()) -> int:
@@ -64,43 +57,3 @@ def _contents(item: object) -> Iterator[object]:
     if is_dataclass(item) and not hasattr(item, "__dict__"):
         yield from (getattr(item, field.name) for field in fields(item))
     yield from list(getattr(item, "__dict__", {}).values())
-
-
-def use_few_arenas() -> None:
-    """Let threads share memory pools: each of glibc's keeps free memory of its own.
-
-    For the whole process, so only for one that is ours.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, MAX_ARENAS)
-
-
-class Trimmer:
-    """Returns freed memory to the system, at most every `TRIM_SECONDS`.
-
-    glibc keeps what threads have freed for their next allocation: after thousands of answers that
-    is several times what is in use. Other systems' allocators return it by themselves.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._lock = threading.Lock()
-        try:
-            self._trim = ctypes.CDLL(None).malloc_trim if sys.platform == "linux" else None
-        except AttributeError:  # musl has no malloc_trim
-            self._trim = None
-
-    def due(self) -> bool:
-        """Whether it is time; the caller who is told so trims."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._last < TRIM_SECONDS:
-                return False
-            self._last = now
-            return True
-
-    def trim(self) -> None:
-        """Return freed memory."""
-        if self._trim is not None:
-            self._trim(0)

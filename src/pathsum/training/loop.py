@@ -180,9 +180,9 @@ class TrainingLoop:
         """A batch split over threads, if this is the only process and has several cores."""
         parts = count_parts(self.recipe.batch, torch.get_num_threads())
         single = self.world.size == 1 and self.world.device.type == "cpu"
-        if parts == 1 or not single or self.recipe.precision != "float32":
+        if parts == 1 or not single:
             return None
-        return ThreadedBatch(self.network, parts)
+        return ThreadedBatch(self.network, parts, half=self.recipe.precision == "bfloat16")
 
     def _average_losses(self) -> None:
         """Average the losses since the last report over processes; raise if one is not finite."""

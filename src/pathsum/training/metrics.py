@@ -123,6 +123,22 @@ def gemm_rate(device: str, dtype: torch.dtype, size: int = 1024) -> float:
     return 2 * size**3 / best
 
 
+def warn_of_slow_precision(precision: str, device: str) -> None:
+    """Warn if bfloat16 products are slower here than float32 ones.
+
+    Processors without instructions for bfloat16 emulate it.
+    """
+    if precision != "bfloat16":
+        return
+    half, whole = gemm_rate(device, torch.bfloat16), gemm_rate(device, torch.float32)
+    if half < whole:
+        warnings.warn(
+            f"products in bfloat16 are slower here ({half / 1e9:,.0f} GFLOP/s) than in float32 "
+            f"({whole / 1e9:,.0f}): --set precision=float32 trains faster",
+            stacklevel=2,
+        )
+
+
 @dataclass(frozen=True)
 class Metrics:
     """The state of a run at a step. `probe` is there if the run has just probed its model.

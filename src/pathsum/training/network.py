@@ -18,7 +18,12 @@ from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
-from pathsum.training.fused_ops import mean_loss, read_with_positions
+from pathsum.training.fused_ops import (
+    LONGEST_KEPT,
+    causal_attention,
+    mean_loss,
+    read_with_positions,
+)
 from pathsum.training.recipe import Start
 
 
@@ -128,6 +133,9 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.scale = config, scale
+        self.keeps_patterns = (
+            config.positions != "rotary" and config.qk_norm == "none" and config.heads_per_kv == 1
+        )
         d, k, m = config.d_model, config.d_head, config.d_mlp
         self.n_positional = (config.n_heads + config.n_kv_heads) * k
         self.W_QKV = draw((d, self.n_positional + config.n_kv_heads * k), d**-0.5)
@@ -163,6 +171,8 @@ class Layer(nn.Module):
             packed = read @ self.W_QKV
         else:
             packed = read_with_positions(read, table * self.scale, self.W_QKV, self.n_positional)
+        if self.keeps_patterns and length <= LONGEST_KEPT and packed.device.type == "cpu":
+            return causal_attention(packed, config.d_head, config.score_scale) @ self.W_O
         heads = packed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
         kv = config.n_kv_heads
         query, key, value = heads.split((config.n_heads, kv, kv), dim=1)

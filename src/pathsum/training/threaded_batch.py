@@ -21,7 +21,8 @@ from pathsum.training.network import Network
 class ThreadedBatch:
     """A network, and a copy that shares its weights for each further part; see `count_parts`."""
 
-    def __init__(self, network: Network, parts: int) -> None:
+    def __init__(self, network: Network, parts: int, half: bool = False) -> None:
+        self.half = half
         self.networks = [network, *(_sharing_copy(network) for _ in range(parts - 1))]
         self.threads = ThreadPoolExecutor(parts, "part", initializer=_use_one_thread)
 
@@ -29,7 +30,9 @@ class ThreadedBatch:
         """The mean loss of a batch; leaves its gradient in the network's parameters."""
         parts = len(self.networks)
         batches = inputs.chunk(parts), targets.chunk(parts)
-        losses = list(self.threads.map(_pass, self.networks, *batches, repeat(1 / parts)))
+        losses = list(
+            self.threads.map(_pass, self.networks, *batches, repeat(1 / parts), repeat(self.half))
+        )
         network, *copies = self.networks
         for copied in copies:
             for parameter, other in zip(network.parameters(), copied.parameters(), strict=True):
@@ -57,8 +60,10 @@ def _sharing_copy(network: Network) -> Network:
     return copied
 
 
-def _pass(network: Network, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
-    loss = network(inputs, targets) * share
+def _pass(network: Network, inputs: Tensor, targets: Tensor, share: float, half: bool) -> Tensor:
+    # Autocast is a setting of the thread.
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        loss = network(inputs, targets) * share
     loss.backward()
     return loss.detach()
 

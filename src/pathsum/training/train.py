@@ -23,7 +23,13 @@ from pathsum.training.checkpoint import read_checkpoint
 from pathsum.training.distributed import STRATEGIES, Strategy, check_batch_divides
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.memory import check_disk, check_memory
-from pathsum.training.metrics import METRICS, Watch, read_metrics, unwatched
+from pathsum.training.metrics import (
+    METRICS,
+    Watch,
+    read_metrics,
+    unwatched,
+    warn_of_slow_precision,
+)
 from pathsum.training.presets import recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import (
@@ -136,6 +142,8 @@ def train(
             check_same_recipe(folder, chosen)
             check_same_text(folder, corpus.info.fingerprint)
             warn_of_other_threads(folder)
+        if world.is_first:
+            warn_of_slow_precision(chosen.precision, str(world.device))
         loop = TrainingLoop(chosen, corpus, folder, world, chosen_strategy, watch)
         if resume:
             loop.resume()
