@@ -1,14 +1,16 @@
 """Training: seconds per million tokens, against a minimal loop in plain PyTorch, at two sizes.
 
 The sizes are those of the preset `bundled` (4 heads of 64, batches of 16) and the same with d_model
-256. The same work done at the rate of one large matrix product is given too.
+256, each in float32 and in bfloat16 (products of both loops under autocast). The same work done at
+the rate of one large matrix product in that precision is given too.
 
 The other loop is what one would write by hand: embeddings, fused attention, one linear layer for
 queries and keys (they read the stream with positions added) and one for values. Once with fused
 AdamW for everything, which is less work than ours has, and once with the optimizers that ours has:
 `torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables.
 Ours is timed as it trains, with its schedule and data loading; reports, probes and checkpoints are
-excluded on all sides. Rounds alternate, so that load on the machine affects all; the median of the
+excluded on all sides. Freed memory is kept, as `pathsum train` does, which helps the other loop as
+well: both are in one process. Rounds alternate, so that load on the machine affects all; the median of the
 ratios per round is reported as the other's time relative to our best.
 
 Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4 has none) on the
@@ -28,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
+from pathsum.allocator import keep_freed_memory
 from pathsum.model import Config
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
@@ -124,7 +127,9 @@ class PlainLoop:
         """One step."""
         rows = torch.randint(len(self.tokens), (self.chosen.batch,), generator=self.generator)
         batch = self.tokens[rows]
-        loss = self.model(batch[:, :-1], batch[:, 1:])
+        half = self.chosen.precision == "bfloat16"
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = self.model(batch[:, :-1], batch[:, 1:])
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -151,19 +156,22 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
             PlainLoop(chosen, corpus, muon=False).step,
             PlainLoop(chosen, corpus, muon=True).step,
         )
-        ideal = 1e6 * flops_per_token(chosen.config) / gemm_rate("cpu", torch.float32)
+        dtype = torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
+        ideal = 1e6 * flops_per_token(chosen.config) / gemm_rate("cpu", dtype)
         rounds = [[seconds_a_million_tokens(chosen, step) for step in loops] for _ in range(ROUNDS)]
     best = min(times[0] for times in rounds)
     adamw, muon = (
         best * statistics.median(times[other] / times[0] for times in rounds) for other in (1, 2)
     )
-    name = f"{what}, a million tokens"
-    return [
+    name = f"{what}, {chosen.precision}, a million tokens"
+    measured = [
         Measurement(name, best, "s", "plain PyTorch, fused attention, AdamW", adamw),
         Measurement(name, best, "s", "plain PyTorch, fused attention, Muon and AdamW", muon),
-        Measurement(name, best, "s", PEER_NAME, peer_seconds(chosen)),
         Measurement(name, best, "s", "its operations at the rate of a large product", ideal),
     ]
+    if chosen.precision == "float32":
+        measured.insert(2, Measurement(name, best, "s", PEER_NAME, peer_seconds(chosen)))
+    return measured
 
 
 def peer_seconds(chosen: Recipe) -> float | None:
@@ -185,9 +193,19 @@ def peer_seconds(chosen: Recipe) -> float | None:
 
 def main() -> list[Measurement]:
     """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
-    small = recipe("two-layer", "bundled", data__corpus="python")
-    wide = recipe("two-layer", "bundled", data__corpus="python", model__d_model=256)
+    keep_freed_memory()
     return [
-        *compare("two layers, d_model 128, batches of 16", small),
-        *compare("two layers, d_model 256, batches of 16", wide),
+        measured
+        for d_model in (128, 256)
+        for precision in ("float32", "bfloat16")
+        for measured in compare(
+            f"two layers, d_model {d_model}, batches of 16",
+            recipe(
+                "two-layer",
+                "bundled",
+                data__corpus="python",
+                model__d_model=d_model,
+                precision=precision,
+            ),
+        )
     ]
