@@ -10,8 +10,8 @@ AdamW for everything, which is less work than ours has, and once with the optimi
 `torch.optim.Muon` for the matrices (in bfloat16, slow where that is emulated), AdamW for tables.
 Ours is timed as it trains, with its schedule and data loading; reports, probes and checkpoints are
 excluded on all sides. Freed memory is kept, as `pathsum train` does, which helps the other loop as
-well: both are in one process. Rounds alternate, so that load on the machine affects all; the median of the
-ratios per round is reported as the other's time relative to our best.
+well: both are in one process. Rounds alternate, so that load on the machine affects all; the median
+of the ratios per round is reported as the other's time relative to our best.
 
 Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4 has none) on the
 same shape, with positions added to Q and K as here, in an environment of its own (`make peers`).
