@@ -25,6 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("why", ["--token", "4", "--no-cut"]),
         ("scores", ["--head", "L1H0"]),
         ("patch", ["--with", "1,2,3", "--node", "L0H0"]),
+        ("terms", ["--split", "none"]),
+        ("precision", ["--low", "bfloat16"]),
     ],
 )
 def test_ids_are_read_in_place_of_a_text(
@@ -32,6 +34,40 @@ def test_ids_are_read_in_place_of_a_text(
 ) -> None:
     assert main([command, str(folder), "--tokens", "3,5,7", *rest, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"].startswith("pathsum-")
+
+
+def test_heads_are_replaced_on_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = ("--tokens", "3,5,7", "--tokens", "5,3,7")
+    how = ("L0H0", "--pattern", "first", "--json")
+    assert main(["replace", str(folder), *how, *ids]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["sequences"], found["predictions"], found["unit"]) == (2, 4, "nats")
+    targets = ("--targets", "-1,-1,4", "--targets", "-1,-1,9", "--metric", "error")
+    assert main(["replace", str(folder), *how, *ids, *targets]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["predictions"], found["unit"]) == (2, "share of errors")
+    assert found["loss"]["value"] in (0, 0.5, 1)
+
+
+def test_models_with_other_outputs_are_measured_toward_targets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ps.random_model(CONFIG.replace(d_vocab_out=5)).save(tmp_path)
+    ids = ["--tokens", "3,5,7", "--tokens", "5,3,7", "--json"]
+    targets = ["--targets", "-1,-1,4", "--targets", "-1,-1,0"]
+    assert main(["terms", str(tmp_path), *ids, *targets, "--metric", "error"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["predictions"] == 2 and "share of errors per prediction" in found["note"]
+    for given, message in (
+        (ids, "give targets"),
+        ([*ids, *targets[:2]], "--targets have 3 entries and --tokens 3, 3"),
+        (["--tokens", "3,5", "--targets", "-1,-2"], "'-1,-2' is not a list of token ids"),
+        (["--tokens", "3,5", "--targets", "-1,5"], "the model has 5 outputs"),
+        (targets, "says what --tokens should predict"),
+        (["--tokens", "3,5", "--tokens", "3", "--targets", "1,1", "--targets", "1"], "one length"),
+    ):
+        assert main(["terms", str(tmp_path), *given]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

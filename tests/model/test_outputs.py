@@ -74,6 +74,19 @@ def test_terms_toward_given_targets(model: ps.Model) -> None:
         ps.term_importance(model, TOKENS)
 
 
+def test_heads_are_removed_and_replaced_toward_given_targets(model: ps.Model) -> None:
+    targets = torch.full_like(TOKENS, -1)
+    targets[:, -1] = TOKENS.sum(1) % 5
+    terms = ps.term_importance(model, TOKENS, targets=targets)
+    for found in (
+        ps.ablate(model, "L0H0", TOKENS, targets=targets, from_position=9),
+        ps.ablate(model, "L0H0", TOKENS, targets=targets, knockout="mean", reference=TOKENS[:2]),
+        ps.replace(model, "L0H0", TOKENS, pattern="previous", targets=targets),
+    ):
+        assert found.loss.value == pytest.approx(terms.loss[-1])
+        assert found.predictions == 6 and found.unit == "nats"
+
+
 def test_the_atlas_leaves_out_what_compares_outputs_with_tokens(model: ps.Model) -> None:
     found = ps.atlas(model, tokens=TOKENS, sequences=2, draws=99)
     assert "outputs are not tokens" in found.absent["copying_weights"]
@@ -89,6 +102,7 @@ def test_what_makes_no_sense_is_refused(model: ps.Model) -> None:
         lambda: ps.induction(model),
         lambda: ps.in_context_learning(model, TOKENS),
         lambda: ps.ablate(model, "L0H0", TOKENS),
+        lambda: ps.replace(model, "L0H0", TOKENS, pattern="previous"),
     ):
         with pytest.raises(NotExactError, match="has 5 outputs and 20 tokens"):
             refused()

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 import pathsum as ps
 from pathsum.errors import HeadError, InputError
-from pathsum.model import Config, random_model
+from pathsum.model import Config, random_model, trace_run
 from pathsum.model.edits import HeadOutput
 from pathsum.paths import Ablation, After, Knockout, ablate, replace
 from pathsum.paths.intervene.ablation import KnockoutValue
@@ -110,3 +111,65 @@ def test_ablations_share_a_run_that_is_there_already() -> None:
         ablate(model, "L1H1", tokens.flip(1), start=start)
     with pytest.raises(InputError, match="unedited trace by the same model"):
         ablate(random_model(config, seed=6, dtype=torch.float64), "L1H1", tokens, start=start)
+
+
+def test_targets_and_metrics_are_those_of_the_logits() -> None:
+    model = random_model(Config(n_layers=2, n_heads=2, d_model=12, d_head=6, d_vocab=20, n_ctx=16))
+    tokens = torch.randint(20, (5, 12), generator=torch.Generator().manual_seed(0))
+    targets = torch.full_like(tokens, -1)
+    targets[:, -1], targets[:2, 4] = tokens.sum(1) % 20, 3
+    head = model.head("L0H1").id
+    edited = trace_run(model, tokens, (HeadOutput(head, torch.zeros(5, 12, 6)),))
+    counted = targets >= 0
+
+    def margin(logits: Tensor, wanted: Tensor) -> Tensor:
+        return logits.max(-1).values - logits.gather(1, wanted[:, None])[:, 0]
+
+    for metric, by_hand in (
+        ("error", lambda at, wanted: (at.argmax(-1) != wanted).float()),
+        (margin, margin),
+    ):
+        found = ablate(model, head, tokens, targets=targets, metric=metric)
+        described = replace(
+            model, head, tokens, pattern="first", targets=targets, metric=metric, knockout="zero"
+        )
+        for logits, losses in (
+            (model(tokens), (found.loss, described.loss)),
+            (edited.logits, (found.loss_without, described.loss_ablated)),
+        ):
+            own = float(by_hand(logits[counted], targets[counted]).mean())
+            assert [loss.value for loss in losses] == pytest.approx([own, own], abs=1e-6)
+        assert found.predictions == described.predictions == 7
+    assert found.unit == "metric" and "metric per prediction" in str(found.to_table().note)
+    next_tokens = torch.cat((tokens[:, 1:], torch.full((5, 1), -1)), 1)
+    assert ablate(model, head, tokens, targets=next_tokens).cost.value == pytest.approx(
+        ablate(model, head, tokens).cost.value
+    )
+
+
+def test_a_metric_that_gives_no_number_per_prediction_is_an_error() -> None:
+    model = ps.construct.induction()
+    for metric, message in (
+        (lambda logits, _: logits.mean(), r"shape \[\]; return one number for each of the"),
+        (lambda logits, _: 3.0, "the metric returned float"),
+        (lambda logits, _: logits[:, 0] / 0, "NaN or infinite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ablate(model, "L1H0", PROBE.tokens, metric=metric)
+        with pytest.raises(InputError, match=message):
+            ps.term_importance(model, PROBE.tokens, metric=metric)
+    with pytest.raises(InputError, match="metric is 'accuracy'; choose 'loss' or 'error'"):
+        replace(model, "L1H0", PROBE.tokens, pattern="first", metric="accuracy")
+
+
+def test_a_share_of_another_metric_is_compared_with_the_metric() -> None:
+    model = ps.construct.induction()
+
+    def tiny(logits: Tensor, targets: Tensor) -> Tensor:
+        return 1e-6 * torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+    how = {"pattern": "induction", "from_position": 20}
+    found = replace(model, "L1H0", PROBE.tokens, metric=tiny, **how)
+    assert found.share is not None and found.share.value > 0.99
+    idle = replace(model, "L1H1", PROBE.tokens, metric=tiny, **how)
+    assert idle.share is None and "changes the metric by" in idle.why_no_share

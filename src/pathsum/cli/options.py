@@ -40,6 +40,28 @@ TokenIds: TypeAlias = Annotated[
         help="Token ids in place of a text, for example 3,5,7; repeated: several sequences.",
     ),
 ]
+Targets: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--targets",
+        metavar="IDS",
+        help="What each position of --tokens should predict, -1 for nothing, for example -1,-1,4; "
+        "default: the next token.",
+    ),
+]
+
+
+class PredictionScore(StrEnum):
+    """What is counted of a prediction."""
+
+    loss = "loss"
+    error = "error"
+
+
+MetricOption: TypeAlias = Annotated[
+    PredictionScore,
+    typer.Option("--metric", help="Count the loss in nats, or the share of errors."),
+]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables, with every number in full.")
 ]
@@ -97,7 +119,7 @@ Repeats: TypeAlias = Annotated[
 Draws: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--draws", min=1, help="How many random heads per layer chance is estimated from."
+        "--draws", min=1, help="How many random rotations of each head chance is estimated from."
     ),
 ]
 Seed: TypeAlias = Annotated[

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Device, ModelName, Seed, Sequences, TextFile, open_model
+from pathsum.cli.options import (
+    AsJson,
+    Device,
+    ModelName,
+    Seed,
+    Sequences,
+    TextFile,
+    TokenIds,
+    open_model,
+)
 from pathsum.cli.sequences import measured_sequences
 from pathsum.cli.view import show
 
@@ -24,6 +33,7 @@ def precision(
         typer.Option("--low", help="The low precision; default: what the checkpoint is stored in."),
     ] = None,
     text: TextFile = None,
+    tokens: TokenIds = None,
     sequences: Sequences = 4,
     seed: Seed = 0,
     device: Device = None,
@@ -36,5 +46,5 @@ def precision(
     from pathsum.model.precision import precision_gap
 
     loaded = open_model(model, device, None, as_json)
-    tokens = measured_sequences(loaded, text, sequences, None, 4, seed)
-    show(precision_gap(loaded, tokens, None if low is None else low.value), as_json)
+    measured = measured_sequences(loaded, text, tokens, sequences, None, 4, seed)
+    show(precision_gap(loaded, measured, None if low is None else low.value), as_json)

@@ -9,14 +9,18 @@ from pathsum.cli.options import (
     Device,
     Dtype,
     Length,
+    MetricOption,
     ModelName,
+    PredictionScore,
     Repeats,
     Seed,
     Sequences,
+    Targets,
     TextFile,
+    TokenIds,
     open_model,
 )
-from pathsum.cli.sequences import measured_sequences
+from pathsum.cli.sequences import measured_sequences, parse_targets
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -56,6 +60,9 @@ def replace(
         int, typer.Option(help="Count predictions from this position on.")
     ] = 0,
     text: TextFile = None,
+    tokens: TokenIds = None,
+    targets: Targets = None,
+    metric: MetricOption = PredictionScore.loss,
     sequences: Sequences = 10,
     length: Length = None,
     repeats: Repeats = 4,
@@ -68,17 +75,19 @@ def replace(
     from pathsum.paths import replace as put_in_place
 
     loaded = open_model(model, device, dtype, as_json)
-    tokens = measured_sequences(loaded, text, sequences, length, repeats, seed)
+    measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
     with progress(as_json) as advance:
         found = put_in_place(
             loaded,
             head,
-            tokens,
+            measured,
             pattern=_pattern(pattern, term),
             ov=_ov(copying, top_tokens),
             knockout=knockout,
             after="patterns preserved" if patterns_preserved else "recomputed",
             from_position=from_position,
+            targets=parse_targets(targets, tokens),
+            metric=metric.value,
             seed=seed,
             progress=advance,
         )

@@ -10,11 +10,18 @@ if TYPE_CHECKING:
 
 
 def measured_sequences(
-    model: "Model", text: Path | None, count: int, length: int | None, repeats: int, seed: int
-) -> "Tensor":
-    """Windows of the text file if one is given, else random tokens, repeated."""
-    if text is not None:
-        return text_sequences(model, text, count)
+    model: "Model",
+    text: Path | None,
+    tokens: list[str] | None,
+    count: int,
+    length: int | None,
+    repeats: int,
+    seed: int,
+) -> "Tensor | list[list[int]]":
+    """The ids or windows of the text file if they are given, else random tokens, repeated."""
+    given = given_sequences(model, text, tokens, count)
+    if given is not None:
+        return given
     return repeated_sequences(model, length, repeats, count, seed)
 
 
@@ -37,29 +44,64 @@ def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
 
 
 def given_sequences(
-    model: "Model", text: Path | None, tokens: list[str] | None
+    model: "Model", text: Path | None, tokens: list[str] | None, count: int | None = None
 ) -> "Tensor | list[list[int]] | None":
-    """Windows of a text file, or sequences of ids; None if neither is given."""
+    """The first windows of a text file, or sequences of ids; None if neither is given."""
     from pathsum.errors import InputError
 
     if text is not None and tokens is not None:
         raise InputError("--text and --tokens were both given; give one of them")
     if tokens is not None:
         return parse_ids(tokens)
-    return None if text is None else text_sequences(model, text)
+    return None if text is None else text_sequences(model, text, count)
 
 
-def parse_ids(tokens: list[str]) -> list[list[int]]:
+def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> list[list[int]]:
     """Sequences of ids from `3,5,7`, one per use of the option."""
     from pathsum.errors import InputError
 
     found: list[list[int]] = []
-    for given in tokens:
-        parts = [part.strip() for part in given.replace(",", " ").split()]
-        if not parts or not all(part.isdecimal() and len(part) < 19 for part in parts):
-            raise InputError(f"--tokens {given!r} is not a list of token ids; write 3,5,7")
+    for each in given:
+        parts = each.replace(",", " ").split()
+        if not parts or not all(_is_id(part, least) for part in parts):
+            example = "3,5,7" if least == 0 else f"{least},{least},7"
+            raise InputError(f"{option} {each!r} is not a list of token ids; write {example}")
         found.append([int(part) for part in parts])
     return found
+
+
+def _is_id(part: str, least: int) -> bool:
+    # Longer numbers are not what torch reads.
+    digits = part.removeprefix("-")
+    return digits.isdecimal() and len(digits) < 19 and int(part) >= least
+
+
+def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tensor | None":
+    """What each position of the sequences of ids should predict, −1 for nothing."""
+    import torch
+
+    from pathsum.errors import InputError
+
+    if targets is None:
+        return None
+    if tokens is None:
+        raise InputError("--targets says what --tokens should predict; give both")
+    wanted, given = parse_ids(targets, "--targets", -1), parse_ids(tokens)
+    if [len(each) for each in wanted] != [len(each) for each in given]:
+        raise InputError(
+            f"--targets have {_lengths(wanted)} entries and --tokens {_lengths(given)}; give one "
+            "target per token, -1 where a position need not predict anything"
+        )
+    if len({len(each) for each in given}) > 1:
+        raise InputError(
+            f"the sequences of --tokens have {_lengths(given)} tokens; with --targets, give "
+            "sequences of one length"
+        )
+    return torch.tensor(wanted)
+
+
+def _lengths(sequences: list[list[int]]) -> str:
+    return ", ".join(str(len(each)) for each in sequences)
 
 
 def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":

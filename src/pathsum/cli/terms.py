@@ -12,14 +12,17 @@ from pathsum.cli.options import (
     Dtype,
     Length,
     MeasuredText,
+    MetricOption,
     ModelName,
+    PredictionScore,
     Repeats,
     Seed,
     Sequences,
+    Targets,
     TokenIds,
     open_model,
 )
-from pathsum.cli.sequences import given_sequences, repeated_sequences, spaced
+from pathsum.cli.sequences import given_sequences, parse_targets, repeated_sequences, spaced
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ def terms(
     model: ModelName,
     text: MeasuredText = None,
     tokens: TokenIds = None,
+    targets: Targets = None,
+    metric: MetricOption = PredictionScore.loss,
     repeated: Annotated[
         bool, typer.Option("--repeated", help="Measure on repeated random tokens instead.")
     ] = False,
@@ -73,6 +78,7 @@ def terms(
 
     loaded = open_model(model, device, dtype, as_json)
     given = given_sequences(loaded, text, tokens)
+    wanted = parse_targets(targets, tokens)
     measured_on = "the given tokens"
     if given is None and loaded.held_out is not None and not repeated:
         given, measured_on = spaced(loaded.held_out, sequences), "held-out text"
@@ -85,6 +91,8 @@ def terms(
                 loaded,
                 given,
                 sets=_sets(loaded, split),
+                targets=wanted,
+                metric=metric.value,
                 scale="recomputed" if recompute_scales else "frozen",
                 mlps="recomputed" if recompute_mlps else "frozen",
                 progress=advance,

@@ -121,7 +121,7 @@ def token_batches(
     groups: dict[int, TokenBatches] = {}
     batches: TokenBatches = []
     for part, is_batch in _parts(model, given, windows=True):
-        _check_predicts(part.shape[1], first)
+        _check_predicts(part.shape[1], first, targets_given)
         if is_batch:
             batches.append(part)
         else:
@@ -188,16 +188,18 @@ def text_windows(model: "Model", text: str) -> Tensor:
     )
 
 
-def _check_predicts(length: int, first: int) -> None:
+def _check_predicts(length: int, first: int, targets_given: bool) -> None:
     if length < 2:
         raise InputError(
             "a sequence of one token has no next token to predict; give at least two tokens per "
             "sequence"
         )
-    if length < first + 2:
+    # The last position has a target only if one is given.
+    last = length - 1 if targets_given else length - 2
+    if first > last:
         raise InputError(
             f"a sequence of {length} tokens predicts nothing from position {first} on; use "
-            f"from_position={length - 2} or less"
+            f"from_position={last} or less"
         )
 
 

@@ -5,18 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
 from pathsum.model.edited import mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
-from pathsum.model.losses import (
-    SequenceLosses,
-    sequence_losses,
-    split_by_memory,
-)
+from pathsum.model.losses import SequenceLosses, split_by_memory
+from pathsum.model.predictions import NATS, MetricName, find_metric, predicted_batches
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.paths.intervene.descriptions import IdealPattern
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
@@ -53,9 +50,10 @@ class After(enum.StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Ablation(Record, kind="ablation"):
-    """The loss with and without some heads, in nats per prediction, with 95 % intervals.
+    """The loss with and without some heads, per prediction, with 95 % intervals.
 
-    `cost` is the loss without them minus the loss with them, paired by sequence.
+    `cost` is the loss without them minus the loss with them, paired by sequence. All three are in
+    `unit`: nats, or what another metric counts.
     """
 
     model: str
@@ -67,6 +65,7 @@ class Ablation(Record, kind="ablation"):
     cost: Estimate
     sequences: int
     predictions: int
+    unit: str = NATS
 
     def to_table(self) -> Table:
         """Three rows: with, without, and the difference."""
@@ -78,12 +77,12 @@ class Ablation(Record, kind="ablation"):
         )
         columns = (
             text_column(""),
-            Column("loss", ".4f"),
+            Column("loss" if self.unit == NATS else self.unit, ".4f"),
             Column("low", ".4f"),
             Column("high", ".4f"),
         )
         note = (
-            f"{self.knockout.value} ablation, everything after {self.after.value}; nats per "
+            f"{self.knockout.value} ablation, everything after {self.after.value}; {self.unit} per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
@@ -97,6 +96,8 @@ def ablate(
     knockout: Knockout | str = Knockout.ZERO,
     after: After | str = After.RECOMPUTED,
     from_position: int = 0,
+    targets: Int[Tensor, "n pos"] | None = None,
+    metric: MetricName = "loss",
     reference: TextOrTokens | None = None,
     seed: int = 0,
     start: Trace | None = None,
@@ -105,9 +106,12 @@ def ablate(
     """The loss with and without some heads (one, or several together).
 
     `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
-    predictions from `from_position` on. `reference` is what `knockout="mean"` averages over, by
-    default the batches themselves; `seed` draws the partners of `knockout="resample"`. `start` is
-    the model's trace of the batches, if there is one already: several ablations can share it.
+    predictions from `from_position` on. A position predicts the next token, or its entry of
+    `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of "error"s, or a
+    function of logits [n, vocab] and targets [n], the lower the better. `reference` is what
+    `knockout="mean"` averages over, by default the batches themselves; `seed` draws the partners of
+    `knockout="resample"`. `start` is the model's trace of the batches, if there is one already:
+    several ablations can share it.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -120,22 +124,23 @@ def ablate(
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
-    checked = token_batches(model, batches, from_position)
+    scored = find_metric(metric)
+    checked, wanted = predicted_batches(model, batches, targets, from_position)
     check_start(model, checked, start)
     replaced = KnockoutValue(model, found, knockout, checked, reference, seed)
     plain: list[SequenceLosses] = []
     without: list[SequenceLosses] = []
-    for number, tokens in enumerate(checked):
+    for number, (tokens, answers) in enumerate(zip(checked, wanted, strict=True)):
         progress(number, len(checked), "ablating")
-        partners = replaced.partners(tokens)
-        for part, partner in zip(
-            split_by_memory(model, tokens), split_by_memory(model, partners), strict=True
-        ):
+        pieces = (
+            split_by_memory(model, ids) for ids in (tokens, replaced.partners(tokens), answers)
+        )
+        for part, partner, answer in zip(*pieces, strict=True):
             trace = model.trace(part) if start is None else start
             edits = (*replaced.edits(trace, partner), *after_edits(trace, after))
             edited = trace_run(model, part, edits, trace)
-            plain.append(sequence_losses(trace.logits, part, from_position))
-            without.append(sequence_losses(edited.logits, part, from_position))
+            plain.append(scored.of(trace.logits, answer, from_position))
+            without.append(scored.of(edited.logits, answer, from_position))
     progress(len(checked), len(checked), "ablating")
     loss, lost = SequenceLosses.joined(plain), SequenceLosses.joined(without)
     return Ablation(
@@ -148,6 +153,7 @@ def ablate(
         cost=lost.above(loss),
         sequences=len(loss.total),
         predictions=int(loss.count.sum()),
+        unit=scored.unit,
     )
 
 
@@ -180,7 +186,7 @@ def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[Head
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
     """Edits that force patterns to those of a run, if they are to be preserved."""
-    return () if after is After.RECOMPUTED else (FreezePatterns(trace.patterns),)
+    return () if after is After.RECOMPUTED else (FreezePatterns(tuple(trace.patterns)),)
 
 
 class KnockoutValue:
@@ -206,7 +212,10 @@ class KnockoutValue:
             _check_partners(batches)
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
         if knockout is Knockout.MEAN:
-            over = batches if reference is None else token_batches(model, reference)
+            over = batches
+            if reference is not None:
+                # Nothing is predicted on it.
+                over = token_batches(model, reference, targets_given=True)
             self._means = mean_values(model, over, {head: _z_of(head) for head in heads})
 
     def partners(self, tokens: Tokens) -> Tokens:

@@ -11,15 +11,22 @@ better than ablating the head.
 
 from dataclasses import dataclass
 
+from jaxtyping import Int
+from torch import Tensor
+
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
 from pathsum.model.edits import Attend, Edit, KeepPart
-from pathsum.model.losses import (
-    SequenceLosses,
-    sequence_losses,
-    split_by_memory,
+from pathsum.model.losses import SequenceLosses, split_by_memory
+from pathsum.model.predictions import (
+    NATS,
+    OWN_METRIC,
+    MetricName,
+    Scored,
+    find_metric,
+    predicted_batches,
 )
-from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.sequences import TextOrTokens, TokenBatches
 from pathsum.paths.intervene.ablation import (
     After,
     Knockout,
@@ -44,7 +51,8 @@ from pathsum.paths.intervene.descriptions import (
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
 from pathsum.result.estimate import Estimate, ratio
 
-# A smaller cost, in nats per prediction, is rounding error: too small to divide by.
+# A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. That
+# of another metric is compared with the metric itself.
 SMALLEST_COST = 1e-4
 
 
@@ -54,7 +62,8 @@ class Replacement(Record, kind="replacement"):
 
     `share` is None where the cost is too small or not clearly above zero; `why_no_share` says why.
     `overlap` is the share of the head's attention that the description has too (None where the
-    pattern is the head's own); `kept` says what the description keeps of the OV.
+    pattern is the head's own); `kept` says what the description keeps of the OV. Losses are in
+    `unit`: nats, or what another metric counts.
     """
 
     model: str
@@ -72,6 +81,7 @@ class Replacement(Record, kind="replacement"):
     kept: str
     sequences: int
     predictions: int
+    unit: str = NATS
 
     def to_table(self) -> Table:
         """Losses of the model, with the description and with the ablation; then the share."""
@@ -86,7 +96,7 @@ class Replacement(Record, kind="replacement"):
             rows.append(("share of the cost recovered", *_numbers(self.share)))
         notes = [
             f"{self.knockout.value} ablation, everything after {self.after.value}",
-            f"{self.sequences} sequences, {self.predictions} predictions; nats each, 95 %",
+            f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95 %",
             ""
             if self.overlap is None
             else f"attention in common with the description: {self.overlap:.3f}",
@@ -113,6 +123,8 @@ def replace(
     knockout: Knockout | str = Knockout.ZERO,
     after: After | str = After.RECOMPUTED,
     from_position: int = 0,
+    targets: Int[Tensor, "n pos"] | None = None,
+    metric: MetricName = "loss",
     reference: TextOrTokens | None = None,
     seed: int = 0,
     start: Trace | None = None,
@@ -122,8 +134,8 @@ def replace(
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
     `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. What is not described stays the head's own.
-    `knockout`, `after`, `reference` and `seed` define the ablation, `from_position` which
-    predictions count, and `start` is a run to share, as for `ablate`.
+    `knockout`, `after`, `reference` and `seed` define the ablation, `from_position`, `targets` and
+    `metric` what is predicted and counted, and `start` is a run to share, as for `ablate`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -143,11 +155,15 @@ def replace(
             "ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
         )
     described = _Described(model, model.head(head).id, attention, values, from_position)
-    checked = token_batches(model, batches, from_position)
+    scored = find_metric(metric)
+    checked, wanted = predicted_batches(model, batches, targets, from_position)
     check_start(model, checked, start)
     ablated_by = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
-    losses = _Losses.measured(described, ablated_by, checked, after, from_position, start, progress)
-    share, why = losses.share(described.head)
+    measured = _Measured(checked, wanted, scored, from_position)
+    losses = _Losses.measured(described, ablated_by, measured, after, start, progress)
+    share, why = recovered_share(
+        described.head, losses.plain, losses.ablated, losses.replaced, scored.unit
+    )
     return Replacement(
         model=model.name,
         head=described.head,
@@ -164,6 +180,7 @@ def replace(
         kept=described.kept,
         sequences=len(losses.plain.total),
         predictions=int(losses.plain.count.sum()),
+        unit=scored.unit,
     )
 
 
@@ -222,6 +239,16 @@ class _Described:
 
 
 @dataclass(frozen=True, eq=False)
+class _Measured:
+    """Batches, what they should predict, and how that is scored from position `first` on."""
+
+    batches: TokenBatches
+    targets: TokenBatches
+    scored: Scored
+    first: int
+
+
+@dataclass(frozen=True, eq=False)
 class _Losses:
     plain: SequenceLosses
     ablated: SequenceLosses
@@ -232,46 +259,49 @@ class _Losses:
         cls,
         described: "_Described",
         ablated_by: KnockoutValue,
-        batches: TokenBatches,
+        on: _Measured,
         after: After,
-        first: int,
         start: Trace | None,
         progress: Progress,
     ) -> "_Losses":
         """Three runs of every sequence: as it is, with the head ablated, with the description."""
         model = described.model
         found: tuple[list[SequenceLosses], ...] = ([], [], [])
-        for number, tokens in enumerate(batches):
-            progress(number, len(batches), "replacing")
+        for number, (tokens, wanted) in enumerate(zip(on.batches, on.targets, strict=True)):
+            progress(number, len(on.batches), "replacing")
             pieces = (
-                split_by_memory(model, tokens),
-                split_by_memory(model, ablated_by.partners(tokens)),
+                split_by_memory(model, ids) for ids in (tokens, ablated_by.partners(tokens), wanted)
             )
-            for part, partners in zip(*pieces, strict=True):
+            for part, partners, answers in zip(*pieces, strict=True):
                 trace = model.trace(part) if start is None else start
                 held = after_edits(trace, after)
                 edits = (*ablated_by.edits(trace, partners), *held)
                 ablated = trace_run(model, part, edits, trace)
                 replaced = trace_run(model, part, (*described.edits(trace), *held), trace)
                 for kept, run in zip(found, (trace, ablated, replaced), strict=True):
-                    kept.append(sequence_losses(run.logits, part, first))
-        progress(len(batches), len(batches), "replacing")
+                    kept.append(on.scored.of(run.logits, answers, on.first))
+        progress(len(on.batches), len(on.batches), "replacing")
         return cls(*map(SequenceLosses.joined, found))
-
-    def share(self, head: HeadId) -> tuple[Estimate | None, str]:
-        """The share recovered, or the reason why there is none."""
-        return recovered_share(head, self.plain, self.ablated, self.replaced)
 
 
 def recovered_share(
-    head: HeadId, plain: SequenceLosses, ablated: SequenceLosses, replaced: SequenceLosses
+    head: HeadId,
+    plain: SequenceLosses,
+    ablated: SequenceLosses,
+    replaced: SequenceLosses,
+    unit: str = NATS,
 ) -> tuple[Estimate | None, str]:
     """The share of a head's ablation cost that a description recovers, or why there is none."""
     cost = ablated.above(plain)
-    if cost.value < SMALLEST_COST:
+    scale = 1.0
+    if unit == OWN_METRIC:
+        scale = max(abs(plain.mean().value), abs(ablated.mean().value))
+    if cost.value <= SMALLEST_COST * scale:
+        changed = f"{cost.value:+.2g}"
+        changed = f"loss by {changed} nats" if unit == NATS else f"{unit} by {changed}"
         return None, (
-            f"no share: ablating {head} changes the loss by {cost.value:+.2g} nats, so there is no "
-            "cost that a description could recover"
+            f"no share: ablating {head} changes the {changed}, so there is no cost that a "
+            "description could recover"
         )
     if cost.stderr is not None and not cost.clear_of_zero:
         return None, (

@@ -6,26 +6,19 @@ patterns. Order 0 is compared with a uniform guess.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Int
 from rich.console import Group
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError
+from pathsum.errors import NotExactError
 from pathsum.model import Model, Recording
-from pathsum.model.losses import (
-    PredictionMetric,
-    SequenceLosses,
-    next_tokens,
-    split_by_memory,
-    target_errors,
-    target_losses,
-)
+from pathsum.model.losses import SequenceLosses, split_by_memory
+from pathsum.model.predictions import MetricName, Scored, find_metric, predicted_batches
 from pathsum.model.processes import shared_map
 from pathsum.model.run import run
-from pathsum.model.sequences import TextOrTokens, TokenBatches, require_text, token_batches
+from pathsum.model.sequences import TextOrTokens, require_text
 from pathsum.paths.terms.term_sets import TermSet, check_terms
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import (
@@ -39,7 +32,6 @@ from pathsum.result import (
     text_column,
 )
 from pathsum.result.estimate import Estimate
-from pathsum.result.options import parse_choice
 from pathsum.result.table import Cell
 from pathsum.shapes import Stream, Tokens
 
@@ -133,7 +125,7 @@ def term_importance(
     *,
     sets: Sequence[TermSet] = (),
     targets: Int[Tensor, "n pos"] | None = None,
-    metric: Literal["loss", "error"] | PredictionMetric = "loss",
+    metric: MetricName = "loss",
     scale: Scales | str = Scales.FROZEN,
     mlps: MlpOutputs | str = MlpOutputs.FROZEN,
     from_position: int = 0,
@@ -164,12 +156,8 @@ def term_importance(
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
     _check_sets(model, sets, scale, mlps)
-    measure, unit = _find_metric(metric)
-    losses = _Losses(model, sets, scale, mlps, from_position, measure, unit)
-    checked = token_batches(
-        model, require_text(model, batches), from_position, targets_given=targets is not None
-    )
-    wanted = _wanted(model, checked, targets, from_position)
+    losses = _Losses(model, sets, scale, mlps, from_position, find_metric(metric))
+    checked, wanted = predicted_batches(model, require_text(model, batches), targets, from_position)
     pieces = [
         pair
         for tokens, ids in zip(checked, wanted, strict=True)
@@ -203,39 +191,6 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
 
 
-def _find_metric(
-    metric: Literal["loss", "error"] | PredictionMetric,
-) -> tuple[PredictionMetric, str]:
-    """A metric, and what it counts in words."""
-    if callable(metric):
-        return metric, "metric"
-    known = {"loss": (target_losses, "nats"), "error": (target_errors, "share of errors")}
-    return known[parse_choice(tuple(known), metric, "metric")]
-
-
-def _wanted(
-    model: Model, batches: TokenBatches, targets: Int[Tensor, "n pos"] | None, first: int
-) -> TokenBatches:
-    """What every position of every batch should predict; −1 where that is nothing."""
-    if targets is None:
-        return [next_tokens(tokens) for tokens in batches]
-    if len(batches) != 1 or targets.shape != batches[0].shape:
-        shapes = ", ".join(str(list(tokens.shape)) for tokens in batches)
-        raise InputError(
-            f"targets have shape {list(targets.shape)} and tokens {shapes}; give one target per "
-            "token, −1 where a position need not predict anything"
-        )
-    outputs = model.weights.W_U.shape[1]
-    if int(targets.max()) >= outputs or int(targets.min()) < -1:
-        raise InputError(
-            f"targets go from {int(targets.min())} to {int(targets.max())}, but the model has "
-            f"{outputs} outputs: use −1 to {outputs - 1}"
-        )
-    if bool((targets[:, first:] < 0).all()):
-        raise InputError(f"no position from {first} on has a target; give at least one")
-    return [targets.to(batches[0].device).long()]
-
-
 @dataclass(frozen=True, eq=False)
 class _Measured:
     """Losses of one piece of a batch: of every order, and of every set of terms."""
@@ -260,11 +215,10 @@ class _Losses:
         scale: Scales,
         mlps: MlpOutputs,
         first: int,
-        metric: PredictionMetric,
-        unit: str,
+        scored: Scored,
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
-        self.first, self.metric, self.unit = first, metric, unit
+        self.first, self.metric, self.unit = first, scored.metric, scored.unit
         self.guesses: list[SequenceLosses] = []
         self.orders: list[list[SequenceLosses]] = [[] for _ in range(model.config.n_layers + 1)]
         self.alone: list[list[SequenceLosses]] = [[] for _ in sets]
@@ -299,7 +253,7 @@ class _Losses:
         """What the same logits for all tokens score."""
         counted = targets[:, self.first :] >= 0
         wanted = targets[:, self.first :][counted]
-        outputs = self.model.weights.W_U.shape[1]
+        outputs = self.model.config.d_vocab_out
         each = torch.zeros(counted.shape, dtype=torch.float64, device=targets.device)
         known, place = wanted.unique(return_inverse=True)
         guesses = [
