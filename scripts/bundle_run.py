@@ -10,6 +10,7 @@ reads them. The card needs the run's corpus, as scripts/cards.py does.
 """
 
 import argparse
+import dataclasses
 import json
 import shutil
 import sys
@@ -19,7 +20,6 @@ from typing import Any
 
 import torch
 
-from pathsum.model.storage import save_held_out
 from pathsum.sources import load
 from pathsum.training import Recipe, read_snapshots
 from pathsum.training.run_folder import RUN, held_out_tokens, read_run
@@ -43,11 +43,10 @@ def bundle_run(
         snapshots = tuple(snapshot for snapshot in snapshots if snapshot.step in steps)
     if folder.exists():
         shutil.rmtree(folder)
-    model = load(run)
-    model.to(torch.float16).save(folder)
+    model = load(run).to(torch.float16)
+    dataclasses.replace(model, held_out=held_out_tokens(run, sequences)).save(folder)
     for snapshot in snapshots:
         save_small_snapshot(folder, snapshot.step, snapshot.model)
-    save_held_out(folder, held_out_tokens(run, sequences))
     stored: dict[str, Any] = read_run(run)
     # The path of the corpus is private and does not exist on other machines.
     stored["corpus"]["folder"] = ""

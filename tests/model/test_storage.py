@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,45 @@ def test_saving_without_a_tokenizer_removes_the_old_one(tmp_path: Path) -> None:
     ps.construct.induction(["x", "y"]).save(tmp_path)
     ps.random_model(CONFIG).save(tmp_path)
     assert ps.load(tmp_path).tokenizer is None
+
+
+def test_saving_without_held_out_text_removes_the_old_one(folder: Path) -> None:
+    text = torch.tensor([[1, 8]])
+    replace(ps.load(folder), held_out=text).save(folder)
+    assert torch.equal(ps.load(folder).held_out, text)
+    ps.random_model(CONFIG.replace(d_vocab=3)).save(folder)
+    assert ps.load(folder).held_out is None
+
+
+def test_held_out_text_of_another_save(folder: Path) -> None:
+    model = replace(ps.load(folder), held_out=torch.tensor([[1, 2]]))
+    model.save(folder)
+    other = (folder / "held_out.safetensors").read_bytes()
+    model.save(folder)
+    (folder / "held_out.safetensors").write_bytes(other)
+    with pytest.raises(FileError, match=r"held_out.safetensors and .* come from different saves"):
+        ps.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"site": "L9H9"}, "L9H9"),
+        ({"site": "L0H0@2"}, "names a position"),
+        ({"site": "L0H0→L1H0.k"}, "an edge needs a vector"),
+        ({"site": "L0H0→L1H0.k", "tensor": "W_E"}, r"shape \[9, 8\].*give .* of shape \[8\]"),
+        ({"site": "mlp0", "tensor": "W_E"}, "has no MLPs"),
+        ({"site": "L0H0", "tensor": "W_E"}, r"give a floating-point matrix \[6, 6\]"),
+        ({"site": "L0H0", "like": "L1H0"}, "cannot attend like L1H0"),
+        ({"site": "L0H0→L1H0.k", "like": "L0H1"}, "cannot take the pattern of L0H1"),
+    ],
+)
+def test_stored_edits_must_fit_the_model(folder: Path, edit: dict, message: str) -> None:
+    file = folder / "config.json"
+    head = json.loads(file.read_text()) | {"edits": [{"value": "zero", **edit}]}
+    file.write_text(json.dumps(head))
+    with pytest.raises(FileError, match=f"lists an edit that this model cannot make: .*{message}"):
+        ps.load(folder)
 
 
 def test_tied_embeddings_are_stored_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]
 attends; it writes nothing, or the same at every position. A head replaced by something other than
 zero writes a bias, so its edges cannot be edited in the same call.
 
-What replaces an **edge** or a **pattern** is no weight: every run of the model makes the edit (see
+What replaces an **edge** or a **pattern** is not a weight: every run makes the edit (see
 `pathsum.model.edits`). Of an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
 writes, or a vector [d_model]; a pattern `L1H0.pattern` is that of another head of the same layer or
 below, on the same text, or a matrix [n_ctx, n_ctx]. A message that is the same for every text
@@ -26,20 +26,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError, PathError
-from pathsum.model.edits import Hook, ModelEdit
+from pathsum.errors import InputError
+from pathsum.model.edits import ModelEdit
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.sites import (
+    check_other,
+    check_pattern,
+    check_vector,
+    find_hook,  # noqa: F401 (for callers of this module)
+    find_site,
+)
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
 from pathsum.names import (
     HeadId,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Reader,
     Site,
-    Source,
     Value,
     Writer,
     find_head,
@@ -61,13 +63,13 @@ def edit_model(
     """A model with nodes, edges or patterns exchanged; see `Model.edited`."""
     if not edits:
         raise InputError("there is nothing to edit; name at least one head, edge or pattern")
-    wanted = [_wanted(model, name, value) for name, value in edits.items()]
-    _check_loans(model, wanted)
-    _check_writers(wanted)
-    means = _means(model, wanted, reference)
+    parsed = [_parse_edit(model, name, value) for name, value in edits.items()]
+    _check_pattern_chains(model, parsed)
+    _check_writers(parsed)
+    means = _means(model, parsed, reference)
     changed: dict[str, Tensor] = {}
     made: list[ModelEdit] = []
-    for number, one in enumerate(wanted):
+    for number, one in enumerate(parsed):
         tensor = means[number] if one.mean else one.tensor
         words = f"mean over {means.text}" if one.mean else one.words
         in_weights = one.like is None and one.site.reader is None and not one.pattern
@@ -84,7 +86,7 @@ def edit_model(
 
 
 @dataclass(frozen=True, eq=False)
-class _Wanted:
+class _ParsedEdit:
     """One parsed edit: the value is a tensor, a mean to be taken, or another head's pattern."""
 
     site: Site
@@ -95,18 +97,21 @@ class _Wanted:
     like: HeadId | None = None
 
 
-def _check_writers(wanted: Sequence[_Wanted]) -> None:
-    """A head that writes a constant writes it as a bias, from which no edge can be told apart."""
+def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
+    """Raises InputError if both a head and one of its edges are replaced.
+
+    A head that writes a constant writes it as a bias, which all its readers share.
+    """
     constant = {
         one.site.writer
-        for one in wanted
+        for one in parsed
         if isinstance(one.site.writer, HeadId)
         and one.site.reader is None
         and not one.pattern
         and one.like is None
         and (one.mean or (one.tensor is not None and bool(one.tensor.any())))
     }
-    for one in wanted:
+    for one in parsed:
         if one.site.reader is not None and one.site.writer in constant:
             raise InputError(
                 f"{one.site.writer} is replaced as a whole, so its edge {one.site} cannot be "
@@ -114,9 +119,9 @@ def _check_writers(wanted: Sequence[_Wanted]) -> None:
             )
 
 
-def _wanted(model: "Model", name: Any, value: Any) -> _Wanted:
+def _parse_edit(model: "Model", name: Any, value: Any) -> _ParsedEdit:
     if isinstance(name, Value) or (isinstance(name, str) and name.strip().endswith(".pattern")):
-        return _wanted_pattern(model, Value.parse(name), value)
+        return _parse_pattern_edit(model, Value.parse(name), value)
     site = find_site(model, name)
     if site.written_at is not None or site.read_at is not None:
         raise InputError(
@@ -127,7 +132,7 @@ def _wanted(model: "Model", name: Any, value: Any) -> _Wanted:
     head = isinstance(site.writer, HeadId) and site.reader is None
     width = model.config.d_head if head else model.config.d_model
     if isinstance(value, Tensor):
-        return _Wanted(site, "a given vector", _vector(value, width, str(site), model.weights))
+        return _ParsedEdit(site, "a given vector", _vector(value, width, str(site), model.weights))
     if not isinstance(value, str):
         raise InputError(
             f"{site} cannot be replaced by a {type(value).__name__}; use 'zero', 'mean' or a "
@@ -135,11 +140,11 @@ def _wanted(model: "Model", name: Any, value: Any) -> _Wanted:
         )
     choice = parse_choice(("zero", "mean"), value, f"the edit of {site}")
     if choice == "mean":
-        return _Wanted(site, "", mean=True)
-    return _Wanted(site, "zero", model.weights.W_E.new_zeros(width))
+        return _ParsedEdit(site, "", mean=True)
+    return _ParsedEdit(site, "zero", model.weights.W_E.new_zeros(width))
 
 
-def _wanted_pattern(model: "Model", value: Value, given: Any) -> _Wanted:
+def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> _ParsedEdit:
     head = value.head
     if value.kind != "pattern" or head is None:
         raise InputError(
@@ -149,32 +154,17 @@ def _wanted_pattern(model: "Model", value: Value, given: Any) -> _Wanted:
     find_head(head, model.config.n_layers, model.config.n_heads)
     if not isinstance(given, Tensor):
         other = model.head(given).id
-        if other.layer > head.layer or other == head:
-            raise InputError(
-                f"{head} cannot attend like {other}: when {head} attends, only patterns of its "
-                "layer and below are known; name another head there"
-            )
-        return _Wanted(Site(head), f"that of {other}", like=other, pattern=True)
-    n = model.config.n_ctx
-    if not given.is_floating_point() or given.shape != (n, n):
-        raise InputError(
-            f"the pattern of {head} has shape {list(given.shape)}; give a floating-point matrix "
-            f"[{n}, {n}], destination × source for the whole context, or another head's name"
-        )
-    ok = torch.isfinite(given).all() & (given >= 0).all() & (given.triu(1) == 0).all()
-    if not bool(ok) or bool((given.sum(-1) > 1 + 1e-4).any()):
-        raise InputError(
-            f"what is given for {head} is not a pattern: rows must be causal (0 after the "
-            "diagonal), not negative, and sum to at most 1"
-        )
-    return _Wanted(Site(head), "a given matrix", given.to(model.weights.W_E), pattern=True)
+        check_other(model.config, head, other)
+        return _ParsedEdit(Site(head), f"that of {other}", like=other, pattern=True)
+    check_pattern(model.config, head, given)
+    return _ParsedEdit(Site(head), "a given matrix", given.to(model.weights.W_E), pattern=True)
 
 
-def _check_loans(model: "Model", wanted: list[_Wanted]) -> None:
+def _check_pattern_chains(model: "Model", parsed: list[_ParsedEdit]) -> None:
     """Raises InputError if a head would attend by a pattern that is itself another head's."""
-    borrowers = {one.site.writer for one in wanted if one.like is not None}
+    borrowers = {one.site.writer for one in parsed if one.like is not None}
     borrowers |= {edit.site.writer for edit in model.weights.edits if edit.like is not None}
-    for one in wanted:
+    for one in parsed:
         if one.like is not None and one.like in borrowers:
             raise InputError(
                 f"{one.site.writer} is to attend like {one.like}, which attends like another head "
@@ -183,13 +173,7 @@ def _check_loans(model: "Model", wanted: list[_Wanted]) -> None:
 
 
 def _vector(given: Tensor, width: int, what: str, weights: Weights) -> Float[Tensor, " n"]:
-    if not given.is_floating_point() or given.shape != (width,):
-        raise InputError(
-            f"what replaces {what} has shape {list(given.shape)} and dtype {given.dtype}; give a "
-            f"floating-point vector of shape [{width}]"
-        )
-    if not bool(torch.isfinite(given).all()):
-        raise InputError(f"what replaces {what} is not finite; give a vector without NaN and inf")
+    check_vector(given, width, what)
     return given.detach().to(weights.W_E)
 
 
@@ -230,14 +214,14 @@ def _into_weights(
 
 
 class _Means(dict[int, Tensor]):
-    """The mean of each edit that wants one, by its number, and over what they were taken."""
+    """The mean of each edit that takes one, by its number, and over what they were taken."""
 
     text: str = ""
 
 
-def _means(model: "Model", wanted: list[_Wanted], reference: TextOrTokens | None) -> _Means:
+def _means(model: "Model", parsed: list[_ParsedEdit], reference: TextOrTokens | None) -> _Means:
     means = _Means()
-    asked = {number: one.site for number, one in enumerate(wanted) if one.mean}
+    asked = {number: one.site for number, one in enumerate(parsed) if one.mean}
     if not asked:
         if reference is not None:
             raise InputError(
@@ -287,83 +271,3 @@ def _default_reference(model: "Model") -> tuple[TokenBatches, str]:
     if start is not None:
         drawn[:, 0] = start
     return [drawn.to(model.weights.device)], " drawn at random"
-
-
-# ---- names, checked against a model
-
-
-def find_site(model: "Model", name: Any) -> Site:
-    """The node or edge that a name means in a model; raises an error if the model has none."""
-    site = Site.parse(name)
-    _check_writer(model, site.writer)
-    if site.reader is not None:
-        _check_reader(model, site.reader)
-        _check_order(model, site.writer, site.reader)
-    return site
-
-
-def find_hook(model: "Model", name: Any, function: Any) -> Hook:
-    """The hook that a name and a function mean in a model, or an error if it has no such value."""
-    value = Value.parse(name)
-    if not callable(function):
-        raise InputError(
-            f"the hook on {value} is a {type(function).__name__}; give a function that takes the "
-            "value and returns a replacement or None"
-        )
-    if value.head is not None:
-        find_head(value.head, model.config.n_layers, model.config.n_heads)
-    elif isinstance(value.of, Source):
-        _check_writer(model, value.of)
-    elif value.layer is not None and value.layer > model.config.n_layers:
-        raise PathError(
-            f"there is no {value}: this model has {model.config.n_layers} layers, so the last "
-            f"stream is residual@L{model.config.n_layers}"
-        )
-    called: Any = function
-    return Hook(value, called)
-
-
-def _check_writer(model: "Model", writer: Writer) -> None:
-    if isinstance(writer, HeadId):
-        find_head(writer, model.config.n_layers, model.config.n_heads)
-    elif writer.kind == "mlp":
-        _check_mlp(model, writer.layer)
-    elif writer.kind != "embed":
-        raise PathError(
-            f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
-            "name a head, 'embed' or an MLP"
-        )
-
-
-def _check_reader(model: "Model", reader: Reader) -> None:
-    if isinstance(reader, HeadRead):
-        find_head(reader.head, model.config.n_layers, model.config.n_heads)
-    elif isinstance(reader, MlpRead):
-        _check_mlp(model, reader.layer)
-
-
-def _check_mlp(model: "Model", layer: int) -> None:
-    if model.config.mlp == "none":
-        raise PathError(f"there is no mlp{layer}: this model has no MLPs")
-    if layer >= model.config.n_layers:
-        raise PathError(
-            f"there is no mlp{layer}: this model has layers 0 to {model.config.n_layers - 1}"
-        )
-
-
-def _check_order(model: "Model", writer: Writer, reader: Reader) -> None:
-    if isinstance(reader, LogitsRead):
-        return
-    layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
-    # In a serial block the MLP reads what the heads of its own layer wrote.
-    same_layer = (
-        isinstance(reader, MlpRead)
-        and isinstance(writer, HeadId)
-        and model.config.block == "serial"
-        and writer.layer == layer
-    )
-    if writer.layer >= layer and not same_layer:
-        raise PathError(
-            f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
-            "before; use a writer in an earlier layer"
-        )

@@ -2,8 +2,8 @@
 
 config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. It has
 the id of its save and a checksum of the tokenizer too; the safetensors file repeats the id and the
-config in its metadata, so that files of two different saves are detected. Folders from before there
-were ids open as well.
+config in its metadata, and held-out text the id, so that files of two different saves are detected.
+Folders from before there were ids open as well.
 """
 
 import json
@@ -21,6 +21,7 @@ from pathsum.errors import FileError, InputError
 from pathsum.files import digest, finish_saving, parse_json, read_object, read_text, write_together
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
+from pathsum.model.sites import check_edit
 from pathsum.model.store import FileStore
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, Site
@@ -60,14 +61,17 @@ def read_model(folder: Path) -> Stored:
     store = FileStore(folder / TENSORS)
     _check_same_save(folder, head, store)
     counts = store.get("token_counts") if "token_counts" in store.shapes else None
-    edits = tuple(_read_edit(folder, store, given) for given in _listed(folder, head, "edits"))
+    plain = Weights(config, store)  # its sizes are checked before edits are
+    edits = tuple(
+        _read_edit(folder, config, store, given) for given in _listed(folder, head, "edits")
+    )
     return Stored(
-        weights=Weights(config, store, edits=edits),
+        weights=Weights(config, store, edits=edits) if edits else plain,
         name=str(head.get("name", folder.name)),
         tokenizer=_read_tokenizer(folder, head),
         token_counts=counts,
         transformations=tuple(map(str, _listed(folder, head, "transformations"))),
-        held_out=read_held_out(folder),
+        held_out=read_held_out(folder, save=head.get("save")),
     )
 
 
@@ -142,12 +146,15 @@ def write_model(
     if text is not None:
         writers[TOKENIZER] = lambda file: file.write_text(text, encoding="utf-8")
     if held_out is not None:
-        writers[HELD_OUT] = lambda file: _write_held_out(file, held_out)
-    write_together(folder, writers, remove=[TOKENIZER] if text is None else [])
+        writers[HELD_OUT] = lambda file: _write_held_out(file, held_out, save)
+    write_together(folder, writers, remove={TOKENIZER, HELD_OUT} - writers.keys())
 
 
-def read_held_out(folder: Path) -> Tensor | None:
-    """Held-out sequences that a folder keeps, [sequence, pos]; None if it keeps none."""
+def read_held_out(folder: Path, save: str | None = None) -> Tensor | None:
+    """Held-out sequences that a folder keeps, [sequence, pos]; None if it keeps none.
+
+    With the id of the model's `save`, text of another save is an error.
+    """
     file = folder / HELD_OUT
     if not file.exists():
         return None
@@ -155,6 +162,11 @@ def read_held_out(folder: Path) -> Tensor | None:
     expected = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
     if {name: store.metadata.get(name) for name in expected} != expected:
         raise FileError(f"{file} is not held-out text that this version of pathsum reads")
+    if save is not None and store.metadata.get("save") not in (None, save):
+        raise FileError(
+            f"{file} and {folder / CONFIG} come from different saves (their save ids differ); "
+            "save the model again, or remove the held-out text"
+        )
     tokens = store.get("tokens") if "tokens" in store.shapes else None
     if tokens is None or tokens.ndim != 2 or tokens.is_floating_point():
         raise FileError(f"{file} holds no table of token ids; train or save the model again")
@@ -162,12 +174,14 @@ def read_held_out(folder: Path) -> Tensor | None:
 
 
 def save_held_out(folder: Path, tokens: Tensor) -> None:
-    """Keep held-out sequences in a folder, so that the corpus need not be rebuilt."""
+    """Keep held-out sequences in a folder that has no model yet, so that a run can be followed."""
     write_together(folder, {HELD_OUT: lambda file: _write_held_out(file, tokens)})
 
 
-def _write_held_out(file: Path, tokens: Tensor) -> None:
+def _write_held_out(file: Path, tokens: Tensor, save: str | None = None) -> None:
     about = {"format": HELD_OUT_FORMAT, "version": str(HELD_OUT_VERSION)}
+    if save is not None:
+        about["save"] = save
     save_file({"tokens": tokens.to(torch.int32).contiguous().cpu()}, str(file), about)
 
 
@@ -182,7 +196,7 @@ def _write_edit(name: str, edit: ModelEdit, tensors: dict[str, Tensor]) -> dict[
     return written
 
 
-def _read_edit(folder: Path, store: FileStore, given: Any) -> ModelEdit:
+def _read_edit(folder: Path, config: Config, store: FileStore, given: Any) -> ModelEdit:
     wrong = FileError(
         f"{folder / CONFIG} lists an edit of the model that cannot be read, {given!r}; save the "
         "edited model again"
@@ -190,18 +204,23 @@ def _read_edit(folder: Path, store: FileStore, given: Any) -> ModelEdit:
     if not isinstance(given, dict):
         raise wrong
     known: dict[str, Any] = given
-    tensor, like = known.get("tensor"), known.get("like")
-    if tensor is not None and (not isinstance(tensor, str) or tensor not in store.shapes):
+    name, other = known.get("tensor"), known.get("like")
+    if name is not None and (not isinstance(name, str) or name not in store.shapes):
         raise wrong
     try:
-        return ModelEdit(
-            site=Site.parse(known["site"]),
-            value=str(known["value"]),
-            tensor=None if tensor is None else store.get(tensor),
-            like=None if like is None else HeadId.parse(like),
-        )
+        site, value = Site.parse(known["site"]), str(known["value"])
+        other = None if other is None else HeadId.parse(other)
     except (KeyError, TypeError, InputError) as error:
         raise wrong from error
+    tensor = None if name is None else store.get(name)
+    try:
+        check_edit(config, site, tensor, other)
+    except InputError as error:
+        raise FileError(
+            f"{folder / CONFIG} lists an edit that this model cannot make: {error}; save the "
+            "edited model again"
+        ) from error
+    return ModelEdit(site, value, tensor, other)
 
 
 def _read_head(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.files import exists, finish_saving, read_object, write_together
@@ -149,12 +150,14 @@ def train(
             loop.resume()
         elif world.is_first:
             write_run(folder, chosen, corpus.info.to_json())
-            if chosen.watching.snapshots:
-                save_held_out(folder, corpus.held_out_batch(KEPT_SEQUENCES, chosen.config.n_ctx))
-        return _run_to_end(loop)
+        kept = chosen.watching.snapshots > 0
+        text = corpus.held_out_batch(KEPT_SEQUENCES, chosen.config.n_ctx) if kept else None
+        if text is not None and world.is_first and not resume:
+            save_held_out(folder, text)
+        return _run_to_end(loop, text)
 
 
-def _run_to_end(loop: TrainingLoop) -> TrainingRun:
+def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
     folder, world = loop.folder, loop.world
     try:
         with stop_signals() as stop:
@@ -163,7 +166,7 @@ def _run_to_end(loop: TrainingLoop) -> TrainingRun:
         # An interrupted run leaves a model too.
         model = loop.model() if _is_finite(loop) else None
         if world.is_first and model is not None:
-            model.save(folder)
+            dataclasses.replace(model, held_out=held_out).save(folder)
     world.wait()
     run = _last_metrics(loop.recipe, folder)
     if world.is_first:
