@@ -40,6 +40,11 @@ describe("names", () => {
     expect(unknown({})).toEqual([]);
     expect(unknown({ h: "L0H1", pin: "L0H0,L1H0", edge: "L0H1→L1H0.k" })).toEqual([]);
     expect(unknown({ h: "L9H9", pin: "L0H0,x", n: "L9H9" })).toEqual(["L9H9", "x"]);
+    expect(unknown({ ph: "L9H9", pair: "L0H0~L5H0", many: "L0H0,L2H0" })).toEqual(["L9H9", "L2H0"]);
+    expect(unknown({ pair: "L9H0~L0H0" })).toEqual(["L9H0"]);
+    expect(unknown({ pair: "garbage" })).toEqual(["garbage"]);
+    expect(unknown({ off: "L0H1,L0H1@3,L0H0→L1H0.k,L0H0@2→L1H0@5.k,embed→logits,L1H0@5→logits,embed" })).toEqual([]);
+    expect(unknown({ off: "L9H1,L9H1@3,L0H0→L9H0.k,L1H0@5→L0H0@5.v,x" })).toEqual(["L9H1", "L9H1@3", "L0H0→L9H0.k", "L1H0@5→L0H0@5.v", "x"]);
     for (const edge of ["L1H0→L0H0.k", "L0H0→L0H1.v", "L0H0→L9H0.q", "garbage", "embed→L1H0.k"]) expect(unknown({ edge })).toEqual([edge]);
   });
 

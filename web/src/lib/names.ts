@@ -85,12 +85,33 @@ export function parseHeadEdge(text: string): HeadEdge | null {
   return edge && edge.side !== null && HEAD.test(edge.writer) ? { ...edge, side: edge.side } : null;
 }
 
+/** Whether this can be switched off in a model with these heads: a head, a source or an edge, anywhere or at positions. */
+export function isSwitch(name: string, heads: readonly string[]): boolean {
+  const plain = name.replaceAll(/@\d+/g, "");
+  if (HEAD.test(plain)) return heads.includes(plain);
+  if (SOURCE.test(plain)) return true;
+  const edge = parseEdge(plain);
+  if (!edge) return false;
+  const isThere = (end: string) => !HEAD.test(end) || heads.includes(end);
+  const isUpward = !(HEAD.test(edge.writer) && HEAD.test(edge.reader)) || layerOf(edge.writer) < layerOf(edge.reader);
+  return isThere(edge.writer) && isThere(edge.reader) && isUpward;
+}
+
+/** Keys of the state that name heads and edges. */
+export const NAME_KEYS = ["h", "n", "pin", "ph", "many", "edge", "off", "pair"] as const;
+
 /** Heads and edges that the state of a page names and that a model with these heads does not have. */
 export function unknownNames(get: (key: string) => string | undefined, heads: readonly string[]): string[] {
   const found = new Set<string>();
-  for (const key of ["h", "n", "pin"]) {
-    for (const name of get(key)?.split(",") ?? []) if (name !== "" && !heads.includes(name)) found.add(name);
+  const parts = (key: string): string[] => get(key)?.split(",").filter((name) => name !== "") ?? [];
+  for (const key of ["h", "n", "pin", "ph", "many"]) {
+    for (const name of parts(key)) if (!heads.includes(name)) found.add(name);
   }
+  for (const name of parts("off")) if (!isSwitch(name, heads)) found.add(name);
+  // The second of a pair may be a head of another model.
+  const pair = get("pair")?.split("~");
+  if (pair && !(pair.length === 2 && heads.includes(pair[0] as string))) found.add(pair[0] as string);
+  else if (pair && !HEAD.test(pair[1] as string)) found.add(pair[1] as string);
   const edge = get("edge");
   if (edge !== undefined) {
     const parsed = parseHeadEdge(edge);

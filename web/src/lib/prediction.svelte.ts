@@ -2,14 +2,14 @@ import type { ModelInfo, TextRun, WhyParams } from "../generated/answers";
 import { type Answer, answerOf } from "./answer.svelte";
 import type { Explorer } from "./explorer.svelte";
 import { mostTelling } from "./interesting";
-import { textParams } from "./text";
+import { predictionAt, textParams } from "./text";
 import { label } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
 export type Versus = "mean" | "none" | "token";
 
 /**
- * One prediction of the text, from the URL: after which token (`pos`), of which token (`tok`), versus what (`vs`).
+ * One prediction of the text, from the URL: after which token (`t`), of which token (`tok`), versus what (`vs`).
  * Views that explain it share this. Made once a view, while it is set up.
  */
 export class Prediction {
@@ -37,7 +37,7 @@ export class Prediction {
   readonly position = $derived.by((): number | null => {
     const { run } = this;
     if (!run) return null;
-    const asked = this.explorer.url.number("pos") ?? this.explorer.url.number("t");
+    const asked = this.explorer.url.number("t");
     return asked !== undefined && asked < run.ids.length ? asked : mostTelling(run).token;
   });
 
@@ -84,7 +84,7 @@ export class Prediction {
   /** To the prediction after another token. */
   move(to: number, push = false): void {
     const { run } = this;
-    if (run) this.explorer.url.set({ pos: Math.min(Math.max(to, 0), run.ids.length - 1), tok: null }, { push });
+    if (run) this.explorer.url.set(predictionAt(Math.min(Math.max(to, 0), run.ids.length - 1)), { push });
   }
 
   private known(key: string): number | null {

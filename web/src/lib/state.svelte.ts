@@ -16,8 +16,8 @@ export interface Place {
   listen(changed: () => void): () => void;
 }
 
-/** Keys of older links: the head is `h` in every view. */
-const ALIASES: Readonly<Record<string, string>> = { hd: "h" };
+/** Keys of older links: the head is `h` and the token `t` in every view. */
+const ALIASES: Readonly<Record<string, string>> = { hd: "h", pos: "t" };
 
 export function parseHash(hash: string): { view: string; values: Map<string, string> } {
   const text = hash.replace(/^#?\/?/, "");
@@ -25,7 +25,10 @@ export function parseHash(hash: string): { view: string; values: Map<string, str
   const view = cut < 0 ? text : text.slice(0, cut);
   const values = new Map<string, string>();
   if (cut >= 0) {
-    for (const [key, value] of new URLSearchParams(text.slice(cut + 1))) values.set(ALIASES[key] ?? key, value);
+    const given = [...new URLSearchParams(text.slice(cut + 1))];
+    // Where a link has both, the older key was the one that its view obeyed.
+    const replaced = new Set(given.map(([key]) => ALIASES[key]));
+    for (const [key, value] of given) if (!replaced.has(key)) values.set(ALIASES[key] ?? key, value);
   }
   return { view, values };
 }

@@ -7,6 +7,26 @@ describe("the URL's state", () => {
   it("has one key for the head, and knows that of older links", () => {
     expect([...parseHash("#/head?hd=L1H0&t=4").values]).toEqual([["h", "L1H0"], ["t", "4"]]);
   });
+  it("has one key for the token: a link of the time when there were two obeys the one that was obeyed", () => {
+    expect([...parseHash("#/paths?pos=9&t=4").values]).toEqual([["t", "9"]]);
+    expect([...parseHash("#/paths?t=4&pos=9").values]).toEqual([["t", "9"]]);
+  });
+
+  it("gives every key one meaning: those that several views read are known to be shared", () => {
+    const sources = import.meta.glob<string>("../views/*/*.{svelte,ts}", { query: "?raw", import: "default", eager: true });
+    const readers = new Map<string, Set<string>>();
+    for (const [path, source] of Object.entries(sources)) {
+      const view = path.split("/")[2] as string;
+      for (const [, key] of source.matchAll(/url\.(?:get|number)\("(\w+)"\)/g)) {
+        readers.set(key as string, (readers.get(key as string) ?? new Set()).add(view));
+      }
+    }
+    expect(readers.size).toBeGreaterThan(20);
+    const shared = [...readers].filter(([, views]) => views.size > 1).map(([key]) => key);
+    // The head, the token, the text (example, typed, ids), whether its lines break, and heads side by side.
+    expect(shared.filter((key) => !["h", "t", "e", "x", "i", "br", "many"].includes(key))).toEqual([]);
+  });
+
   it("survives the way to the address and back, whatever the text", () => {
     for (const text of ["a&b=c#d?e", "100 %", "+", "⏎\n", "<script>", "é😀", "1,2:3"]) {
       const { view, values } = parseHash(formatHash("text", new Map([["x", text]])));

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { isSameText } from "./text";
+import { memoryPlace, UrlState } from "./state.svelte";
+import { cellAt, isSameText, showText, spelled } from "./text";
 
 describe("the same text", () => {
   it("is told by what says it, not by what is asked about it", () => {
@@ -9,5 +10,23 @@ describe("the same text", () => {
     expect(isSameText({ text: "a" }, { text: "a", step: 4 })).toBe(false);
     expect(isSameText({ ids: "1,2", model: "m" }, { ids: "1,2", model: "m" })).toBe(true);
     expect(isSameText(null, { example: 1 })).toBe(false);
+  });
+});
+
+describe("another text", () => {
+  it("takes along what is off everywhere, and nothing that is about positions of the old one", () => {
+    const place = memoryPlace("#/why?x=old&t=4&d=4.1&tok=7&sel=L1H0@4&ex=L1H0@4&off=L0H0,L0H1@4,L0H0→L1H0.k,L0H0@1→L1H0@4.k&x2=older&h=L1H0");
+    const url = new UrlState(place, ["why"]);
+    url.set(showText(url, { e: 3 }));
+    expect(place.read()).toBe(`#/why?off=L0H0,${encodeURIComponent("L0H0→L1H0.k")}&h=L1H0&e=3`);
+  });
+
+  it("is spelled without its start token and without bytes that are no text", () => {
+    expect(spelled({ ids: [0, 1, 2], pieces: ["<s>", "a", "\ufffdE2"] }, { start_token: 0 })).toBe("a");
+    expect(spelled({ ids: [0, 1], pieces: ["<s>", "a"] }, { start_token: null })).toBe("<s>a");
+  });
+
+  it("a cell is a head, its destination and its source, and the token to explain is the next one again", () => {
+    expect(cellAt("L1H0", 9, 4)).toEqual({ h: "L1H0", t: 9, d: "9.4", tok: null });
   });
 });

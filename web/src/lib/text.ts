@@ -1,5 +1,6 @@
-import type { ModelParams, TextParams, ModelInfo } from "../generated/answers";
-import type { UrlState } from "./state.svelte";
+import type { ModelParams, TextParams, ModelInfo, TextRun } from "../generated/answers";
+import type { StateValues, UrlState } from "./state.svelte";
+import { isText } from "./tokens";
 
 /** Which model and training step every question of a view is about; nothing where it is the default. */
 export function modelParams(url: UrlState, info: ModelInfo): ModelParams {
@@ -30,7 +31,35 @@ export function isSameText(a: TextParams | null, b: TextParams | null): boolean 
   return (["model", "step", "text", "ids", "example"] as const).every((key) => a[key] === b[key]);
 }
 
-/** The changes of the URL that show another text; what was locked belongs to the old one and goes. */
-export function showText(text: { e?: number; x?: string; i?: string }): Record<string, string | number | null> {
-  return { e: text.e ?? null, x: text.x ?? null, i: text.i ?? null, t: null, d: null, pos: null, tok: null };
+/** Changes of the URL: to another token, whose prediction is explained until another one is chosen. */
+export const tokenAt = (position: number | null): StateValues => ({ t: position, tok: null });
+
+/** The same, and the cell of the matrix that was open is closed. */
+export const predictionAt = (position: number): StateValues => ({ ...tokenAt(position), d: null });
+
+/** Changes of the URL: to the cell of a head's pattern from which `dest` attends to `src`. */
+export const cellAt = (head: string, dest: number, src: number): StateValues => ({
+  ...tokenAt(dest),
+  h: head,
+  d: `${dest}.${src}`,
+});
+
+/** What is switched off everywhere; what is off at a position belongs to one text. */
+export function offEverywhere(off: string | undefined): string | null {
+  const kept = (off ?? "").split(",").filter((name) => name !== "" && !name.includes("@"));
+  return kept.length > 0 ? kept.join(",") : null;
+}
+
+/** What the state says about positions of the text. */
+const POSITIONS: StateValues = { t: null, d: null, tok: null, sel: null, ex: null, x2: null };
+
+/** The changes of the URL that show another text; what was locked, cut or open belongs to the old one and goes. */
+export function showText(url: UrlState, text: { e?: number; x?: string; i?: string }): StateValues {
+  return { ...POSITIONS, off: offEverywhere(url.get("off")), e: text.e ?? null, x: text.x ?? null, i: text.i ?? null };
+}
+
+/** What the tokens of a text spell, its start token apart. */
+export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelInfo, "start_token">): string {
+  const start = run.ids[0] === info.start_token ? 1 : 0;
+  return run.pieces.slice(start).filter(isText).join("");
 }

@@ -16,6 +16,15 @@ export function gridRows(heads: readonly string[]): GridRow[] {
   return [...layers].map(([layer, indices]) => ({ layer, indices })).sort((a, b) => b.layer - a.layer);
 }
 
+/** How much room a head has: for words and a picture, for two short lines, or for its color alone. */
+export type Density = "roomy" | "dense" | "compact";
+
+export function gridDensity(rows: readonly GridRow[]): Density {
+  const columns = Math.max(0, ...rows.map((row) => row.indices.length));
+  if (columns <= 8 && rows.length <= 8) return "roomy";
+  return columns <= 16 && rows.length <= 16 ? "dense" : "compact";
+}
+
 /** The head that a key leads to from `index`; null if the key means nothing here. */
 export function gridKey(rows: readonly GridRow[], index: number, key: string): number | null {
   const row = rows.findIndex((each) => each.indices.includes(index));

@@ -3,6 +3,7 @@ import { chipText, parseFilters, passes, printFilters, withCondition } from "./f
 import type { Condition } from "./filters";
 import { BY_HEAD, ordered, parseOrder, pressed, printOrder } from "./table";
 import type { HeadRow } from "./table";
+import { scoreScale } from "./presets";
 
 function row(index: number, kind: string, layer: number, copying: number): HeadRow {
   const head = `L${layer}H${index}`;
@@ -66,5 +67,13 @@ describe("order", () => {
     expect(printOrder(first)).toBe("-copying");
     expect(printOrder(pressed(first, "copying"))).toBe("copying");
     expect(printOrder(pressed(pressed(first, "copying"), "copying"))).toBeUndefined();
+  });
+});
+
+describe("the color of a score", () => {
+  const readings = (...values: number[]) => values.map((value) => ({ value, stderr: 0, chance: 0, p: 1 }));
+  it("has two sides where the score can be negative, and its ceiling at the end", () => {
+    expect(scoreScale({ ceiling: null, readings: readings(0.2, 0.9) })).toEqual({ extent: 1, scale: "sequential" });
+    expect(scoreScale({ ceiling: 4, readings: readings(-0.5, 0.9) })).toEqual({ extent: 4, scale: "diverging" });
   });
 });

@@ -1,5 +1,6 @@
 /** Which scores a scatter shows on its axes, and ready choices of them. */
-import { type AtlasTable, scoreNamed } from "./table";
+import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/color";
+import { type AtlasScore, type AtlasTable, scoreNamed } from "./table";
 
 export interface Axes {
   readonly x: string;
@@ -87,8 +88,15 @@ export function titleOf(atlas: AtlasTable, name: string): string {
   return scoreNamed(atlas, name)?.title ?? name;
 }
 
-/** Scores that can be negative need a scale with two sides. */
-export function isSigned(values: ArrayLike<number>): boolean {
-  for (let at = 0; at < values.length; at++) if ((values[at] ?? 0) < -0.02) return true;
-  return false;
+/** How a score becomes color, the same wherever the atlas shows it. */
+export function scoreScale(score: Pick<AtlasScore, "ceiling" | "readings">): { extent: number; scale: Scale } {
+  // Scores that can be negative need a scale with two sides.
+  const isSigned = score.readings.some((each) => each.value < -0.02);
+  return { extent: score.ceiling ?? 1, scale: isSigned ? "diverging" : "sequential" };
+}
+
+/** The color of one head's score. */
+export function scoreColor(score: Pick<AtlasScore, "ceiling" | "readings">, value: number, mode: Mode): Rgb {
+  const { extent, scale } = scoreScale(score);
+  return colorOf(value, extent, scale, mode);
 }

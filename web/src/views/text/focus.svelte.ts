@@ -1,4 +1,5 @@
 import type { UrlState } from "../../lib/state.svelte";
+import { tokenAt } from "../../lib/text";
 
 /**
  * Two independent locks, a head and a token. Hover focuses softly and stays until something else is hovered;
@@ -66,7 +67,7 @@ export class Focus {
 
   clickToken(token: number): void {
     this.softToken = token;
-    this.url.set({ t: this.lockedToken === token ? null : token }, { push: true });
+    this.url.set(tokenAt(this.lockedToken === token ? null : token), { push: true });
   }
 
   clickCell(cell: { dest: number; src: number }): void {
@@ -79,7 +80,7 @@ export class Focus {
   moveToken(to: number): void {
     const at = Math.min(Math.max(to, 0), this.length() - 1);
     this.softToken = at;
-    if (this.lockedToken !== null) this.url.set({ t: at });
+    if (this.lockedToken !== null) this.url.set(tokenAt(at));
   }
 
   moveHead(head: string): void {

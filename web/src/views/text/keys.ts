@@ -1,6 +1,7 @@
+import { CONTRASTS } from "../../lib/contrast";
 import type { KeyBinding } from "../../lib/keyboard.svelte";
 import { strongest } from "./patterns";
-import { CONTRASTS, type TextScene } from "./scene.svelte";
+import type { TextScene } from "./scene.svelte";
 
 interface Actions {
   edit(): void;

@@ -2,6 +2,7 @@ import { untrack } from "svelte";
 import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
 import type { Scale } from "../../lib/color";
+import { contrastOf } from "../../lib/contrast";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
@@ -29,12 +30,6 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
     about: "What this adds to the logit of the actual next token, vocabulary mean removed; signed.",
     unit: "logits",
   },
-];
-
-export const CONTRASTS: readonly { value: Contrast; label: string; about: string }[] = [
-  { value: "linear", label: "linear", about: "Color follows the number" },
-  { value: "sqrt", label: "√", about: "Color follows the square root: diffuse attention becomes visible" },
-  { value: "row", label: "per row", about: "The largest of each row is darkest" },
 ];
 
 /** Heads × tokens up to which a text's story is asked for without being wanted. */
@@ -165,8 +160,7 @@ export class TextScene {
 
   /** How attention becomes color. */
   get contrast(): Contrast {
-    const asked = this.explorer.url.get("ct");
-    return CONTRASTS.find((item) => item.value === asked)?.value ?? "linear";
+    return contrastOf(this.explorer.url);
   }
 
   get ranks(): boolean {
