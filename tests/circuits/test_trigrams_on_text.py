@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsum.circuits import skip_trigrams
-from pathsum.circuits.trigrams.triple import Pattern, pattern_of
+from pathsum.circuits import SkipTrigrams, skip_trigrams
+from pathsum.circuits.trigrams.triple import Evidence, Pattern, gather_evidence, pattern_of
 from pathsum.cli.main import main
 from pathsum.errors import InputError
 from pathsum.model import Config, Model, Weights, construct, random_model
@@ -96,6 +96,56 @@ def test_a_text_in_which_none_fires_is_a_sentence() -> None:
         skip_trigrams(model, rank="nonsense")
 
 
+def evidence_in(text: Tensor, found: SkipTrigrams) -> set[Evidence]:
+    ids = [(t.source.id, t.destination.id, t.out.id) for t in found]
+    return set(gather_evidence([text], ids).values())
+
+
+def test_evidence_is_from_sequences_that_were_not_ranked_on() -> None:
+    model = construct.skip_trigrams(TRIPLES)
+    text = text_of(model, TRIPLES[:2])
+    given = skip_trigrams(model, corpus=text)
+    counted = text[torch.arange(len(text)) % 5 != 4]
+    assert {t.evidence for t in given} == set(
+        gather_evidence(
+            [counted], [(t.source.id, t.destination.id, t.out.id) for t in given]
+        ).values()
+    )
+    own = skip_trigrams(replace(model, held_out=text), sequences=10)
+    assert "10 sequences with 50 predictions" in own.note
+    others = text[torch.arange(len(text)) % 4 != 0]
+    assert {t.evidence for t in own} == evidence_in(others, own)
+    assert "lift" in str(own.to_table())
+    read = skip_trigrams(replace(model, held_out=text))
+    assert f"{len(text[:32])} sequences" in read.note and all(t.evidence for t in read)
+    whole = skip_trigrams(replace(model, held_out=text), sequences=40)
+    assert all(t.evidence is None for t in whole) and "every sequence was ranked on" in whole.note
+
+
+def test_bugs_are_marked_in_the_list() -> None:
+    """One head has both triples, so it has their cross terms; one of them fires in the text."""
+    model = construct.skip_trigrams(TRIPLES[:2], n_heads=1)
+    text = text_of(model, TRIPLES[:2], 60)
+    bay, mind = model.token_id("bay"), model.token_id("mind")
+    wrong = text[9::10].clone()
+    wrong[(wrong == bay) | (wrong == mind)] = bay
+    text[9::10] = wrong  # in the part that is ranked on
+    found = skip_trigrams(model, corpus=text)
+    marked = {str(t) for t in found if t.bug is not None}
+    assert marked and marked <= {str(bug) for bug in found.bugs}
+    assert "bug" in [column.name for column in found.to_table().columns]
+
+
+def test_an_offset_is_for_weights_only() -> None:
+    config = Config(1, 2, 16, 8, 12, 30, positions="rotary")
+    text = torch.randint(12, (10, 30), generator=torch.Generator().manual_seed(2))
+    model = replace(random_model(config, seed=1), held_out=text)
+    assert skip_trigrams(model, rank="weights", offset=2)
+    for rank in ("text", None):
+        with pytest.raises(InputError, match="offset=2 chooses a QK circuit of the weights"):
+            skip_trigrams(model, rank=rank, offset=2)
+
+
 def test_patterns_by_structure() -> None:
     texts = ["(", ")", "x", "\n    ", "\n", ":", "re", "turn", " Mary", " John", " and", "z"]
     words = Tokenizer.of_words(texts)
@@ -112,7 +162,7 @@ def test_patterns_by_structure() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["trigrams", "two-layer-quick", "--head", "L0H0", "-k", "3", "--json"]
+    base = ["trigrams", "one-layer", "--head", "L0H0", "-k", "3", "--json"]
     assert main([*base, "--rank", "text"]) == 0
     on_text = json.loads(capsys.readouterr().out)
     assert on_text["rank"] == "text"

@@ -74,6 +74,6 @@ def test_the_command_says_what_it_measured_on(capsys: pytest.CaptureFixture[str]
         (["--repeated"], "repeated random tokens"),
         (["--tokens", "1,2,3,4,5"], "the given tokens"),
     ):
-        base = ["terms", "two-layer-quick", "--sequences", "2", "--split", "none", "--json"]
+        base = ["terms", "one-layer", "--sequences", "2", "--split", "none", "--json"]
         assert main([*base, *options]) == 0
         assert json.loads(capsys.readouterr().out)["note"].startswith(f"measured on {words}")

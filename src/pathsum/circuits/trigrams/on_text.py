@@ -17,7 +17,7 @@ model of several layers only what goes straight from embeddings to logits is cou
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,10 +29,16 @@ from pathsum.circuits.tokens.token import hidden_note, joined, token_of
 from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
 from pathsum.circuits.trigrams.record import PatternShare, Rank, SkipTrigram, SkipTrigrams
-from pathsum.circuits.trigrams.triple import Ids, Pattern, Triple, pattern_of
+from pathsum.circuits.trigrams.triple import (
+    Ids,
+    Pattern,
+    Triple,
+    gather_evidence,
+    pattern_of,
+)
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.folding import unembed_through
-from pathsum.model.sequences import TextOrTokens, split
+from pathsum.model.sequences import Split, TextOrTokens, split
 from pathsum.result import Progress
 
 FIRES = 0.1
@@ -80,7 +86,7 @@ class OnText:
 def effects_on_text(
     model: Model,
     heads: Sequence[Head],
-    text: Sequence[Int[Tensor, "_ _"]],
+    sequences: Sequence[Int[Tensor, " _"]],
     k: int,
     shown: Tensor,
     progress: Progress,
@@ -89,7 +95,6 @@ def effects_on_text(
 
     Found by their gain where they are right, then measured wherever their antecedent occurs.
     """
-    sequences = text_rows(model, text)
     gathered = _Gains()
     predictions = 0
     for number, tokens in enumerate(sequences):
@@ -119,11 +124,37 @@ def effects_on_text(
     return OnText(tuple(effects[:k]), classes, covered, predictions)
 
 
-def text_rows(model: Model, text: Sequence[Int[Tensor, "_ _"]]) -> list[Int[Tensor, " _"]]:
+def text_rows(
+    model: Model, text: Sequence[Int[Tensor, "_ _"]], most: int = TEXT_SEQUENCES
+) -> list[Int[Tensor, " _"]]:
     """The sequences of a text that are read, cut to the model's context."""
     rows = [row for part in text for row in part]
-    count = min(TEXT_SEQUENCES, len(rows))
-    return [rows[number * len(rows) // count][: model.config.n_ctx] for number in range(count)]
+    return [rows[place][: model.config.n_ctx] for place in _spaced(len(rows), most)]
+
+
+def _spaced(total: int, most: int) -> list[int]:
+    count = min(most, total)
+    return [number * total // count for number in range(count)]
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadText:
+    """A text for ranking: the sequences ranked on, those not read, and its two parts for bugs."""
+
+    rows: list[Int[Tensor, " _"]]
+    unread: tuple[Int[Tensor, "_ _"], ...]
+    parts: Split
+
+    @classmethod
+    def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
+        parts = split(model, corpus)
+        if corpus is not model.held_out:
+            return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
+        # No part of it was trained on, so all of it can be read.
+        read = torch.zeros(len(model.held_out), dtype=torch.bool)
+        read[_spaced(len(read), most)] = True
+        unread = () if bool(read.all()) else (model.held_out[~read],)
+        return cls(text_rows(model, [model.held_out], most), unread, parts)
 
 
 def _scaled_pattern(trace: Trace, head: Head) -> Float[Tensor, "dest src"]:
@@ -238,43 +269,55 @@ def ranked_on_text(
     corpus: TextOrTokens,
     common: Bool[Tensor, " vocab"],
     rare: int,
+    sequences: int,
     progress: Progress,
 ) -> SkipTrigrams:
     """Skip-trigrams by what they are worth on text, variants in one row."""
-    parts = split(model, corpus)
-    text = (*parts.counted, *parts.held_out) if corpus is model.held_out else parts.held_out
+    text = _ReadText.of(model, corpus, sequences)
     shown = common.clone()
     shown[list(model.token_pool(rare).excluded)] = False
     # More than are shown, because variants share a row.
-    found = effects_on_text(model, heads, text, 3 * k, shown, progress)
-    rows = text_rows(model, text)
+    found = effects_on_text(model, heads, text.rows, 3 * k, shown, progress)
     groups: dict[tuple[str, ...], list[TextEffect]] = {}
     for effect in found.effects:
         groups.setdefault(_group(model, effect), []).append(effect)
-    ranked = sorted(groups.values(), key=lambda group: -sum(one.worth for one in group))
-    records = tuple(_text_record(model, group, rows) for group in ranked[:k])
+    ranked = sorted(groups.values(), key=lambda group: -sum(one.worth for one in group))[:k]
+    if not ranked:
+        return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
+    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for one in found.effects[:k]]
+    search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
+    bugs = {(bug.head, bug.source.id, bug.destination.id, bug.out.id): bug for bug in search.bugs}
+    named = [group[0].ids for group in ranked]
+    evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
+    records = tuple(
+        replace(
+            _text_record(model, group, text.rows),
+            bug=bugs.get((group[0].head, *group[0].ids)),
+            evidence=evidence.get(group[0].ids),
+        )
+        for group in ranked
+    )
     note = joined(
         (
-            f"{found.predictions} predictions",
+            f"{len(text.rows)} sequences with {found.predictions} predictions",
             f"patterns: of the strongest {CLASSIFIED}, with {found.covered:.0%} of the gain"
             if found.classes
             else "",
+            "" if text.unread else "no lift: every sequence was ranked on",
             "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
-            hidden_note(common, rare),
+            *(hidden_note(common, rare), search.note),
         )
     )
-    if not records:
-        note = (
-            f"no skip-trigram fires: nowhere in {found.predictions} predictions does a head add "
-            f"{FIRES} to the logit of what comes next, from one source, and gain by it in total; "
-            "rank='weights' lists the strongest in the weights"
-        )
-    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for one in found.effects[:k]]
-    search = find_bugs(model, triples, parts.counted, common=common, progress=progress)
-    cost = bug_cost(model, search.bugs, parts.held_out, progress=progress) if records else None
-    note = joined((note, search.note)) if records else note
-    bugs = tuple(search.bugs)
-    return SkipTrigrams(records, bugs, cost, note, Rank.TEXT, found.classes)
+    cost = bug_cost(model, search.bugs, text.parts.held_out, progress=progress)
+    return SkipTrigrams(records, tuple(search.bugs), cost, note, Rank.TEXT, found.classes)
+
+
+def _silence(predictions: int) -> str:
+    return (
+        f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} to "
+        "the logit of what comes next, from one source, and gain by it in total; rank='weights' "
+        "lists the strongest in the weights"
+    )
 
 
 def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ class SkipTrigram(Record, kind="skip-trigram"):
     """One `[source] … [destination] → [out]` of one head.
 
     `bug` is set if the triple is known to be a cross term that two other triples of the head force.
-    `evidence` is what held-out text shows about it, if a corpus was given. Where they are ranked on
+    `evidence` is what text shows about it: the held-out part of the corpus if one was given, or, if
+    triples are ranked on text, sequences that the ranking did not read. Where they are ranked on
     text, `score` is what a triple is worth, in nats per prediction, `fires` how often it raises the
     right token, `variants` are triples that differ by space or case and are counted in, and
     `occurrence` is a place in the text.
@@ -101,24 +102,30 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         )
 
     def _text_table(self) -> Table:
+        bugs = any(one.bug is not None for one in self.triples)
         columns = (
             text_column("head"),
             *map(token_column, ("source", "dest", "out")),
-            Column("worth", ".2e"),
+            Column("mnat", ".3f"),
             Column("fires"),
+            Column("lift", ".1f"),
             text_column("pattern"),
+            *((text_column("bug"),) if bugs else ()),
             token_column("in the text"),
         )
         rows = tuple(
             (
                 *(one.head, one.source.text, one.destination.text, one.out.text),
-                *(one.score, one.fires, str(one.pattern), one.occurrence),
+                *(1000 * one.score, one.fires, one.evidence.lift if one.evidence else None),
+                *(str(one.pattern), *(("bug" if one.bug else "",) if bugs else ())),
+                one.occurrence,
             )
             for one in self.triples
         )
         legend = (
-            "worth: rise of the loss without it, nats per prediction, over right and wrong places; "
-            "fires: places where it adds 0.1 or more to the logit of what comes next"
+            "mnat: rise of the loss without it, in 0.001 nats per prediction, over right and wrong "
+            "places; fires: places where it adds 0.1 or more to the logit of what comes next; "
+            "lift: out's rate over the bigram's, in sequences not ranked on"
         )
         cost = "" if self.cost is None else str(self.cost)
         note = joined((legend, cost, self.note))

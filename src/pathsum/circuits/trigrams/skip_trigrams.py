@@ -44,7 +44,7 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
-from pathsum.circuits.trigrams.on_text import ranked_on_text
+from pathsum.circuits.trigrams.on_text import TEXT_SEQUENCES, ranked_on_text
 from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import (
     Evidence,
@@ -53,6 +53,7 @@ from pathsum.circuits.trigrams.triple import (
     pattern_of,
     source_weights,
 )
+from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_text, require_tokens_out, split
 from pathsum.result import (
@@ -72,12 +73,14 @@ def skip_trigrams(
     rank: Rank | str | None = None,
     rare: int = RARE,
     offset: int | None = None,
+    sequences: int = TEXT_SEQUENCES,
     progress: Progress = silent,
 ) -> SkipTrigrams:
     """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
 
     `rank` is "text", what they are worth on text (`corpus`, else the held-out text that the model
-    comes with), or "weights"; by default text where there is some.
+    comes with), or "weights"; by default text where there is some. On text at most `sequences` of
+    its sequences are ranked on, evenly spaced.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -91,10 +94,14 @@ def skip_trigrams(
     entries are found by streaming. Fewer than k come back only where fewer have a positive score.
     Tokens that training saw fewer than `rare` times are hidden where counts are known.
 
-    With a `corpus` (sequences of token ids) each triple carries its evidence in held-out text,
-    bugs are separated from correct triples by their lift, and their cost in loss is measured. One
-    in five sequences is held out. On a rotary model QK is averaged over offsets, or that of
-    `offset`.
+    With a `corpus` each triple carries its evidence in text, bugs are separated from correct
+    triples by their lift, and their cost in loss is measured. One in five of its sequences is held
+    out. Ranked by weights, the evidence is that of the held-out part. Ranked on text, that is the
+    part that is ranked on, and the evidence is from sequences that the ranking did not read,
+    because triples that were chosen for what they do in a text have a lift there by selection.
+
+    On a rotary model QK is averaged over offsets, or that of `offset`, which is for weights only:
+    on text the attention is that of the run.
 
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.
@@ -108,11 +115,19 @@ def skip_trigrams(
     chosen = Rank.WEIGHTS if text is None else Rank.TEXT
     if rank is not None:
         chosen = parse_option(Rank, rank, "rank")
+    if chosen is Rank.TEXT and offset is not None:
+        raise InputError(
+            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
+            "that of the run; leave it out, or use rank='weights'"
+        )
+    if sequences < 1:
+        raise InputError(f"sequences={sequences}; rank on at least one")
     seen = int(common.sum())
     k = resolve_k(k, 50, seen * seen, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
-        return ranked_on_text(model, heads, k, require_text(model, text), common, rare, progress)
+        text = require_text(model, text)
+        return ranked_on_text(model, heads, k, text, common, rare, sequences, progress)
     triples = _by_weights(model, heads, k, common, offset, progress)
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
     note = joined(
