@@ -2,7 +2,7 @@
 
 The public names, in reading order:
 
-    models               Config Model Head Trace Path Weights
+    models               Config Model Head Trace Keep Path Weights
     where they come from load from_hf from_transformer_lens random_model from_tensors construct
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
@@ -10,7 +10,7 @@ The public names, in reading order:
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
                          mean_circuit
     training             Corpus train dynamics
-    to see it            explore report
+    to see it            explore report paper
     errors               PathsumError
 
     >>> import pathsum as ps
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
         skip_trigrams,
     )
     from pathsum.errors import PathsumError
-    from pathsum.explorer import report
+    from pathsum.explorer import paper, report
     from pathsum.heads import atlas, in_context_learning, induction
     from pathsum.model import (
         Config,
         Head,
+        Keep,
         Model,
         Path,
         Trace,
@@ -73,6 +74,7 @@ _HOMES = {
     "Corpus": "pathsum.text",
     "Factored": "pathsum.algebra",
     "Head": "pathsum.model",
+    "Keep": "pathsum.model",
     "Model": "pathsum.model",
     "Path": "pathsum.model",
     "PathsumError": "pathsum.errors",
@@ -97,6 +99,7 @@ _HOMES = {
     "induction": "pathsum.heads",
     "load": "pathsum.sources",
     "mean_circuit": "pathsum.paths.circuit",
+    "paper": "pathsum.explorer",
     "patch_sweep": "pathsum.paths",
     "random_model": "pathsum.model",
     "replace": "pathsum.paths",
@@ -112,6 +115,7 @@ __all__ = [
     "Corpus",
     "Factored",
     "Head",
+    "Keep",
     "Model",
     "Path",
     "PathsumError",
@@ -137,6 +141,7 @@ __all__ = [
     "induction",
     "load",
     "mean_circuit",
+    "paper",
     "patch_sweep",
     "random_model",
     "replace",

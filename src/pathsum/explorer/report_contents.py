@@ -1,26 +1,31 @@
 """The questions whose answers a report holds.
 
 They are chosen for a reader who sees the model for the first time: every example text, every head,
-the edges that stand out, and for each text the most interesting predictions.
+the edges that stand out, every prediction of two texts, and the most telling ones of the others.
+With `Contents` one chooses views and texts.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pathsum.errors import InputError, NotExactError
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
+from pathsum.explorer.answers.run import rank_telling
+from pathsum.explorer.claims.claim import Claim
 from pathsum.explorer.claims.picture import picture_questions
-from pathsum.explorer.claims.tour import Tour
+from pathsum.explorer.claims.tour import SECTIONS
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import ModelParams, PlainParams
+from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
 from pathsum.heads.verdicts import MIXED, UNKNOWN
 
-# Predictions per text that the Paths view can explain.
-PREDICTIONS = 12
-# Predictions per text with a graph, in addition to the last one and that of the story.
-CIRCUITS = 3
+# Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
+# models explain the most telling predictions only, each of which takes them seconds.
+EXPLAINED_TEXTS, EXPLAINED_HEADS = 2, 64
+# Predictions of another text: explained by paths, and as a graph.
+PREDICTIONS, CIRCUITS = 12, 4
 # Score tables are large: how many texts have them, and how long such a text may be.
 SCORED_TEXTS, SCORED_TOKENS = 3, 128
 # Edges that can be opened: the strongest few, and more of them above this z.
@@ -29,6 +34,49 @@ MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
 MAX_STEPS = 24
 # Heads with a page: all of a small model, those with a known kind first.
 MAX_HEADS = 32
+CLAIMS = tuple(one.id for section in SECTIONS for one in section.statements)
+
+
+class ReportView(StrEnum):
+    """A view of the page that a report may hold; the pages of heads belong to the atlas."""
+
+    TEXT = "text"
+    WHY = "why"
+    ATLAS = "atlas"
+    CIRCUIT = "circuit"
+    PATHS = "paths"
+    TRAINING = "training"
+    PAPER = "paper"
+    COMPARE = "compare"
+
+
+# The question without whose answer a view has nothing to show.
+ESSENTIAL = {
+    ReportView.TEXT: "run",
+    ReportView.WHY: "circuit",
+    ReportView.ATLAS: "atlas",
+    ReportView.CIRCUIT: "composition",
+    ReportView.PATHS: "why",
+    ReportView.TRAINING: "training",
+    ReportView.PAPER: "paper",
+    ReportView.COMPARE: "compare",
+}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a report holds: views, and one position of each text if only that is explained.
+
+    A `slim` one has no score tables and no pages of heads, which take most of the room.
+    """
+
+    views: tuple[ReportView, ...] = tuple(ReportView)
+    position: int | None = None
+    slim: bool = False
+
+    def has(self, *views: ReportView) -> bool:
+        """Whether it holds one of these views."""
+        return any(view in self.views for view in views)
 
 
 @dataclass(frozen=True)
@@ -39,59 +87,131 @@ class Recorded:
     params: PlainParams
 
 
-def recorded(explorer: Explorer) -> Iterator[Recorded]:
-    """Every question of a report, those that open the page first."""
+def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[Recorded]:
+    """Every question of a report once, those that open the page first."""
+    seen: set[str] = set()
+    for one in _recorded(explorer, contents or Contents()):
+        key = answer_key(one.name, one.params)
+        if key not in seen:
+            seen.add(key)
+            yield one
+
+
+def _recorded(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     bench = explorer.workbench
     info = ModelParams()
-    model = bench.model(info)
+    config = bench.model(info).config
     yield Recorded("model", {})
     yield Recorded("vocabulary", {})
-    yield from _texts(explorer)
-    for name in ("atlas", "composition", "terms", "paper"):
-        yield Recorded(name, {})
-    if model.config.n_layers:
-        yield from _heads(explorer)
+    yield from _texts(explorer, contents)
+    if contents.has(ReportView.ATLAS):
+        yield Recorded("atlas", {})
+        if config.n_layers and not contents.slim:
+            yield from _heads(explorer)
+    if contents.has(ReportView.CIRCUIT) and config.n_layers > 1:
+        # The graph is labeled with what each head is.
+        yield Recorded("composition", {})
+        yield Recorded("atlas", {})
         yield from _edges(explorer)
+    if contents.has(ReportView.PAPER):
+        yield Recorded("terms", {})
+        yield Recorded("paper", {})
+        for claim in CLAIMS:
+            yield Recorded("claim", {"claim": claim})
+        yield from claim_pictures(explorer)
     if bench.open_model(info).snapshots:
-        yield Recorded("training", {})
-        yield from _steps(explorer)
-        yield from _first_snapshot(explorer)
-    yield from claim_pictures(explorer)
+        if contents.has(ReportView.TRAINING):
+            yield Recorded("training", {})
+            yield from _steps(explorer)
+        if contents.has(ReportView.COMPARE):
+            yield from _first_snapshot(explorer)
     for other in bench.models[1:]:
-        yield from _compared(explorer, other.name)
+        yield from _compared(explorer, other.name, contents)
 
 
 def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
-    """The questions of the tour's pictures of other models than the report's own."""
-    try:
-        tour = explorer.answer("paper")
-    except (InputError, NotExactError):
-        return  # reported when the tour itself is asked for
-    assert isinstance(tour, Tour)
-    for claim in tour.claims:
-        if claim.model != explorer.name and claim.picture is not None:
-            for name, params in picture_questions(claim.picture):
-                yield Recorded(name, {"model": claim.model, **params})
+    """The questions that the tour's pictures are drawn from."""
+    for name in CLAIMS:
+        claim = explorer.answer("claim", {"claim": name})
+        assert isinstance(claim, Claim)
+        if claim.picture is None:
+            continue
+        model = claim.outline.model
+        for question, params in picture_questions(claim.picture):
+            if model != explorer.name:
+                yield Recorded(question, {"model": model, **params})
+            elif question == "attention":
+                # Of its own model a report holds the attention of all heads together.
+                yield Recorded(question, {"example": params["example"]})
+            else:
+                yield Recorded(question, params)
 
 
-def _texts(explorer: Explorer) -> Iterator[Recorded]:
+def _texts(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+    has_text = contents.has(ReportView.TEXT)
+    explains = contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS)
+    patterns = has_text or (contents.has(ReportView.ATLAS) and not contents.slim)
+    if not (explains or patterns):
+        return
     model = explorer.workbench.model(ModelParams())
-    examples = explorer.workbench.examples(ModelParams())
-    for number in range(len(examples)):
-        yield Recorded("run", {"example": number})
-        yield Recorded("attention", {"example": number})
-        for weighting in ("information", "effect"):
-            yield Recorded("attention", {"example": number, "weighting": weighting})
-        yield Recorded("story", {"example": number})
-        stories = _story_positions(explorer, number)
-        predictions = sorted({*_predictions(explorer, number), *stories})
-        for position in predictions:
-            yield Recorded("why", {"example": number, "position": position})
-        for position in _circuits(explorer, number, stories):
-            yield Recorded("circuit", {"example": number, "position": position})
-    for number in _scored(explorer):
-        for head in model.heads:
-            yield Recorded("scores", {"example": number, "head": head.label})
+    complete = _explained_texts(explorer)
+    for number in range(len(explorer.workbench.examples(ModelParams()))):
+        text: PlainParams = {"example": number}
+        yield Recorded("run", text)
+        if patterns:
+            yield Recorded("attention", text)
+        if has_text:
+            for weighting in ("information", "effect"):
+                yield Recorded("attention", {**text, "weighting": weighting})
+            yield Recorded("story", text)
+        if explains:
+            yield from _explained(explorer, contents, number, number in complete)
+    if has_text and not contents.slim:
+        for number in _scored(explorer):
+            for head in model.heads:
+                yield Recorded("scores", {"example": number, "head": head.label})
+
+
+def _explained(
+    explorer: Explorer, contents: Contents, example: int, is_complete: bool
+) -> Iterator[Recorded]:
+    """The predictions of a text that are explained, by paths and as graphs."""
+    ranked = _ranked(explorer, example)
+    if contents.position is not None:
+        paths = graphs = [position_of(len(ranked), contents.position)]
+    elif is_complete:
+        paths = graphs = list(range(len(ranked)))
+    else:
+        always = {len(ranked) - 1, *_story_positions(explorer, example)}
+        paths = sorted(always.union(ranked[: PREDICTIONS - 1]))
+        graphs = sorted(always.union(ranked[: CIRCUITS - 1]))
+    for position in paths:
+        if contents.has(ReportView.TEXT, ReportView.PATHS):
+            yield Recorded("why", {"example": example, "position": position})
+    for position in graphs:
+        yield Recorded("circuit", {"example": example, "position": position})
+
+
+def position_of(length: int, position: int) -> int:
+    """A position of a text of `length` tokens; negative ones count from the end."""
+    if not -length <= position < length:
+        raise InputError(
+            f"there is no position {position} in a text of {length} tokens; choose 0 to "
+            f"{length - 1}, or -1 for the last"
+        )
+    return position % length
+
+
+def _explained_texts(explorer: Explorer) -> set[int]:
+    """The texts of which every prediction is explained: the first, and the shortest others."""
+    bench = explorer.workbench
+    if len(bench.model(ModelParams()).heads) > EXPLAINED_HEADS:
+        return set()
+    examples = bench.examples(ModelParams())
+    if bench.texts:
+        return set(range(len(examples)))
+    shortest = sorted(range(1, len(examples)), key=lambda number: len(examples[number].ids))
+    return {0, *shortest[: EXPLAINED_TEXTS - 1]}
 
 
 def _story_positions(explorer: Explorer, example: int) -> list[int]:
@@ -102,43 +222,21 @@ def _story_positions(explorer: Explorer, example: int) -> list[int]:
         return []  # reported when the story itself is asked for
 
 
-def _circuits(explorer: Explorer, example: int, stories: list[int]) -> list[int]:
-    """The predictions with a graph: that of the story, the best predicted repeats, the last."""
-    best = _ranked(explorer, example)[:CIRCUITS]
-    last = len(explorer.workbench.examples(ModelParams())[example].ids) - 1
-    return sorted({*stories, *best, last})
-
-
-def _predictions(explorer: Explorer, example: int) -> list[int]:
-    """Repeated pairs of tokens, the best predicted first, then the others; and the last one."""
-    last = len(explorer.workbench.examples(ModelParams())[example].ids) - 1
-    return sorted({*_ranked(explorer, example)[: PREDICTIONS - 1], last})
-
-
 def _ranked(explorer: Explorer, example: int) -> list[int]:
-    """All predictions but the last: repeated pairs first, then by probability."""
+    """All predictions of a text, the most telling first: the page opens with that one."""
     run = decode(explorer.ask("run", {"example": example}))
-    ids, probabilities = run["ids"], run["next_prob"].tolist()
-    pairs: set[tuple[int, int]] = set()
-    repeated: set[int] = set()
-    for place in range(len(ids) - 1):
-        pair = (ids[place], ids[place + 1])
-        if pair in pairs:
-            repeated.add(place)
-        pairs.add(pair)
-    return sorted(
-        range(len(ids) - 1), key=lambda place: (place not in repeated, -probabilities[place])
-    )
+    return [place for place, _ in rank_telling(run["ids"], run["next_prob"].tolist())]
 
 
 def _scored(explorer: Explorer) -> list[int]:
-    """The examples with score tables: the first short one of each kind."""
+    """The examples with score tables: short ones, the first of each kind before others."""
     examples = explorer.workbench.examples(ModelParams())
+    short = [number for number, each in enumerate(examples) if len(each.ids) <= SCORED_TOKENS]
     first: dict[str, int] = {}
-    for number, example in enumerate(examples):
-        if len(example.ids) <= SCORED_TOKENS:
-            first.setdefault(example.kind, number)
-    return sorted(first.values())[:SCORED_TEXTS]
+    for number in short:
+        first.setdefault(examples[number].kind, number)
+    chosen = dict.fromkeys((*first.values(), *short))
+    return sorted(list(chosen)[:SCORED_TEXTS])
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
@@ -174,8 +272,10 @@ def _edges(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("edge", {"edge": str(edge.edge)})
 
 
-def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
+def _compared(explorer: Explorer, other: str, contents: Contents) -> Iterator[Recorded]:
     """Another model compared with the report's own: heads aligned, runs of the same tokens."""
+    if not contents.has(ReportView.COMPARE):
+        return
     yield Recorded("model", {"model": other})
     yield Recorded("compare", {"other": other})
     try:
@@ -183,6 +283,8 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
     except (InputError, NotExactError):
         return  # reported when the comparison itself is asked for
     for number in range(len(explorer.workbench.examples(ModelParams()))):
+        yield Recorded("run", {"example": number})
+        yield Recorded("attention", {"example": number})
         # By token ids: the other model may have other examples and another tokenizer.
         ids = decode(explorer.ask("run", {"example": number}))["ids"]
         same: PlainParams = {"model": other, "ids": ",".join(map(str, ids))}
@@ -191,13 +293,13 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
 
 
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
-    """The random example at steps spread over the run, for the scrubber."""
+    """The random example, else the first text, at steps spread over the run, for the scrubber."""
     steps = tuple(explorer.workbench.open_model(ModelParams()).snapshots)
     apart = max(1, -(-len(steps) // MAX_STEPS))
     examples = explorer.workbench.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     for step in steps[::apart]:
-        for example in probes[:1]:
+        for example in probes[:1] or [0]:
             yield Recorded("run", {"example": example, "step": step})
             yield Recorded("attention", {"example": example, "step": step})
 
@@ -207,5 +309,7 @@ def _first_snapshot(explorer: Explorer) -> Iterator[Recorded]:
     bench = explorer.workbench
     first = min(bench.open_model(ModelParams()).snapshots)
     yield Recorded("compare", {"other": bench.models[0].name, "other_step": first})
+    yield Recorded("run", {"example": 0})
+    yield Recorded("attention", {"example": 0})
     yield Recorded("run", {"example": 0, "step": first})
     yield Recorded("attention", {"example": 0, "step": first})

@@ -1,52 +1,68 @@
-"""What a claim is: its words, how it is measured, and the picture that shows it."""
+"""What a claim is: its words, its rule, how it is measured, and the picture that shows it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from pathlib import Path
 
 from pathsum.errors import InputError, NotExactError
 from pathsum.explorer.claims.picture import Picture
+from pathsum.explorer.claims.rule import Rule, Verdict
+from pathsum.explorer.claims.seeds import OverSeeds, over_seeds
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
-from pathsum.paths import Estimate
-from pathsum.sources.named import bundled_names
-
-Verdict: TypeAlias = Literal["holds", "does not hold", "not measurable here"]
-_VERDICTS: dict[bool, Verdict] = {True: "holds", False: "does not hold"}
+from pathsum.model.storage import CONFIG
+from pathsum.result import Record
+from pathsum.result.estimate import Estimate
+from pathsum.sources.named import BUNDLED, bundled_names
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim of the paper in two sentences, what was measured, and what shows it.
+class Outline:
+    """A claim of the paper before it is measured here.
 
-    `view` is the URL state of the view that shows it and `picture` a smaller version of that view,
-    both of the model that the claim was measured on (`model`, at `step`). `paper_value` is the
-    paper's own value, "" if it gives none.
+    `paper_value` is what the paper gives, "" if nothing, and `paper_number` the same as a number
+    that the rule applies to. `model` is the one that it is measured on, "" if none fits (`note`).
     """
 
     id: str
     section: str
     title: str
     text: str
-    view: str
-    picture: Picture | None
-    measured: str
-    interval: Estimate | None
+    rule: Rule
+    rule_text: str
     paper_value: str
-    holds: Verdict
-    note: str
+    paper_number: float | None
+    seeds: OverSeeds
     model: str
     step: int | None
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class Claim(Record, kind="page-claim"):
+    """A claim measured on a model: its value with interval, the verdict by its rule, its picture.
+
+    `measured` says the value in words, `view` is the URL state of the view that shows it. A claim
+    that does not apply has no value, and `note` says why.
+    """
+
+    outline: Outline
+    verdict: Verdict
+    value: Estimate | None
+    measured: str
+    note: str
+    view: str
+    picture: Picture | None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring a claim gave, and the view and picture that show it."""
+    """What measuring a claim gave: the number that its rule judges, in words, and a picture."""
 
+    value: Estimate
     measured: str
-    holds: bool
-    interval: Estimate | None = None
     view: str = ""
     picture: Picture | None = None
     note: str = ""
@@ -54,10 +70,15 @@ class Measurement:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The model that a claim is measured on."""
+    """The model that a claim is measured on.
+
+    `over_bigram` is its loss on held-out text minus that of the bigram table of its training text,
+    where that is known; by default it is read from the model's card.
+    """
 
     bench: Workbench
     params: ModelParams
+    over_bigram: Estimate | None = None
 
     @property
     def model(self) -> Model:
@@ -68,6 +89,12 @@ class Subject:
     def name(self) -> str:
         """Its name on the page."""
         return self.bench.open_model(self.params).name
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are, if it has any."""
+        path = self.bench.open_model(self.params).path
+        return BUNDLED / path if path in bundled_names() else Path(path)
 
     def link(self, view: str, **state: str | int) -> str:
         """The URL state of a view of this model."""
@@ -85,13 +112,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim before it is measured: its words, and how to measure it."""
+    """A claim: its words, the rule that decides it, and how to measure the number it judges."""
 
     id: str
     title: str
     text: str
+    rule: Rule
     measure: Callable[[Subject], Measurement]
     paper_value: str = ""
+    paper_number: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,42 +133,93 @@ class Section:
     depths: str
 
 
-def measure_section(section: Section, bench: Workbench, params: ModelParams) -> tuple[Claim, ...]:
-    """Measure a section's claims on this model, or on a bundled one of the right depth."""
-    here = Subject(bench, params)
-    bundled = (Subject(bench, ModelParams(model=name)) for name in bundled_names())
-    for subject in (here, *bundled):
-        if section.fits(subject.model.config.n_layers):
-            return tuple(_measured(one, section, subject) for one in section.statements)
-    layers = here.model.config.n_layers
-    note = f"This claim is about models with {section.depths}, and this one has {layers}."
-    return tuple(_claim(one, section, here, None, note) for one in section.statements)
-
-
-def _measured(statement: Statement, section: Section, subject: Subject) -> Claim:
-    """A claim with its measurement, or with the reason why this model does not allow one."""
-    try:
-        found = statement.measure(subject)
-    except (InputError, NotExactError) as error:
-        return _claim(statement, section, subject, None, str(error))
-    return _claim(statement, section, subject, found, found.note)
-
-
-def _claim(
-    statement: Statement, section: Section, subject: Subject, found: Measurement | None, note: str
-) -> Claim:
-    return Claim(
+def outline(
+    section: Section, statement: Statement, bench: Workbench, params: ModelParams
+) -> Outline:
+    """A claim in words, and the model it would be measured on: this one, or a bundled one."""
+    where = _fitting(section, bench, params)
+    layers = _layers(bench, params)
+    note = ""
+    if where is None:
+        note = f"This claim is about models with {section.depths}, and this one has {layers}."
+    else:
+        layers = _layers(bench, where)
+    return Outline(
         id=statement.id,
         section=section.title,
         title=statement.title,
         text=statement.text,
-        view=(found.view if found else "") or subject.link("text"),
-        picture=None if found is None else found.picture,
-        measured="" if found is None else found.measured,
-        interval=None if found is None else found.interval,
+        rule=statement.rule,
+        rule_text=str(statement.rule),
         paper_value=statement.paper_value,
-        holds="not measurable here" if found is None else _VERDICTS[found.holds],
+        paper_number=statement.paper_number,
+        seeds=_seeds(statement, layers),
+        model="" if where is None else where.model or bench.models[0].name,
+        step=None if where is None else where.step,
         note=note,
-        model=subject.name,
-        step=subject.params.step,
+    )
+
+
+def measure(
+    section: Section,
+    statement: Statement,
+    bench: Workbench,
+    params: ModelParams,
+    over_bigram: Estimate | None = None,
+) -> Claim:
+    """Measure a claim on this model, or on a bundled one of the right depth."""
+    about = outline(section, statement, bench, params)
+    where = _fitting(section, bench, params)
+    if where is None:
+        return _not_applicable(about, about.note, Subject(bench, params))
+    subject = Subject(bench, where, over_bigram)
+    try:
+        found = statement.measure(subject)
+        verdict = statement.rule.verdict(found.value.value)
+    except (InputError, NotExactError) as error:
+        return _not_applicable(about, str(error), subject)
+    return Claim(
+        outline=about,
+        verdict=verdict,
+        value=found.value,
+        measured=found.measured,
+        note=found.note,
+        view=found.view or subject.link("text"),
+        picture=found.picture,
+    )
+
+
+def _not_applicable(about: Outline, note: str, subject: Subject) -> Claim:
+    return Claim(about, "not applicable", None, "", note, subject.link("text"), None)
+
+
+def _fitting(section: Section, bench: Workbench, params: ModelParams) -> ModelParams | None:
+    """This model if the section is about its depth, else the first bundled one that fits."""
+    bundled = (ModelParams(model=name) for name in bundled_names())
+    return next((one for one in (params, *bundled) if section.fits(_layers(bench, one))), None)
+
+
+def _layers(bench: Workbench, params: ModelParams) -> int:
+    """How many layers a model has; a bundled one is not loaded for this."""
+    name = params.model
+    if name in bundled_names() and name not in {one.name for one in bench.models}:
+        return int(json.loads((BUNDLED / str(name) / CONFIG).read_text())["config"]["n_layers"])
+    return bench.model(params).config.n_layers
+
+
+def _seeds(statement: Statement, layers: int) -> OverSeeds:
+    """Over seeds of the same depth; a claim about any model may have them at another."""
+    same = over_seeds(statement.id, statement.rule, layers)
+    if same.seeds:
+        return same
+    every = over_seeds(statement.id, statement.rule)
+    deepest = max((one.layers for one in every.seeds), default=layers)
+    return over_seeds(statement.id, statement.rule, deepest)
+
+
+def as_estimate(score: Estimate) -> Estimate:
+    """A head's score without what only heads have."""
+    return Estimate(
+        *(score.value, score.stderr, score.low, score.high),
+        *(score.null, score.p, score.draws),
     )

@@ -1,9 +1,104 @@
-"""Pictures of claims: small tagged records that the report and the browser switch on."""
+"""Pictures of claims: small tagged records that the report and the browser switch on.
+
+A picture either holds what it draws (bars, points, lines, stacks) or names an answer that does.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pathsum.explorer.params import PlainParams
+from pathsum.result.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar with its interval and chance; `link` is the URL state of the view that shows it."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    null: float | None = None
+    link: str = ""
+
+    @classmethod
+    def of(cls, name: str, value: Estimate, link: str = "") -> "Bar":
+        """From an estimate."""
+        return cls(name, value.value, value.low, value.high, value.null, link)
+
+
+@dataclass(frozen=True)
+class BarsPicture:
+    """Named values as bars; `threshold` is where the rule's verdict changes, if bars have one."""
+
+    title: str
+    axis: str
+    bars: tuple[Bar, ...]
+    threshold: float | None = None
+    type: Literal["bars"] = "bars"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A named point of a group."""
+
+    name: str
+    x: float
+    y: float
+    group: str
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class PointsPicture:
+    """Points by two numbers; `guide` draws x = y, or x = 0 and y = 0."""
+
+    title: str
+    x: str
+    y: str
+    points: tuple[Point, ...]
+    guide: Literal["diagonal", "axes"]
+    type: Literal["points"] = "points"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named curve."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LinesPicture:
+    """Curves over positions 0, 1, 2 …; `mark` is the position where something begins."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    mark: int | None
+    mark_name: str
+    type: Literal["lines"] = "lines"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A row of parts that add up."""
+
+    name: str
+    parts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StacksPicture:
+    """Rows whose parts add up to the same total."""
+
+    title: str
+    axis: str
+    parts: tuple[str, ...]
+    rows: tuple[Stack, ...]
+    type: Literal["stacks"] = "stacks"
 
 
 @dataclass(frozen=True)
@@ -24,20 +119,11 @@ class LossPicture:
 
 
 @dataclass(frozen=True)
-class HeadPicture:
-    """A part of a head's page."""
+class OffsetsPicture:
+    """A head's scores by distance, from positions alone."""
 
     head: str
-    part: Literal["eigenvalues", "trigrams", "offsets"]
-    type: Literal["head"] = "head"
-
-
-@dataclass(frozen=True)
-class EdgePicture:
-    """A composition edge in detail."""
-
-    edge: str
-    type: Literal["edge"] = "edge"
+    type: Literal["offsets"] = "offsets"
 
 
 @dataclass(frozen=True)
@@ -47,29 +133,15 @@ class GraphPicture:
     type: Literal["graph"] = "graph"
 
 
-@dataclass(frozen=True)
-class TermsPicture:
-    """Term importance by order or by layer."""
-
-    by: Literal["order", "layer"]
-    type: Literal["terms"] = "terms"
-
-
-@dataclass(frozen=True)
-class ScatterPicture:
-    """All heads by two scores of the atlas."""
-
-    type: Literal["scatter"] = "scatter"
-
-
 Picture: TypeAlias = (
-    PatternPicture
+    BarsPicture
+    | PointsPicture
+    | LinesPicture
+    | StacksPicture
+    | PatternPicture
     | LossPicture
-    | HeadPicture
-    | EdgePicture
+    | OffsetsPicture
     | GraphPicture
-    | TermsPicture
-    | ScatterPicture
 )
 """The picture of a claim; the report and the browser draw it by its `type`."""
 
@@ -82,13 +154,9 @@ def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
             return (("run", text), ("attention", {**text, "head": head}))
         case LossPicture(example):
             return (("run", {"example": example}),)
-        case HeadPicture(head, part):
-            return (("trigrams" if part == "trigrams" else "head", {"head": head}),)
-        case EdgePicture(edge):
-            return (("edge", {"edge": edge}),)
+        case OffsetsPicture(head):
+            return (("head", {"head": head}),)
         case GraphPicture():
             return (("composition", {}),)
-        case TermsPicture():
-            return (("terms", {}),)
-        case ScatterPicture():
-            return (("atlas", {}),)
+        case BarsPicture() | PointsPicture() | LinesPicture() | StacksPicture():
+            return ()

@@ -1,27 +1,51 @@
 """Claims about the residual stream, measured on any model."""
 
 import torch
+from torch import Tensor
 
 from pathsum.circuits import bandwidth
+from pathsum.explorer.claims import rules
 from pathsum.explorer.claims.claim import Measurement, Statement, Subject
-from pathsum.explorer.claims.picture import LossPicture, ScatterPicture, TermsPicture
+from pathsum.explorer.claims.picture import (
+    Bar,
+    BarsPicture,
+    Point,
+    PointsPicture,
+    Stack,
+    StacksPicture,
+)
 from pathsum.explorer.params import TextParams
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import scrambled
+from pathsum.result.estimate import Estimate
 
-EXACT = 1e-3
+# Points of a group that a picture shows, evenly spaced.
+MOST_POINTS = 120
 
 
 def _sum_of_paths(subject: Subject) -> Measurement:
     text = TextParams(model=subject.params.model, step=subject.params.step, example=0)
-    paths = subject.bench.run(text).trace.paths()
+    trace = subject.bench.run(text).trace
+    paths = trace.paths()
     remainder = paths.remainder()
+    token = int(trace.logits[0, -1].argmax())
+    toward = paths.toward(position=-1, token=token)
+    orders = {int(order): value for order, value in toward.by_order.items()}
+    bars = [Bar(f"paths through {n} heads", float(value)) for n, value in orders.items()]
+    bars.append(Bar("their sum", float(sum(orders.values()))))
+    bars.append(Bar("the model's logit", float(trace.uncapped_logits[0, -1, token])))
     return Measurement(
+        Estimate(remainder),
         f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
         f"a relative error of {remainder:.1g}",
-        remainder < EXACT,
         view=subject.link("paths", e=0),
-        picture=TermsPicture("order"),
+        picture=BarsPicture(
+            f"The logit of the last prediction, {subject.model.token_text(token)!r}, by order",
+            "logit",
+            tuple(bars),
+        ),
+        note="With patterns, normalization scales and MLP outputs held fixed this is an identity, "
+        "so a failure would be one of the arithmetic.",
     )
 
 
@@ -29,27 +53,59 @@ def _no_basis(subject: Subject) -> Measurement:
     model = fold(subject.model)
     rotated = scrambled(model, seed=0)
     tokens = torch.tensor([subject.bench.examples(subject.params)[0].ids])
-    before = model(tokens).log_softmax(-1)
-    difference = float((rotated(tokens).log_softmax(-1) - before).abs().max())
+    runs = [each.trace(tokens) for each in (model, rotated)]
+    before, after = (run.logits[0].log_softmax(-1) for run in runs)
+    difference = float((after - before).abs().max())
+    coordinates = [run.model.weights.W_E[tokens[0, -1]] for run in runs]
     return Measurement(
-        f"log-probabilities change by at most {difference:.1g}",
-        difference < EXACT * float(before.abs().max()),
+        Estimate(difference),
+        f"log-probabilities change by at most {difference:.1g} nats",
         view=subject.link("text", e=0),
-        picture=LossPicture(0),
-        note="after a random rotation of the stream and of every head's inner basis",
+        picture=PointsPicture(
+            "Before and after a random rotation of the stream",
+            "before the rotation, over the largest",
+            "after it",
+            (
+                *_pairs(before[-1], after[-1], "log-probabilities of the last prediction"),
+                *_pairs(*coordinates, "coordinates of a token's embedding"),
+            ),
+            "diagonal",
+        ),
+        note="a random rotation of the stream and of every head's inner basis, with every matrix "
+        "that reads or writes them",
     )
+
+
+def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
+    """Some entries before and after, over the largest."""
+    scale = float(before.abs().max()) or 1.0
+    places = range(0, len(before), max(1, len(before) // MOST_POINTS))
+    return [
+        Point(f"{group}, {place}", float(before[place]) / scale, float(after[place]) / scale, group)
+        for place in places
+    ]
 
 
 def _shared_channel(subject: Subject) -> Measurement:
     found = subject.bench.result(subject.params, "bandwidth", bandwidth)
     last = found.stream[-1]
-    used = found.embedding.effective + sum(head.writes for head in found.heads)
+    writes = found.embedding.effective + sum(head.writes for head in found.heads)
+    names = [f"before layer {use.layer}" for use in found.stream[:-1]] + ["before unembedding"]
     return Measurement(
-        f"embedding and heads use {used:.0f} effective dimensions of {found.dimension}",
-        used > found.dimension or last.free < found.dimension / 4,
+        Estimate(writes / found.dimension),
+        f"embedding and heads write {writes:.0f} effective dimensions into {found.dimension}",
         view=subject.link("atlas"),
-        picture=ScatterPicture(),
-        note=f"before the unembedding {last.free} of {found.dimension} dimensions are unused",
+        picture=StacksPicture(
+            f"What the {found.dimension} dimensions of the stream are used for",
+            "dimensions",
+            ("written and read", "written only", "read only", "free"),
+            tuple(
+                Stack(name, (use.both, use.written, use.read, use.free))
+                for name, use in zip(names, found.stream, strict=True)
+            ),
+        ),
+        note=f"before the unembedding {last.free} of {found.dimension} dimensions are free; "
+        "effective dimensions are participation ratios of singular values",
     )
 
 
@@ -59,14 +115,17 @@ STREAM = (
         "The logits are a sum over paths",
         "Heads read from and write to the residual stream by linear maps and only add to it. With "
         "attention patterns held fixed, the logits are exactly a sum over paths through the heads.",
+        rules.PATHS,
         _sum_of_paths,
         "exact for attention-only models",
+        0.0,
     ),
     Statement(
         "basis",
         "The residual stream has no privileged basis",
         "Rotate the stream, together with every matrix that reads or writes it, and the outputs "
         "stay the same. So single coordinates of the stream have no meaning of their own.",
+        rules.BASIS,
         _no_basis,
     ),
     Statement(
@@ -74,6 +133,8 @@ STREAM = (
         "The stream is a bottleneck",
         "Everything the model moves goes through the same d_model dimensions. The embedding and "
         "the heads share them, and together use more than there are.",
+        rules.BANDWIDTH,
         _shared_channel,
+        "far more dimensions are computed than the stream has",
     ),
 )

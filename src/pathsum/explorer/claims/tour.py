@@ -1,10 +1,16 @@
-"""`paper`: the paper's claims in its order, each measured on a model it is about."""
+"""`paper` and `claim`: the paper's claims in its order, and one of them measured.
+
+`paper` answers at once, with words, rules and what other seeds gave; each claim is measured by a
+question of its own, so that a page shows the first ones while others are computed.
+"""
 
 from dataclasses import dataclass
 
-from pathsum.explorer.claims.claim import Claim, Section, measure_section
+from pathsum.errors import InputError, near_misses
+from pathsum.explorer.claims.claim import Claim, Outline, Section, Statement, measure, outline
 from pathsum.explorer.claims.one_layer import ONE
 from pathsum.explorer.claims.residual_stream import STREAM
+from pathsum.explorer.claims.rule import OVER_SEEDS
 from pathsum.explorer.claims.two_layers import TWO
 from pathsum.explorer.claims.zero_layers import ZERO
 from pathsum.explorer.params import ModelParams
@@ -12,11 +18,19 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.result import Record
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimParams(ModelParams):
+    """One claim, by its id."""
+
+    claim: str
+
+
 @dataclass(frozen=True, eq=False)
 class Tour(Record, kind="page-paper"):
-    """The claims, in the paper's order."""
+    """The claims in the paper's order, before they are measured; `over_seeds` is a rule too."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[Outline, ...]
+    over_seeds: str
 
 
 SECTIONS = (
@@ -27,8 +41,28 @@ SECTIONS = (
 )
 
 
-def paper(bench: Workbench, params: ModelParams) -> Tour:
-    """Measure every claim."""
-    return Tour(
-        tuple(claim for section in SECTIONS for claim in measure_section(section, bench, params))
+def tour(bench: Workbench, params: ModelParams) -> Tour:
+    """Every claim in words, with its rule and what other seeds gave."""
+    every = tuple(
+        outline(section, one, bench, params) for section in SECTIONS for one in section.statements
+    )
+    return Tour(every, OVER_SEEDS)
+
+
+def claim(bench: Workbench, params: ClaimParams) -> Claim:
+    """Measure one claim."""
+    section, statement = find_statement(params.claim)
+    return measure(section, statement, bench, ModelParams(model=params.model, step=params.step))
+
+
+def find_statement(name: str) -> tuple[Section, Statement]:
+    """A claim by its id, and its section."""
+    for section in SECTIONS:
+        for one in section.statements:
+            if one.id == name:
+                return section, one
+    known = [one.id for section in SECTIONS for one in section.statements]
+    raise InputError(
+        f"there is no claim {name[:60]!r}{near_misses(name, known)}; the claims are "
+        f"{', '.join(known)}"
     )
