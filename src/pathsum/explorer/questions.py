@@ -25,7 +25,8 @@ from pathsum.explorer.answers.tokens import TokenParams, TokenTables, token
 from pathsum.explorer.answers.whole_model import CompareParams, compare, terms, training
 from pathsum.explorer.answers.why import WhyParams, why
 from pathsum.explorer.answers.without import WithoutAnswer, WithoutParams, without_parts
-from pathsum.explorer.claims.tour import Tour, paper
+from pathsum.explorer.claims.claim import Claim
+from pathsum.explorer.claims.tour import ClaimParams, Tour, claim, tour
 from pathsum.explorer.params import HeadParams, ModelParams, TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.paths import TermImportance
@@ -68,7 +69,8 @@ QUESTIONS = (
     Question("edge", EdgeParams, EdgePage, edge),
     Question("terms", ModelParams, TermImportance, terms),
     Question("training", ModelParams, Dynamics, training),
-    Question("paper", ModelParams, Tour, paper),
+    Question("paper", ModelParams, Tour, tour, quick=True),
+    Question("claim", ClaimParams, Claim, claim),
     Question("compare", CompareParams, HeadAlignment, compare),
     Question("texts", TextsParams, TwoTexts, texts),
 )
