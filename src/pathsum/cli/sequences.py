@@ -112,12 +112,6 @@ def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Ten
     return text_windows(model, read_text(file))[:count]
 
 
-def spaced(held_out: "Tensor", count: int) -> "Tensor":
-    """So many sequences of the held-out text, evenly spaced, or all there are."""
-    number = min(count, len(held_out))
-    return held_out[[place * len(held_out) // number for place in range(number)]]
-
-
 def repeated_sequences(
     model: "Model", length: int | None, repeats: int, count: int, seed: int
 ) -> "Tensor":

@@ -22,7 +22,7 @@ from pathsum.cli.options import (
     TokenIds,
     open_model,
 )
-from pathsum.cli.sequences import given_sequences, parse_targets, repeated_sequences, spaced
+from pathsum.cli.sequences import given_sequences, parse_targets, repeated_sequences
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def terms(
 ) -> None:
     """Term importance: the loss of paths through at most 0, 1, 2, … heads, order by order."""
     from pathsum.model.processes import join_world
+    from pathsum.model.sequences import spaced
     from pathsum.paths import term_importance
 
     loaded = open_model(model, device, dtype, as_json)
@@ -81,7 +82,8 @@ def terms(
     wanted = parse_targets(targets, tokens)
     measured_on = "the given tokens"
     if given is None and loaded.held_out is not None and not repeated:
-        given, measured_on = spaced(loaded.held_out, sequences), "held-out text"
+        given = loaded.held_out[spaced(len(loaded.held_out), sequences)]
+        measured_on = "held-out text"
     elif given is None:
         given = repeated_sequences(loaded, length, repeats, sequences, seed)
         measured_on = "repeated random tokens"

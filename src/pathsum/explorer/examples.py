@@ -1,10 +1,11 @@
 """Example texts of a model, and the sequences that answers are measured on.
 
-Examples are prose and code that small models can read, and random tokens repeated. Costs of
-interventions are measured on two sets of sequences: the second copy of repeated random tokens, and
-pieces of the example texts.
+Examples are prose and code that small models can read, and random tokens repeated. Losses are
+measured on the held-out text that a model comes with, or on pieces of the example texts if it comes
+with none; costs of interventions also on the second copy of repeated random tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ import torch
 from pathsum.errors import InputError, TokenError
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
+from pathsum.model.sequences import spaced
 from pathsum.shapes import Tokens
 from pathsum.text.probes import random_repeats
 
@@ -69,6 +71,11 @@ COPY_LENGTH = 25
 # Tokens per piece of an example text: short, so that there are enough pieces for an interval.
 PIECE_LENGTH = 32
 RANDOM_SEQUENCES = 8
+# Sequences of held-out text that are measured on, and how much of each for interventions, of which
+# a page has a dozen.
+TEXT_SEQUENCES, INTERVENTION_LENGTH = 16, 64
+# Characters of a given text that are its title.
+TITLE_LENGTH = 32
 
 
 def examples(model: Model) -> tuple[Example, ...]:
@@ -77,9 +84,40 @@ def examples(model: Model) -> tuple[Example, ...]:
     return tuple(found) or (_one_token(model),)
 
 
+def given_examples(
+    model: Model, name: str, texts: Sequence[str | Sequence[int]], longest: int
+) -> tuple[Example, ...]:
+    """Texts, or token ids, that somebody chose for a model, as examples."""
+    found: list[Example] = []
+    for number, text in enumerate(texts, start=1):
+        is_text = isinstance(text, str)
+        try:
+            ids = model.encode(text) if is_text else [model.token_id(token) for token in text]
+        except TokenError as error:
+            raise InputError(f"text {number} cannot be read by {name}: {error}") from error
+        if not ids:
+            raise InputError(f"text {number} is empty; give at least one token")
+        if len(ids) > longest:
+            raise InputError(
+                f"text {number} has {len(ids):,} tokens, and {name} reads {longest:,}; shorten it"
+            )
+        about = f"Text {number} of {len(texts)} that this page was made for."
+        shown = text if is_text else None
+        found.append(Example(_title(number, shown), shown, tuple(ids), about, "text"))
+    return tuple(found)
+
+
+def _title(number: int, text: str | None) -> str:
+    """The first words of a text; for token ids their number in the list."""
+    words = " ".join((text or "").split())
+    if not words:
+        return f"Tokens {number}"
+    return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
+
+
 def measured_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequences, ...]:
-    """The second copy of repeated random tokens, if repeats fit the model; and text pieces."""
-    pieces = text_pieces(model, known)
+    """The second copy of repeated random tokens, if repeats fit the model; and text."""
+    pieces = text_pieces(model, known, INTERVENTION_LENGTH)
     try:
         probe = repeats_probe(model)
     except InputError:
@@ -90,7 +128,17 @@ def measured_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequen
     )
 
 
-def text_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
+def text_pieces(model: Model, known: tuple[Example, ...], longest: int | None = None) -> Sequences:
+    """Held-out text of the model, or pieces of the example texts if it comes with none."""
+    if model.held_out is None or not model.config.predicts_tokens:
+        return _example_pieces(model, known)
+    tokens = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)][:, :longest]
+    first = "the first " if tokens.shape[1] < model.held_out.shape[1] else ""
+    name = f"held-out text ({len(tokens)} sequences, {first}{tokens.shape[1]} tokens)"
+    return Sequences(name, tokens, 0)
+
+
+def _example_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
     """Pieces of the example texts; random tokens for a model that cannot read them."""
     config = model.config
     start = [] if config.start_token is None else [config.start_token]

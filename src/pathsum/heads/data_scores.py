@@ -22,7 +22,7 @@ from pathsum.heads.score import Score, against_null, best_parts, largest_parts
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.processes import shared_map
-from pathsum.model.sequences import TextOrTokens, token_batches
+from pathsum.model.sequences import TextOrTokens, spaced, token_batches
 from pathsum.result import Progress
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
@@ -80,8 +80,7 @@ def text_scores(
 def _some(held_out: Int[Tensor, "sequence pos"] | None) -> Int[Tensor, "some pos"]:
     """Sequences of the held-out text, evenly spaced."""
     assert held_out is not None
-    count = min(TEXT_SEQUENCES, len(held_out))
-    return held_out[[number * len(held_out) // count for number in range(count)]]
+    return held_out[spaced(len(held_out), TEXT_SEQUENCES)]
 
 
 def _pieces(model: Model, batch: Tokens) -> Sequence[Tokens]:

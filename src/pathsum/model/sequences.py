@@ -147,6 +147,16 @@ def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
     return model.held_out
 
 
+def spaced(total: int, most: int) -> list[int]:
+    """The places of at most so many of `total` sequences, evenly spaced.
+
+    >>> spaced(10, 3)
+    [0, 3, 6]
+    """
+    count = min(most, total)
+    return [place * total // count for place in range(count)]
+
+
 def _parts(
     model: "Model", given: Any, windows: bool, longest: int | None = None
 ) -> list[tuple[Int[Tensor, "_ _"], bool]]:

@@ -38,7 +38,7 @@ from pathsum.circuits.trigrams.triple import (
 )
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.folding import unembed_through
-from pathsum.model.sequences import Split, TextOrTokens, split
+from pathsum.model.sequences import Split, TextOrTokens, spaced, split
 from pathsum.result import Progress
 
 FIRES = 0.1
@@ -129,12 +129,7 @@ def text_rows(
 ) -> list[Int[Tensor, " _"]]:
     """The sequences of a text that are read, cut to the model's context."""
     rows = [row for part in text for row in part]
-    return [rows[place][: model.config.n_ctx] for place in _spaced(len(rows), most)]
-
-
-def _spaced(total: int, most: int) -> list[int]:
-    count = min(most, total)
-    return [number * total // count for number in range(count)]
+    return [rows[place][: model.config.n_ctx] for place in spaced(len(rows), most)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +147,7 @@ class _ReadText:
             return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
         # No part of it was trained on, so all of it can be read.
         read = torch.zeros(len(model.held_out), dtype=torch.bool)
-        read[_spaced(len(read), most)] = True
+        read[spaced(len(read), most)] = True
         unread = () if bool(read.all()) else (model.held_out[~read],)
         return cls(text_rows(model, [model.held_out], most), unread, parts)
 

@@ -80,7 +80,7 @@ class HeadAblation(Record, kind="page-ablation"):
 
 # Edges on a page, null draws whose eigenvalues are shown, skip-trigrams and further bugs listed.
 EDGES, NULL_DRAWS, TRIPLES, MAX_BUGS = 12, 20, 40, 20
-# Held-out sequences on which a page ranks skip-trigrams; the library takes all of them.
+# Held-out sequences on which a page ranks skip-trigrams; the library takes more.
 TRIPLE_SEQUENCES = 12
 
 _KNOCKOUTS = (
@@ -116,8 +116,7 @@ def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = bench.model(params)
     most = int(common_tokens(model).sum()) ** 2
-    text = None if model.held_out is None else model.held_out[:TRIPLE_SEQUENCES]
-    found = skip_trigrams(model, params.head, min(TRIPLES, most), corpus=text)
+    found = skip_trigrams(model, params.head, min(TRIPLES, most), sequences=TRIPLE_SEQUENCES)
     listed = {(each.source, each.destination, each.out) for each in found}
     others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
     return replace(found, bugs=tuple(others[:MAX_BUGS]))
