@@ -4,7 +4,7 @@ config       sizes and architecture
 weights      tensors, read and checked on first use; `store` and `storage` are where they are kept
 transformer  the parts of the forward pass; `rotary` positions
 edits        what may be exchanged in a run; `plan` sorts it, `edited_reads` and `node_reads` do it
-run          the forward pass, with edits; `recording` is what it keeps
+run          the forward pass, with edits; `recording` is what it keeps, `keep` what it may drop
 node_reads   runs in which single edges between nodes are kept or cut
 trace        what one run did
 folding      normalization folded into reads; centered unembedding; shared K/V heads
@@ -22,6 +22,7 @@ symmetries   changes of weights that change nothing
 from pathsum.model.config import Config
 from pathsum.model.folding import Folding, fold
 from pathsum.model.head import Head
+from pathsum.model.keep import Keep
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
 from pathsum.model.recording import NormScales, Recording, Run
@@ -35,6 +36,7 @@ __all__ = [
     "Head",
     "HeadId",
     "HeadName",
+    "Keep",
     "LayerWeights",
     "Model",
     "NormScales",

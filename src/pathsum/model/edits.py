@@ -219,7 +219,7 @@ class Writes:
                 run.z(layer) * scale[:, None, :, None]
                 for layer, scale in enumerate(run.scales.write)
             ),
-            mlp_outputs=run.mlp_outputs,
+            mlp_outputs=tuple(run.mlp_outputs),
         )
 
     def scaled(self, factor: float) -> "Writes":

@@ -15,6 +15,7 @@ from pathsum.model.config import Config
 from pathsum.model.edited import edit_model, find_hook
 from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.head import Head
+from pathsum.model.keep import Keep
 from pathsum.model.run import run_logits
 from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
 from pathsum.model.storage import write_model
@@ -74,6 +75,7 @@ class Model:
         *,
         hooks: Hooks | None = None,
         requires_grad: bool = False,
+        keep: Keep | None = None,
     ) -> Trace:
         """Run and record. Text gets the start token, if the config names one; ids stay as given.
 
@@ -84,10 +86,15 @@ class Model:
         in `pathsum.names.Value`) to functions: each is called with its value during the run, and
         what it returns, unless None, takes its place. With `requires_grad` the recorded streams,
         patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
+
+        `keep` names what is kept of a run too long to keep everything, for example
+        `ps.Keep(patterns=["L18H6"], logits=[-1])`; see `Keep`.
         """
         tokens, lengths = padded(self, text_or_tokens)
         edits = [find_hook(self, name, function) for name, function in (hooks or {}).items()]
-        return trace_run(self, tokens, edits, lengths=lengths, requires_grad=requires_grad)
+        return trace_run(
+            self, tokens, edits, lengths=lengths, requires_grad=requires_grad, keep=keep
+        )
 
     def tokens(
         self, text_or_tokens: OneSequence | Sequence[OneSequence]

@@ -102,9 +102,9 @@ def path_pattern(trace: "Trace", path: Path) -> HeadPattern:
         raise PathError("bias_U is added to the logits themselves, so it has no pattern")
     scales = trace.scales
     length = trace.tokens.shape[1]
-    product = torch.eye(length, dtype=trace.logits.dtype, device=trace.logits.device)
+    product = torch.eye(length, dtype=trace.weights.dtype, device=trace.weights.device)
     product = product.expand(trace.tokens.shape[0], -1, -1)
     for head in path.heads:
-        scaled = trace.patterns[head.layer][:, head.head] * scales.attention[head.layer][:, None]
+        scaled = trace.pattern(head) * scales.attention[head.layer][:, None]
         product = scales.write[head.layer][..., None] * scaled @ product
     return product * scales.final[:, :, None]

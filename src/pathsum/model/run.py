@@ -14,9 +14,10 @@ from pathsum.model import transformer
 from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import fold_bias, unembed_through
+from pathsum.model.keep import Kept
 from pathsum.model.node_reads import Cuts
 from pathsum.model.plan import Plan, common_batch_size
-from pathsum.model.recording import NormScales, Recording, Run
+from pathsum.model.recording import Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
 from pathsum.shapes import (
@@ -41,6 +42,7 @@ def run(
     positions: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
     from_position: int = 0,
+    kept: Kept | None = None,
 ) -> Run:
     """Run a model on token ids, with parts exchanged by `edits`, after those of the model itself.
 
@@ -51,10 +53,10 @@ def run(
     sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
 
     `from_position` says that the edits change nothing before it: with `Recording.LOGITS`, earlier
-    positions are taken from `start` in all layers.
+    positions are taken from `start` in all layers. With `kept`, only what it lists is recorded.
     """
     with torch.set_grad_enabled(requires_grad):
-        forward = _Pass(weights, tokens, edits, record, start, from_position)
+        forward = _Pass(weights, tokens, edits, record, start, from_position, kept)
         forward.to_the_last_stream()
         return forward.finish(positions)
 
@@ -86,7 +88,9 @@ class _Pass:
         record: Recording,
         start: Run | None,
         from_position: int,
+        kept: Kept | None,
     ) -> None:
+        self.kept, self.recorded = kept, Recorder(record, kept)
         self.weights, self.config = weights, weights.config
         standing = [edit.on(tokens, weights.W_E) for edit in weights.edits if not edit.in_weights]
         self.edits, self.plan = tuple(edits), Plan.of((*standing, *edits))
@@ -102,15 +106,6 @@ class _Pass:
         self.withheld: list[tuple[TableToLogits, Stream, HeadPattern]] = []
         short = start is not None and record is Recording.LOGITS and not standing
         self.suffix = from_position if short and self.plan.only_in(self.first) else 0
-        self.patterns: list[Pattern] = []
-        self.streams: list[Stream] = []
-        self.edited_z: list[PerHead | None] = []
-        self.mlp_outputs: list[Stream] = []
-        self.attention_scales: list[Scale] = []
-        self.mlp_scales: list[Scale] = []
-        self.query_scales: list[Tensor] = []
-        self.key_scales: list[Tensor] = []
-        self.write_scales: list[Scale] = []
 
     def to_the_last_stream(self) -> None:
         """Everything but the unembedding."""
@@ -119,14 +114,12 @@ class _Pass:
             self.edited.offset, stream = self.suffix, stream[:, self.suffix :]
         for index in range(self.first, self.config.n_layers):
             stream = self.edited.hooked(Value("residual", index), stream)
-            self._keep(self.streams, stream)
+            self.recorded.stream(index, stream)
             stream = self._layer(index, self.weights.layers[index], stream)
         stream = self.edited.hooked(Value("residual", self.config.n_layers), stream)
-        self._keep(self.streams, stream)
         for _, written, _ in self.withheld:
             stream = stream + written
-        if self.withheld and self.streams:
-            self.streams[-1] = stream
+        self.recorded.stream(self.config.n_layers, stream)
         self.last = stream
 
     def finish(self, positions: Int[Tensor, " sequence"] | None) -> Run:
@@ -136,15 +129,7 @@ class _Pass:
         else:
             logits, final = self._logits(positions)
             logits = self.edited.hooked(Value("logits"), logits)
-        transformer.refuse_overflow(self.last if logits is None else logits)
-        scales = NormScales(
-            attention=tuple(self.attention_scales),
-            mlp=tuple(self.mlp_scales),
-            final=final,
-            query=tuple(self.query_scales),
-            key=tuple(self.key_scales),
-            write=tuple(self.write_scales),
-        )
+        transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else self.last)
         # A hook that replaced nothing has edited nothing.
         made = [
             edit for edit in self.edits if not isinstance(edit, Hook) or edit in self.edited.used
@@ -152,13 +137,14 @@ class _Pass:
         return Run(
             weights=self.weights,
             tokens=self.tokens,
-            logits=logits,
-            patterns=tuple(self.patterns),
-            streams=tuple(self.streams),
-            scales=scales,
-            mlp_outputs=tuple(self.mlp_outputs),
+            recorded_logits=logits,
+            patterns=self.recorded.layers("patterns"),
+            streams=self.recorded.layers("streams"),
+            scales=self.recorded.scales(final),
+            mlp_outputs=self.recorded.layers("mlp_outputs"),
             edits=tuple(made),
-            edited_z=tuple(self.edited_z),
+            edited_z=tuple(self.recorded.edited_z),
+            kept=self.kept,
         )
 
     # ---- the parts, in the order of the forward pass
@@ -191,7 +177,7 @@ class _Pass:
             self.edited.offset = self.suffix
             stream, z = stream[:, self.edited.offset :], z[:, :, self.edited.offset :]
         added, write_scale = transformer.write(config, layer, z)
-        self._keep(self.write_scales, write_scale)
+        self.recorded.add(self.recorded.write_scales, write_scale)
         attended = stream + added
         for at, (edit, written, moved_by) in enumerate(self.withheld):
             if edit.head.layer == index:
@@ -211,8 +197,7 @@ class _Pass:
         if Source("mlp", index) in self.watched:
             self.edited.written[Source("mlp", index)] = output
         self.cuts.source(Source("mlp", index), output)
-        self._keep(self.mlp_outputs, output)
-        self._keep(self.mlp_scales, scale)
+        self.recorded.mlp(index, output, scale)
         return attended + output
 
     def _shares(self, index: int) -> bool:
@@ -239,18 +224,19 @@ class _Pass:
                 config, layer, read, places
             )
             key, value = self._from_the_first(index, layer, key, transformer.values(layer, read))
-            if self.record is Recording.LOGITS and not self.plan.needs_patterns(index):
-                return transformer.fused_attention(config, layer, query, key, value)
+            if not (self.recorded.wants_layer(index) or self.plan.needs_patterns(index)):
+                self.recorded.reads(scale, query_scale, key_scale)
+                self.recorded.heads(
+                    index, lambda heads: transformer.attend_heads(config, layer, query, key, heads)
+                )
+                z = transformer.fused_attention(config, layer, query, key, value)
+                self.recorded.add(self.recorded.edited_z, z if torch.is_grad_enabled() else None)
+                return z
             if self.plan.frozen is None:
                 pattern = transformer.attend(config, layer, query, key)
             else:
                 pattern = _repeated(self.plan.frozen.patterns[index], self.batch)
-        for kept, tensor in (
-            (self.attention_scales, scale),
-            (self.query_scales, query_scale),
-            (self.key_scales, key_scale),
-        ):
-            self._keep(kept, tensor)
+        self.recorded.reads(scale, query_scale, key_scale)
         if edited:
             # Copies: autograd needs what they were, and a run to start from is not changed.
             pattern = pattern.clone()
@@ -272,10 +258,13 @@ class _Pass:
             assert key is not None
             assert value is not None
             self.cuts.heads(layer, stream, (query, key, value), pattern, z)
-        self._keep(self.patterns, pattern)
-        if self.record is not Recording.LOGITS:
-            known = edited or self.cuts.any or torch.is_grad_enabled()
-            self.edited_z.append(z if known else None)
+        if self.recorded.wants_layer(index):
+            self.recorded.add(self.recorded.patterns, pattern)
+        else:
+            # Copies, so that the patterns of the other heads are freed.
+            self.recorded.heads(index, lambda heads: pattern[:, list(heads)])
+        known = edited or self.cuts.any or torch.is_grad_enabled()
+        self.recorded.add(self.recorded.edited_z, z if known else None)
         self._withhold(index, layer, scale, pattern, z)
         return z
 
@@ -313,13 +302,15 @@ class _Pass:
         """Logits, at one position per sequence or at all, and the scale of that read."""
 
         def at(rows: Tensor) -> Tensor:
+            if self.kept is not None and not self.kept.all_logits:
+                return rows[:, list(self.kept.positions)]
             if positions is None:
                 return rows
             here = positions - self.edited.offset
             return rows[torch.arange(self.batch, device=rows.device), here][:, None]
 
-        stream = at(self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last)))
-        logits, scale = transformer.unembed_uncapped(self.weights, stream)
+        whole = self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last))
+        logits, scale = transformer.unembed_uncapped(self.weights, at(whole))
         for edit, written, attended in self.withheld:
             # The write belongs to the stream whose size the final normalization measures, so the
             # scale is that of the whole; its direct effect is the table's instead.
@@ -332,27 +323,30 @@ class _Pass:
             assert self.start.logits is not None
             before = _repeated(self.start.logits[:, : self.edited.offset], self.batch)
             logits = torch.cat((before, logits), 1)
+        if self.kept is not None:
+            # The scale is kept at every position.
+            scale = transformer.normalize(self.config, whole, None, None)[1]
         return logits, scale
 
     # ---- what is taken from another run
 
     def _take(self, start: Run, first: int) -> Stream:
         """Layers below the first edit, as the unedited run had them; the stream above them."""
-        for mine, recorded in (
-            (self.streams, start.streams[:first]),
-            (self.patterns, start.patterns[:first]),
-            (self.mlp_outputs, start.mlp_outputs[:first]),
-            (self.attention_scales, start.scales.attention[:first]),
-            (self.mlp_scales, start.scales.mlp[:first]),
-            (self.query_scales, start.scales.query[:first]),
-            (self.key_scales, start.scales.key[:first]),
-            (self.write_scales, start.scales.write[:first]),
+        mine = self.recorded
+        below = 0 if self.record is Recording.LOGITS else first
+        for taken, recorded in (
+            (mine.streams, start.streams[:below]),
+            (mine.patterns, start.patterns[:below]),
+            (mine.mlp_outputs, start.mlp_outputs[:below]),
+            (mine.attention_scales, start.scales.attention[:below]),
+            (mine.mlp_scales, start.scales.mlp[:below]),
+            (mine.query_scales, start.scales.query[:below]),
+            (mine.key_scales, start.scales.key[:below]),
+            (mine.write_scales, start.scales.write[:below]),
+            (mine.edited_z, start.edited_z[:below]),
         ):
-            if self.record is not Recording.LOGITS:
-                mine.extend(_repeated(tensor, self.batch) for tensor in recorded)
-        if self.record is not Recording.LOGITS:
-            known = start.edited_z[:first]
-            self.edited_z.extend(None if z is None else _repeated(z, self.batch) for z in known)
+            for tensor in recorded:
+                mine.add(taken, None if tensor is None else _repeated(tensor, self.batch))
         for head in self.borrowed:
             if head.layer < first:
                 self.edited.lent[head] = _repeated(start.patterns[head.layer], self.batch)[
@@ -371,10 +365,6 @@ class _Pass:
                 self.edited.written[writer] = _repeated(start.mlp_outputs[writer.layer], self.batch)
         self.cuts.take(start, first)
         return self._embed() if first == 0 else _repeated(start.streams[first], self.batch)
-
-    def _keep(self, kept: list[Tensor], tensor: Tensor) -> None:
-        if self.record is not Recording.LOGITS:
-            kept.append(tensor)
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

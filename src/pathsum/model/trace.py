@@ -5,14 +5,17 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import NotExactError, PathError
+from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
+from pathsum.model.keep import Keep, KeptLayers
+from pathsum.model.node_reads import one_head
 from pathsum.model.recording import Run
 from pathsum.model.run import run
+from pathsum.model.weights import layer_of_one_head
 from pathsum.names import HeadId, HeadName, HeadRead, Source, parse_writer
 from pathsum.result import Progress, silent
 from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
@@ -38,8 +41,29 @@ class Trace(Run):
     """
 
     model: "Model"
-    logits: Logits
     lengths: Int[Tensor, " batch"]
+
+    @property
+    def logits(self) -> Logits:
+        """The logits at every position, [batch, pos, vocab]."""
+        assert self.recorded_logits is not None
+        if self.kept is not None and not self.kept.all_logits:
+            raise InputError(
+                f"logits were kept at positions {list(self.kept.positions)} of "
+                f"{self.kept.length} only; use trace.logits_at(position), or trace with "
+                "keep=ps.Keep(logits='all', …)"
+            )
+        return self.recorded_logits
+
+    def logits_at(self, position: int) -> Float[Tensor, "batch vocab"]:
+        """The logits at one position, negative from the end."""
+        length = self.tokens.shape[1]
+        if not -length <= position < length:
+            raise InputError(f"position {position} is out of range: the text has {length} tokens")
+        position %= length
+        assert self.recorded_logits is not None
+        row = position if self.kept is None else self.kept.logits_row(position)
+        return self.recorded_logits[:, row]
 
     def read(self, layer: int) -> Stream:
         """What the heads of a layer read: the stream before it, normalized."""
@@ -56,7 +80,20 @@ class Trace(Run):
     def pattern(self, head: HeadName) -> HeadPattern:
         """One head's attention, [batch, dest, src]."""
         found = self.model.head(head).id
+        if isinstance(self.patterns, KeptLayers):
+            return self.patterns.of_head(found)
         return self.patterns[found.layer][:, found.head]
+
+    def head_z(self, head: HeadName) -> Float[Tensor, "batch pos k"]:
+        """What one head moved to each destination, before W_O; needs its pattern alone."""
+        found = self.model.head(head).id
+        edited = self.edited_z[found.layer]
+        if edited is not None:
+            return edited[:, found.head]
+        config, layer = self.weights.config, self.weights.layers[found.layer]
+        alone = layer_of_one_head(config, layer, found.head)
+        pattern = self.pattern(found)[:, None]
+        return transformer.z(one_head(config), alone, self.streams[found.layer], pattern)[:, 0]
 
     def written(self, writer: HeadName | Source) -> Stream:
         """What a head (without its layer's shared b_O), `embed` or an MLP added to the stream."""
@@ -65,7 +102,7 @@ class Trace(Run):
             return self._source_output(found)
         found = self.model.head(found).id
         W_O = self.weights.layers[found.layer].W_O[found.head]
-        return self.z(found.layer)[:, found.head] @ W_O * self.scales.write[found.layer][..., None]
+        return self.head_z(found) @ W_O * self.scales.write[found.layer][..., None]
 
     def _source_output(self, source: Source) -> Stream:
         if source.kind == "mlp" and source.layer < len(self.mlp_outputs):
@@ -120,12 +157,14 @@ class Trace(Run):
         effects: bool = True,
         other: "Trace | None" = None,
         progress: Progress = silent,
+        max_nodes: int = 1000,
     ) -> "Circuit":
         """Why a token was predicted: the circuit through values, queries and keys."""
         from pathsum.paths.circuit import find_circuit
 
         return find_circuit(
-            self, position, token, versus, threshold, rival, sequence, effects, other, progress
+            *(self, position, token, versus, threshold, rival, sequence, effects, other, progress),
+            max_nodes=max_nodes,
         )
 
     def patch(self, edits: Mapping[Any, Any]) -> "Trace":
@@ -171,12 +210,14 @@ def trace_run(
     start: Run | None = None,
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
+    keep: Keep | None = None,
 ) -> Trace:
-    """Run a model, with edits if there are any, and record everything; see `run`.
+    """Run a model, with edits if there are any, and record everything, or what `keep` lists.
 
     `lengths` are those of padded sequences; by default all are as long as `tokens`.
     """
-    found = run(model.weights, tokens, edits, start=start, requires_grad=requires_grad)
+    kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
+    found = run(model.weights, tokens, edits, start=start, requires_grad=requires_grad, kept=kept)
     batch, length = found.tokens.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=tokens.device)

@@ -14,6 +14,8 @@
 A layer without an MLP ends at `attended`; in a parallel block the MLP reads `stream`.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -34,6 +36,9 @@ from pathsum.shapes import (
     Stream,
     Tokens,
 )
+
+# Patterns of more entries than this are made for one head at a time where no kernel fuses them.
+ONE_HEAD_AT_A_TIME = 1 << 20
 
 
 def embed(weights: Weights, tokens: Tokens) -> Stream:
@@ -126,8 +131,8 @@ def values(layer: LayerWeights, read: Stream) -> PerKey:
 
 
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
-    """Scores before the soft cap, mask and softmax."""
-    key = key.repeat_interleave(config.heads_per_kv, dim=1)
+    """Scores before the soft cap, mask and softmax; each key head serves as many query heads."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     return (query * config.score_scale) @ key.transpose(-1, -2)
 
 
@@ -151,9 +156,33 @@ def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSo
 
     Queries may be those of the last positions only.
     """
+    return _attend(config.window(layer.index), config, layer.sinks, query, key)
+
+
+def _attend(
+    window: int | None,
+    config: Config,
+    sinks: Float[Tensor, " head"] | None,
+    query: AtDestinations,
+    key: AtSources,
+) -> Pattern:
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
-    mask = _masked(scores, scores.shape[-1], config.window(layer.index))[-scores.shape[-2] :]
-    return _softmax(scores.add_(mask), layer.sinks)
+    mask = _masked(scores, scores.shape[-1], window)[-scores.shape[-2] :]
+    return _softmax(scores.add_(mask), sinks)
+
+
+def attend_heads(
+    config: Config,
+    layer: LayerWeights,
+    query: AtDestinations,
+    key: AtSources,
+    heads: Sequence[int],
+) -> Float[Tensor, "batch some dest src"]:
+    """The patterns of some heads of a layer, given the queries and keys of all."""
+    served = [head // config.heads_per_kv for head in heads]
+    sinks = None if layer.sinks is None else layer.sinks[list(heads)]
+    window = config.window(layer.index)
+    return _attend(window, config, sinks, query[:, list(heads)], key[:, served])
 
 
 def attend_at(
@@ -209,7 +238,12 @@ def fused_attention(
 ) -> AtDestinations:
     """Scores, softmax and mix in one kernel; soft caps on scores and sinks need the plain way."""
     if config.score_cap is not None or layer.sinks is not None:
-        return mix(config, attend(config, layer, query, key), value)
+        if query.shape[2] * key.shape[2] < ONE_HEAD_AT_A_TIME:
+            return mix(config, attend(config, layer, query, key), value)
+        each = range(query.shape[1])
+        own = value.repeat_interleave(config.heads_per_kv, dim=1)
+        parts = [attend_heads(config, layer, query, key, [h]) @ own[:, [h]] for h in each]
+        return torch.cat(parts, 1)
     window, length = config.window(layer.index), key.shape[2]
     limited = (window is not None and window < length) or query.shape[2] < length
     mask = _masked(query, length, window)[-query.shape[2] :] if limited else None
