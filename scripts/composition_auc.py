@@ -55,7 +55,6 @@ MODELS: dict[str, Callable[[], Model]] = {
     "hand-built-virtual-head": lambda: ps.load("hand-built-virtual-head"),
     "toy 0": lambda: toy(0),
     "toy 1": lambda: toy(1),
-    "two-layer-quick": lambda: ps.load("two-layer-quick"),
     "two-layer": lambda: ps.load("two-layer"),
     "two-layer-seed-1": lambda: ps.load("two-layer-seed-1"),
     "two-layer-full-positions": lambda: ps.load("two-layer-full-positions"),

@@ -11,7 +11,7 @@ from pathsum.errors import InputError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import answer_key
 from pathsum.explorer.questions import find_question
-from pathsum.explorer.report import read_report, unpack
+from pathsum.explorer.report import read_report
 from pathsum.explorer.wire import decode
 
 SHARES = {0: 0.0, 4: 0.1, 16: 0.3, 64: 0.6, 256: 0.9, 1024: 1.0}
@@ -69,7 +69,7 @@ def test_a_report_of_a_run_has_its_training(
     monkeypatch.setattr("pathsum.explorer.report_contents.MAX_HEADS", 1)
     ps.report(folder, tmp_path / "run.html")
     answers = read_report(tmp_path / "run.html")
-    assert decode(unpack(answers[answer_key("training", {})]))["steps"] == list(SHARES)
+    assert decode(answers[answer_key("training", {})])["steps"] == list(SHARES)
     assert answer_key("attention", {"example": 0, "step": 64}) in answers
 
 
@@ -79,5 +79,5 @@ def test_a_model_without_snapshots_says_so() -> None:
 
 
 def test_the_bundled_run_opens_with_its_snapshots() -> None:
-    info = decode(Explorer(["two-layer-quick"]).ask("model"))
+    info = decode(Explorer(["two-layer"]).ask("model"))
     assert len(info["steps"]) > 5

@@ -84,7 +84,7 @@ def test_a_text_longer_than_the_context_is_cut_into_windows(letters: ps.Model) -
 
 
 def test_a_corpus_is_its_held_out_part(tmp_path: Path) -> None:
-    model = ps.load("two-layer-quick")
+    model = ps.load("two-layer")
     file = tmp_path / "text.txt"
     file.write_text("the cat sat on the mat, and the dog sat on the log. " * 2000)
     corpus = open_text(model, str(file))

@@ -32,9 +32,11 @@ SAMPLES, WINDOWS = 200, 10
 SETTLED, RISE = 2, 1.10
 SECONDS = 300
 TOKEN = "a-token-for-the-soak"
-MODELS = ("two-layer", "one-layer", "two-layer-quick", "zero-layer")
-# Steps of two-layer-quick.
-STEPS = (0, 14, 208, 790, 3000)
+MODELS = ("two-layer", "one-layer", "two-layer-seed-1", "zero-layer")
+# Some steps of two-layer.
+STEPS = (0, 233, 1155, 15000)
+# Heads per layer of all of them.
+HEADS = 4
 WORDS = ("def", "class", "return", "import", "self", "the", "of", "and", "in", "to", "value", "x")
 
 # Questions with their weights: about as often as a page asks them.
@@ -188,11 +190,10 @@ def request(port: int, kind: str, rng: random.Random) -> int:
 def params_of(kind: str, rng: random.Random) -> dict[str, Any]:
     """Parameters of a question."""
     model = rng.choice(MODELS[:3])
-    heads = 4 if model == "two-layer-quick" else 8
-    head = f"L{0 if model == 'one-layer' else rng.randrange(2)}H{rng.randrange(heads)}"
+    head = f"L{0 if model == 'one-layer' else rng.randrange(2)}H{rng.randrange(HEADS)}"
     text = " ".join(rng.choice(WORDS) for _ in range(rng.randrange(5, 60)))
     about: dict[str, Any] = {"model": model}
-    if model == "two-layer-quick":
+    if model == "two-layer":
         about["step"] = rng.choice(STEPS)
     match kind:
         case "model" | "vocabulary" | "atlas" | "composition":
@@ -202,7 +203,7 @@ def params_of(kind: str, rng: random.Random) -> dict[str, Any]:
         case "token":
             return {**about, "head": head, "token": rng.randrange(500)}
         case "edge":
-            ends = f"L0H{rng.randrange(8)}→L1H{rng.randrange(8)}"
+            ends = f"L0H{rng.randrange(HEADS)}→L1H{rng.randrange(HEADS)}"
             return {"model": "two-layer", "edge": f"{ends}.{rng.choice('qkv')}"}
         case "scores":
             return {**about, "text": text, "head": head}

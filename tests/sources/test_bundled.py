@@ -12,7 +12,7 @@ from pathsum.training import Recipe, read_snapshots, recipe
 
 SEEDS = ("two-layer", "two-layer-seed-1", "two-layer-full-positions")
 FAMILY = ("zero-layer", "one-layer", *SEEDS)
-RUN = "two-layer-quick"
+RUN = "two-layer"
 
 
 def card(name: str) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def test_the_family_is_there() -> None:
-    assert set(bundled_names()) == {*FAMILY, RUN}
+    assert set(bundled_names()) == set(FAMILY)
     assert [ps.load(name).config.n_layers for name in FAMILY] == [0, 1, 2, 2, 2]
 
 
@@ -34,7 +34,7 @@ def test_the_family_reads_the_same_tokens() -> None:
 def test_a_model_was_trained_by_the_recipe_that_has_its_name(name: str) -> None:
     told = Recipe.from_dict(card(name)["recipe"])
     here = recipe(name, "bundled")
-    for part in ("steps", "batch", "seed", "start", "optimizer", "schedule"):
+    for part in ("steps", "batch", "seed", "precision", "start", "optimizer", "schedule"):
         assert getattr(told, part) == getattr(here, part)
     assert told.data.corpus == here.data.corpus
     assert told.config.d_model == here.config.d_model == ps.load(name).config.d_model
@@ -58,7 +58,7 @@ def test_a_model_reads_text_and_knows_its_counts(name: str) -> None:
     assert bool(torch.isfinite(trace.logits).all())
 
 
-@pytest.mark.parametrize("name", [*FAMILY, RUN])
+@pytest.mark.parametrize("name", FAMILY)
 def test_a_card_says_where_a_model_comes_from(name: str) -> None:
     assert card(name)["format"] == "pathsum-card"
     text = (BUNDLED / name / "card.md").read_text(encoding="utf-8")
@@ -84,22 +84,23 @@ def test_a_card_holds_on_the_weights_that_are_shipped(name: str) -> None:
 
 def test_the_run_has_snapshots_and_a_phase_change() -> None:
     steps = [snapshot.step for snapshot in read_snapshots(BUNDLED / RUN)]
-    assert len(steps) >= 16
+    assert len(steps) >= 11
     assert steps[0] == 0
+    assert steps[-1] == recipe(RUN, "bundled").steps
 
 
 def test_all_of_them_are_small() -> None:
     size = sum(file.stat().st_size for file in BUNDLED.rglob("*") if file.is_file())
-    assert size < 40_000_000
+    assert size < 30_000_000
 
 
 def test_the_two_layer_model_has_an_induction_head_by_k_composition() -> None:
     found = ps.induction(ps.load("two-layer"))
     best = found.heads[0]
-    assert best.stripe.value >= 0.5
+    assert best.stripe.value >= 0.72
     assert best.mechanism == "K-composition"
     assert best.edges[0].p <= 1e-6
-    assert found.first_copy.value - found.second_copy.value >= 3
+    assert found.first_copy.value - found.second_copy.value >= 6
 
 
 def test_the_one_layer_model_has_none() -> None:
