@@ -1,17 +1,21 @@
 """What is kept: the most recently used, up to a bound, and each computed once."""
 
 import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from tests.explorer.variants import ALL
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import CanceledError
 from pathsum.explorer.memo import Memo
 from pathsum.explorer.memory import bytes_held
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.weights import Weights
+from pathsum.result import Progress
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -53,6 +57,79 @@ def test_threads_share_one_computation() -> None:
     for thread in threads:
         thread.join(10)
     assert found == [7, 7, 7, 7] and len(counted) == 1
+
+
+class Asker:
+    """A thread that asks for one key, and may withdraw."""
+
+    def __init__(self, memo: Memo[str, int], compute: Callable[[Progress], int]) -> None:
+        self.reports: list[tuple[int, int, str]] = []
+        self.withdrawn, self.found = threading.Event(), list[object]()
+
+        def ask() -> None:
+            try:
+                self.found.append(memo.shared("a", compute, self._report))
+            except CanceledError:
+                self.found.append("canceled")
+
+        self.thread = threading.Thread(target=ask)
+        self.thread.start()
+
+    def _report(self, done: int, total: int, what: str) -> None:
+        if self.withdrawn.is_set():
+            raise CanceledError
+        self.reports.append((done, total, what))
+
+
+def counting(go_on: threading.Event, steps: int = 2000) -> Callable[[Progress], int]:
+    """A computation that reports every few milliseconds, up to `steps` times, until it may end."""
+
+    def compute(progress: Progress) -> int:
+        for step in range(steps):
+            progress(step, steps, "counting")
+            if go_on.wait(0.005):
+                break
+        return 7
+
+    return compute
+
+
+def until(reached: Callable[[], object]) -> None:
+    for _ in range(2000):
+        if reached():
+            return
+        time.sleep(0.005)
+    pytest.fail("it never came to that")
+
+
+def test_all_that_wait_hear_of_the_progress() -> None:
+    memo, go_on = Memo[str, int](bound=10, size=lambda _: 1), threading.Event()
+    first = Asker(memo, counting(go_on))
+    until(lambda: first.reports)
+    second = Asker(memo, lambda _: pytest.fail("computed twice"))
+    until(lambda: memo.waiting == 1 and second.reports)
+    assert second.reports[0][1:] == (2000, "counting")
+    go_on.set()
+    for asker in (first, second):
+        asker.thread.join(10)
+    assert first.found == second.found == [7] and memo.waiting == 0
+
+
+def test_a_computation_ends_when_nobody_waits_for_it() -> None:
+    memo, go_on = Memo[str, int](bound=10, size=lambda _: 1), threading.Event()
+    first = Asker(memo, counting(go_on))
+    until(lambda: first.reports)
+    second = Asker(memo, lambda _: pytest.fail("computed twice"))
+    until(lambda: second.reports)
+    # Who computes leaves, and goes on for the other, until that one leaves too.
+    first.withdrawn.set()
+    time.sleep(0.05)
+    assert first.thread.is_alive() and not first.found
+    second.withdrawn.set()
+    for asker in (first, second):
+        asker.thread.join(10)
+    assert first.found == second.found == ["canceled"]
+    assert memo.computing == 0 and memo.get("a", lambda: 3) == 3
 
 
 def test_what_raised_is_not_kept() -> None:

@@ -18,8 +18,10 @@ from tests.explorer.variants import ALL, HOSTILE, hostile
 import pathsum as ps
 from pathsum import bundle
 from pathsum.errors import FailedError, InputError
-from pathsum.explorer.explorer import Explorer, InFlight, StoppedError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import InFlight, StoppedError
 from pathsum.explorer.wire import decode
+from pathsum.result import Progress
 from pathsum.server import ExplorerServer
 from pathsum.server.access import Access
 from pathsum.server.app import MAX_BYTES, make_app
@@ -242,10 +244,10 @@ class TestRunning:
     ) -> None:
         go_on, real = threading.Event(), Explorer.ask
 
-        def slow(self: Explorer, name: str, params: Any = None) -> bytes:
+        def slow(self: Explorer, name: str, params: Any, progress: Progress) -> bytes:
             if name == "atlas":
                 go_on.wait(20)
-            return real(self, name, params)
+            return real(self, name, params, progress)
 
         monkeypatch.setattr(Explorer, "ask", slow)
         server = ExplorerServer(explorer, port=0, token="").start()

@@ -56,5 +56,6 @@ def explore(
         out.print("There is no token: everyone who can reach it can use it.")
     if not no_open:
         webbrowser.open(server.url)
+    explorer.prepare()
     server.run()
     out.print("closed")

@@ -3,11 +3,26 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
+
+from pathsum.explorer.in_flight import CanceledError
+from pathsum.result import Progress, silent
+
+# How often who waits for another's computation looks how far it is, in seconds.
+LOOK_SECONDS = 0.1
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class _Running(Generic[V]):
+    """A value that is being computed, how many others wait for it, and how far it is."""
+
+    def __init__(self) -> None:
+        self.future: Future[V] = Future()
+        self.waiting, self.abandoned = 0, False
+        self.at = (0, 0, "")
 
 
 class Memo(Generic[K, V]):
@@ -25,7 +40,7 @@ class Memo(Generic[K, V]):
     def __init__(self, bound: int, size: Callable[[V], int]) -> None:
         self._bound, self._size = bound, size
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._running: dict[K, Future[V]] = {}
+        self._running: dict[K, _Running[V]] = {}
         self._held = 0
         self._lock = threading.Lock()
 
@@ -36,6 +51,12 @@ class Memo(Generic[K, V]):
     def computing(self) -> int:
         """How many values are being computed."""
         return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for a value that another one computes."""
+        with self._lock:
+            return sum(running.waiting for running in self._running.values())
 
     @property
     def held(self) -> int:
@@ -52,24 +73,66 @@ class Memo(Generic[K, V]):
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The value of a key, computed if it is not cached."""
+        return self.shared(key, lambda _: compute(), silent)
+
+    def shared(self, key: K, compute: Callable[[Progress], V], progress: Progress) -> V:
+        """The same for a computation that reports its progress, to all that wait for it.
+
+        Who raises CanceledError in `progress` waits no longer; when nobody is left, the report
+        raises it in the computation.
+        """
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key][0]
             running = self._running.get(key)
-            mine = self._running.setdefault(key, Future[V]())
+            if running is not None:
+                running.waiting += 1
+            mine = self._running.setdefault(key, _Running[V]())
         if running is not None:
-            return running.result()
+            return self._wait(running, progress)
         try:
-            value = compute()
+            value = compute(self._reporter(key, mine, progress))
         except BaseException as error:
-            with self._lock:
-                del self._running[key]
-            mine.set_exception(error)
+            self._ended(key, mine)
+            mine.future.set_exception(error)
             raise
-        self._keep(key, value)
-        mine.set_result(value)
+        self._keep(key, mine, value)
+        mine.future.set_result(value)
         return value
+
+    def _reporter(self, key: K, mine: _Running[V], progress: Progress) -> Progress:
+        def report(done: int, total: int, what: str) -> None:
+            mine.at = (done, total, what)
+            if not mine.abandoned:
+                try:
+                    progress(done, total, what)
+                except CanceledError:
+                    mine.abandoned = True
+            if mine.abandoned:
+                with self._lock:
+                    if mine.waiting:
+                        return
+                    # At once, so that nobody begins to wait for a computation that ends here.
+                    if self._running.get(key) is mine:
+                        del self._running[key]
+                raise CanceledError
+
+        return report
+
+    def _wait(self, running: _Running[V], progress: Progress) -> V:
+        try:
+            while not wait([running.future], LOOK_SECONDS).done:
+                progress(*running.at)
+        finally:
+            with self._lock:
+                running.waiting -= 1
+        return running.future.result()
+
+    def _ended(self, key: K, mine: _Running[V]) -> None:
+        with self._lock:
+            if self._running.get(key) is mine:
+                del self._running[key]
 
     def remeasure(self) -> None:
         """Measure all values again, and drop what is too much."""
@@ -84,10 +147,13 @@ class Memo(Generic[K, V]):
                     self._kept[key] = (value, size)
             self._shrink()
 
-    def _keep(self, key: K, value: V) -> None:
+    def _keep(self, key: K, mine: _Running[V], value: V) -> None:
         size = self._size(value)
         with self._lock:
-            del self._running[key]
+            if self._running.get(key) is mine:
+                del self._running[key]
+            if key in self._kept:  # computed by another thread too, after this one was given up
+                self._held -= self._kept[key][1]
             self._kept[key] = (value, size)
             self._held += size
             self._shrink()

@@ -1,12 +1,20 @@
 """What answers are computed from: the open models, their recent runs, and cached results."""
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pathsum.errors import InputError, TokenError
-from pathsum.explorer.examples import Example, Sequences, examples, measured_sequences, text_pieces
+from pathsum.explorer.examples import (
+    Example,
+    Sequences,
+    examples,
+    given_examples,
+    measured_sequences,
+    text_pieces,
+)
 from pathsum.explorer.memo import Memo
 from pathsum.explorer.memory import bytes_held
 from pathsum.explorer.open_models import OpenModel, find_model, open_model, snapshot_files
@@ -14,6 +22,7 @@ from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
 from pathsum.model.storage import CONFIG
 from pathsum.model.weights import Weights
+from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names
 
 # Runs that are cached, in bytes, and results that several answers use (atlas, composition, bundled
@@ -47,18 +56,39 @@ class Workbench:
     """The open models and everything cached about them.
 
     `bundled` names bundled models that the page offers in addition; each is loaded on first use.
-    Safe to use from many threads: what several of them need at once is computed once.
+    Safe to use from many threads: what several of them need at once is computed once. `progress`
+    is the callback of whoever asks: `reporting` makes a workbench with another one. `texts` (or
+    token ids) take the place of the first model's example texts on the page; what is measured on
+    example texts is measured on the built-in ones all the same.
     """
 
+    progress: Progress = staticmethod(silent)
+
     def __init__(
-        self, models: Sequence[OpenModel], bundled: Sequence[str] = (), run_bytes: int = RUN_BYTES
+        self,
+        models: Sequence[OpenModel],
+        bundled: Sequence[str] = (),
+        run_bytes: int = RUN_BYTES,
+        texts: Sequence[str | Sequence[int]] = (),
     ) -> None:
         if not models:
             raise InputError("no model is open; open at least one")
         self.models = tuple(models)
         self.bundled = tuple(bundled)
+        self.texts = tuple(texts)
         self._runs = Memo[tuple[str, int | None, tuple[int, ...]], Run](run_bytes, _run_bytes)
         self._results = Memo[tuple[Any, ...], Any](RESULT_BYTES, _result_bytes)
+
+    def reporting(self, progress: Progress) -> "Workbench":
+        """The same workbench, with everything that it has cached, for one question."""
+        own = copy.copy(self)
+        own.progress = progress
+        return own
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for what another one computes."""
+        return self._runs.waiting + self._results.waiting
 
     def open_model(self, params: ModelParams) -> OpenModel:
         """The model that a question is about: an open one, or a bundled one.
@@ -95,27 +125,50 @@ class Workbench:
         return self.open_model(params).at(params.step)
 
     def examples(self, params: ModelParams) -> tuple[Example, ...]:
-        """The example texts of a model; the same at every step."""
+        """The texts that the page offers of a model; the same at every step."""
+        one = self.open_model(params)
+        if not self.texts or one.name != self.models[0].name:
+            return self.built_in_examples(params)
+        longest = min(one.model.config.n_ctx, MAX_TOKENS)
+        return self.cached(
+            ("texts", one.name), lambda: given_examples(one.model, one.name, self.texts, longest)
+        )
+
+    def built_in_examples(self, params: ModelParams) -> tuple[Example, ...]:
+        """The example texts that fit a model."""
         one = self.open_model(params)
         return self.cached(("examples", one.name), lambda: examples(one.model))
 
     def sequences(self, params: ModelParams) -> tuple[Sequences, ...]:
         """The sequences that the cost of an intervention is measured on."""
-        found = self.examples(params)
+        found = self.built_in_examples(params)
         return self.result(params, "sequences", lambda model: measured_sequences(model, found))
 
     def text_pieces(self, params: ModelParams) -> Sequences:
-        """Pieces of the example texts."""
-        return text_pieces(self.model(params), self.examples(params))
+        """Text that losses are measured on: held-out, or pieces of the example texts."""
+        return text_pieces(self.model(params), self.built_in_examples(params))
 
     def result(self, params: ModelParams, what: str, compute: Callable[[Model], Result]) -> Result:
         """A result about the model of a question, computed once per step."""
         one, model = self.open_model(params), self.model(params)
         return self.cached((what, one.name, params.step), lambda: compute(model))
 
+    def slow_result(
+        self, params: ModelParams, what: str, compute: Callable[[Model, Progress], Result]
+    ) -> Result:
+        """The same for a computation that reports its progress."""
+        one, model = self.open_model(params), self.model(params)
+        return self.slow_cached(
+            (what, one.name, params.step), lambda report: compute(model, report)
+        )
+
     def cached(self, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
         """A result under a key of its own, computed once."""
-        return self._results.get(key, compute)
+        return self.slow_cached(key, lambda _: compute())
+
+    def slow_cached(self, key: tuple[Any, ...], compute: Callable[[Progress], Result]) -> Result:
+        """The same for a computation that reports its progress."""
+        return self._results.shared(key, compute, self.progress)
 
     def remeasure(self) -> None:
         """Measure what is cached again, and drop what is too much."""

@@ -14,11 +14,13 @@ from starlette.types import ASGIApp
 
 from pathsum import bundle
 from pathsum.errors import InputError, NotExactError, PathsumError
-from pathsum.explorer.explorer import Explorer, StoppedError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import CanceledError, StoppedError
 from pathsum.explorer.questions import UnknownQuestionError
 from pathsum.server.access import Access
 from pathsum.server.guard import Guard, Names, refuse
-from pathsum.server.queue import RETRY_SECONDS, AnswerQueue, BusyError
+from pathsum.server.queue import RETRY_SECONDS, AnswerQueue, Asked, BusyError
+from pathsum.server.streaming import PROGRESS, respond
 
 _LOG = logging.getLogger("pathsum.server")
 
@@ -34,20 +36,32 @@ def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
         Route("/", _file, methods=["GET"]),
         Route("/{name}", _file, methods=["GET"]),
     ]
-    handlers = {HTTPException: _http_error, PathsumError: _refused, Exception: _failed}
+    handlers = {HTTPException: _http_error, PathsumError: _bad_question, Exception: _unforeseen}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names, access)
 
 
 async def _answer(queue: AnswerQueue, request: Request) -> Response:
-    params = _params(await _body(request))
+    asked = Asked(request.path_params["name"], _params(await _body(request)))
+    stream = PROGRESS in request.headers.get("accept", "")
+    return await respond(asked, _answered(queue, asked), request.receive, stream=stream)
+
+
+async def _answered(queue: AnswerQueue, asked: Asked) -> Response:
+    """The answer, or the refusal that says why there is none."""
     try:
-        wire = await queue.answer(request.path_params["name"], params, request.receive)
+        wire = await queue.answer(asked)
+    except CanceledError:
+        return refuse(499, "the question was withdrawn before it was answered")
     except StoppedError:
         return refuse(503, "the explorer is closing, and this answer was aborted")
     except BusyError as error:
         busy = refuse(503, str(error), "Busy")
         busy.headers["Retry-After"] = str(RETRY_SECONDS)
         return busy
+    except PathsumError as error:
+        return _refused(error)
+    except Exception as error:  # noqa: BLE001 (logged with its traceback)
+        return _failed(error)
     return Response(wire, media_type="application/octet-stream")
 
 
@@ -89,7 +103,16 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return refuse(error.status_code, str(error.detail))
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _bad_question(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PathsumError)
+    return _refused(error)
+
+
+async def _unforeseen(_: Request, error: Exception) -> Response:
+    return _failed(error)
+
+
+def _refused(error: PathsumError) -> Response:
     status = 500
     if isinstance(error, UnknownQuestionError):
         status = 404
@@ -98,7 +121,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     return refuse(status, str(error), type(error).__name__)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
+def _failed(error: Exception) -> Response:
     """An unexpected error: the page shows its type, the terminal shows the traceback."""
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"

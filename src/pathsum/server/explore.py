@@ -34,7 +34,9 @@ def explore(
         return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
     if in_jupyter():
         return explorer_widget(explorer, place=place)
-    return ExplorerServer(explorer, HOST, port, token).start()
+    server = ExplorerServer(explorer, HOST, port, token).start()
+    explorer.prepare()
+    return server
 
 
 def in_marimo() -> bool:

@@ -12,7 +12,7 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.model import Model
-from pathsum.result import Record
+from pathsum.result import Progress, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,21 +30,22 @@ MAX_EIGENVALUES = 64
 def atlas(bench: Workbench, params: ModelParams) -> AtlasAnswer:
     """Every head's scores against chance, its kind, and its eigenvalues for a thumbnail."""
     return AtlasAnswer(
-        whole_atlas(bench, params), bench.result(params, "thumbnails", _thumbnail_eigenvalues)
+        whole_atlas(bench, params), bench.slow_result(params, "thumbnails", _thumbnail_eigenvalues)
     )
 
 
 def whole_atlas(bench: Workbench, params: ModelParams) -> Atlas:
     """The library's atlas of a model, cached."""
-    return bench.result(params, "atlas", make_atlas)
+    return bench.slow_result(params, "atlas", lambda model, to: make_atlas(model, progress=to))
 
 
-def _thumbnail_eigenvalues(model: Model) -> Tensor:
+def _thumbnail_eigenvalues(model: Model, progress: Progress) -> Tensor:
     """Eigenvalues of full OV, each head's divided by its largest, [head, n, 2]."""
     weights = model.weights
     rows: list[Tensor] = []
     product = None
     for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "eigenvalues")
         if product is None or layer == 1:
             product = token_product(weights, layer)
         values = layer_eigenvalues(weights, layer, product)

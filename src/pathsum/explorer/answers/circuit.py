@@ -25,7 +25,7 @@ def circuit(bench: Workbench, params: WhyParams) -> Circuit:
     position = position_of(trace, params.position)
     token = token_of(trace, position, params.token)
     versus = find_versus(trace.model, params.versus)
-    return find_circuit(trace, position, token, versus, THRESHOLD)
+    return find_circuit(trace, position, token, versus, THRESHOLD, progress=bench.progress)
 
 
 @dataclass(frozen=True, eq=False)

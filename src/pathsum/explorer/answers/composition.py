@@ -107,7 +107,7 @@ def composition(bench: Workbench, params: ModelParams) -> CompositionAnswer:
 
 def all_composition(bench: Workbench, params: ModelParams) -> Composition:
     """The library's composition scores of a model, cached."""
-    return bench.result(params, "composition", compose)
+    return bench.slow_result(params, "composition", lambda model, to: compose(model, progress=to))
 
 
 def edge(bench: Workbench, params: EdgeParams) -> EdgePage:

@@ -11,6 +11,7 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
+from pathsum.result import Progress
 from pathsum.training import Dynamics, dynamics
 from pathsum.training.run_folder import RUN
 
@@ -32,18 +33,19 @@ MAX_TERM_HEADS = 48
 
 
 def terms(bench: Workbench, params: ModelParams) -> TermImportance:
-    """Term importance on the example texts, by order, by layer and by head."""
+    """Term importance on held-out text, or the example texts, by order, by layer and by head."""
     texts = bench.text_pieces(params)
 
-    def compute(model: Model) -> TermImportance:
+    def compute(model: Model, progress: Progress) -> TermImportance:
         single = by_head(model) if len(model.heads) <= MAX_TERM_HEADS else ()
-        found = term_importance(model, texts.tokens, sets=[*by_layer(model), *single])
+        sets = [*by_layer(model), *single]
+        found = term_importance(model, texts.tokens, sets=sets, progress=progress)
         notes = [f"on {texts.name}", *found.note.split("\n")]
         if len(model.heads) > MAX_TERM_HEADS:
             notes.append(f"single heads are left out of models with more than {MAX_TERM_HEADS}")
         return replace(found, note="; ".join(filter(None, notes)))
 
-    return bench.result(params, "term importance", compute)
+    return bench.slow_result(params, "term importance", compute)
 
 
 def training(bench: Workbench, params: ModelParams) -> Dynamics:
@@ -54,22 +56,28 @@ def training(bench: Workbench, params: ModelParams) -> Dynamics:
             f"{one.name!r} has no snapshots of its training; open the folder of a run that kept "
             "some (pathsum train … --set watching.snapshots=20)"
         )
-    return bench.cached(("dynamics", one.name), lambda: _dynamics(bench, params, one))
+    return bench.slow_cached(
+        ("dynamics", one.name), lambda report: _dynamics(bench, params, one, report)
+    )
 
 
 def compare(bench: Workbench, params: CompareParams) -> HeadAlignment:
     """The heads of two models, or of two steps of one, aligned."""
     other = ModelParams(model=params.other, step=params.other_step)
-    found = align_heads(bench.model(params), bench.model(other), draws=COMPARE_DRAWS)
+    found = align_heads(
+        bench.model(params), bench.model(other), draws=COMPARE_DRAWS, progress=bench.progress
+    )
     return replace(found, left=_named(bench, params), right=_named(bench, other))
 
 
-def _dynamics(bench: Workbench, params: ModelParams, one: OpenModel) -> Dynamics:
+def _dynamics(
+    bench: Workbench, params: ModelParams, one: OpenModel, progress: Progress
+) -> Dynamics:
     """On the run's own held-out text, or on the example texts if that is not known."""
     assert one.run is not None
     known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
     tokens = None if known else bench.text_pieces(params).tokens
-    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES)
+    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=progress)
 
 
 def _named(bench: Workbench, params: ModelParams) -> str:

@@ -43,7 +43,7 @@ def why(bench: Workbench, params: WhyParams) -> PathsAnswer:
     k = count if count <= MAX_PATHS else STRONGEST
     versus = find_versus(trace.model, params.versus)
     budget = _budget(trace.model, position + 1)
-    return answer(trace, position, token, versus, k, budget, n_routes=ROUTES)
+    return answer(trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES)
 
 
 def _budget(model: Model, tokens: int) -> int:
