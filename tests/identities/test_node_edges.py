@@ -170,3 +170,22 @@ def check_cut_and_kept(model: Model, tokens: Tensor, seed: int) -> None:
         found = run_logits(model.weights, tokens, [edit], start)
         torch.testing.assert_close(found[0, last], kept)
         torch.testing.assert_close(found[1], trace.logits[0])
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+def test_positions_before_the_first_reader_need_not_be_computed(changes: dict[str, Any]) -> None:
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    trace, last = model.trace(tokens), 4
+    reference = Writes.of(other_run(model, tokens))
+    drawn = torch.Generator().manual_seed(2)
+    for first in range(1, last + 1):
+        edges = [edge for edge in all_edges(model, last) if edge.reader.position >= first]
+        rows = tuple(
+            tuple(edge for edge in edges if float(torch.rand((), generator=drawn)) < share)
+            for share in (0.02, 0.3)
+        )
+        edit, at = CutEdges(rows, reference), torch.tensor([last, last])
+        whole = run_logits(model.weights, tokens, [edit], trace, at)
+        short = run_logits(model.weights, tokens, [edit], trace, at, from_position=first)
+        torch.testing.assert_close(short, whole)

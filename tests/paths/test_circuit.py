@@ -1,13 +1,12 @@
 """The circuit of a prediction, on models whose circuits are known."""
 
 import json
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from pathsum.errors import InputError, NotExactError, PathError, TokenError
-from pathsum.model import construct
+from pathsum.model import Trace, construct
 from pathsum.model.edits import Message
 from pathsum.model.run import run_logits
 from pathsum.names import Edge, Node, NodeEdge
@@ -67,6 +66,80 @@ def test_the_previous_token_head_gets_credit_on_a_trained_model() -> None:
     assert keys[0].share > 0.2 * found.total
     frozen = trace.paths().toward(-1, "ble", "mean").by_head
     assert abs(frozen[lower]) < 0.2 * found.total
+
+
+def near_tie(trace: Trace) -> tuple[int, int]:
+    """The two likely tokens whose logits are closest to each other."""
+    logits, order = trace.logits[0, -1].sort(descending=True)
+    at = int((logits[:39] - logits[1:40]).argmin())
+    return int(order[at]), int(order[at + 1])
+
+
+def added_up(circuit: Circuit, node: Node, kind: str) -> float:
+    """The edges of a kind into a node, with what was left out."""
+    kept = sum(edge.share for edge in circuit.inputs(node, kind))
+    rest = [one for one in circuit.left_out if one.node == node and one.kind == kind]
+    return kept + sum(one.share for one in rest)
+
+
+def check_sums(circuit: Circuit) -> None:
+    """The inputs of every node add up to its numbers."""
+    for one in circuit.nodes:
+        if one.node.head or one.node.component == "logits":
+            assert added_up(circuit, one.node, "v") == pytest.approx(one.value, abs=1e-4)
+        if one.attended and not one.note:
+            for kind in ("q", "k"):
+                assert added_up(circuit, one.node, kind) == pytest.approx(
+                    one.attended.effect, abs=1e-4
+                )
+
+
+def test_a_near_tie_is_not_explained_by_everything() -> None:
+    """Its prediction is almost nothing, so the floor follows what cancels instead."""
+    trace = load("two-layer").trace("self.zorble = zorble\n        return self.zor")
+    token, versus = near_tie(trace)
+    found = trace.circuit(token=token, versus=versus, effects=False)
+    assert abs(found.total) < 0.01
+    assert len(found.edges) < 500
+    direct = float(trace.paths().toward(-1, token, versus).by_last.values.abs().sum())
+    assert found.floor == pytest.approx(0.02 * 0.5 * direct, rel=1e-4)
+    assert all(abs(edge.share) >= found.floor for edge in found.edges)
+    check_sums(found)
+    plain = trace.circuit(token="ble", effects=False)
+    assert plain.floor == pytest.approx(0.02 * plain.total)
+
+
+def test_a_circuit_has_so_many_nodes_at_most_and_says_so() -> None:
+    trace = load("two-layer").trace("self.zorble = zorble\n        return self.zor")
+    whole = trace.circuit(token="ble", effects=False)
+    found = trace.circuit(token="ble", effects=False, max_nodes=12)
+    assert len(found.nodes) <= 12 < len(whole.nodes)
+    assert whole.raised_from is None
+    assert found.raised_from == whole.floor < found.floor
+    assert "to keep at most 12 nodes" in str(found)
+    assert "at most" not in str(whole)
+    check_sums(found)
+    with pytest.raises(InputError, match="max_nodes=0 is out of range"):
+        trace.circuit(token="ble", max_nodes=0)
+
+
+def test_a_prediction_of_exactly_nothing() -> None:
+    trace = construct.induction().trace("a b c")
+    found = trace.circuit(token="d", versus="d")
+    assert found.total == 0
+    assert found.edges == ()
+
+
+def test_the_sentence_of_a_token_that_is_lowered() -> None:
+    """The other way round, the same heads lower it, for the same reason."""
+    trace = construct.induction().trace("a b c d a")
+    found = trace.circuit(token="c", versus="b")
+    assert found.total < -9
+    assert found.sentence.startswith("L1H0 adds -")
+    assert "L0H0 wrote 'a', just before it, into its key" in found.sentence
+    # Nothing attends before the first position, and the first token has no head that moves it.
+    alone = construct.virtual_head({"a": "x"}).trace("b").circuit(0, "x", "y", threshold=1.0)
+    assert alone.sentence == "No head that is kept adds to this prediction."
 
 
 def test_views() -> None:
@@ -151,8 +224,17 @@ def test_edges_can_be_taken_from_another_run() -> None:
     effect = next(edge.effect for edge in found.edges if str(edge) == "L0H0@2→L1H0@5.k")
     assert effect is not None
     assert effect > 0.9 * found.total
-    with pytest.raises(InputError, match="run of the same length"):
+    with pytest.raises(InputError, match="the other run has 3 tokens and this one 6"):
         trace.circuit(token="b", other=model.trace("a b"))
+
+
+def test_edges_are_not_taken_from_a_run_of_another_model() -> None:
+    trace = construct.induction().trace("a b c d a")
+    other = construct.induction_by_q().trace("a b c d a")
+    with pytest.raises(InputError, match="of another model"):
+        trace.circuit(token="b", other=other)
+    with pytest.raises(InputError, match="of another model"):
+        cut_effects(trace, find_target(trace, -1, "b", "mean"), [], other=other)
 
 
 def test_an_edited_run_has_no_circuit() -> None:
@@ -172,11 +254,12 @@ def test_padding_of_a_shorter_text_is_not_part_of_its_circuit() -> None:
     )
 
 
-def test_a_run_that_overflowed_has_no_circuit() -> None:
+def test_a_run_that_overflowed_has_no_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = construct.induction().trace("a b c d a")
-    broken = replace(trace, logits=trace.logits * float("inf"))
+    overflowed = property(lambda trace: trace.logits * float("inf"))
+    monkeypatch.setattr(Trace, "uncapped_logits", overflowed)
     with pytest.raises(InputError, match="the run overflowed"):
-        broken.circuit(token="b")
+        trace.circuit(token="b")
 
 
 def test_the_picture_has_every_node_and_edge() -> None:

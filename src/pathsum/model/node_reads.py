@@ -10,7 +10,7 @@ listed edges, normalized anew; keys and values at all other positions are shared
     CutEdges      the other way round, an edit of the one forward pass (see `run`)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from pathsum.model.config import Config
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
-from pathsum.shapes import Pattern, PerHead, PerKey, Scale, Stream
+from pathsum.shapes import AtSources, Pattern, PerHead, Scale, Stream
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run
@@ -61,10 +61,12 @@ class NodeReads:
     """Nodes of a batch of runs whose reads are changed by listed edges, one list per run.
 
     `changes[n]` is what edge writer n changes in a stream that reads it; they are filled in as the
-    run gets there.
+    run gets there. `others` are nodes, with their runs, to compute though nothing changes for them.
     """
 
-    def __init__(self, weights: Weights, rows: Rows) -> None:
+    def __init__(
+        self, weights: Weights, rows: Rows, others: Iterable[tuple[int, Node]] = ()
+    ) -> None:
         self.weights, self.config, self.count = weights, weights.config, len(rows)
         self.slots: dict[tuple[int, Node], int] = {}
         readers: dict[tuple[int, Node], dict[tuple[Side, int], list[int]]] = {}
@@ -73,8 +75,8 @@ class NodeReads:
                 slot = self.slots.setdefault((row, edge.writer), len(self.slots))
                 sides = readers.setdefault((row, edge.reader), {})
                 sides.setdefault((edge.side, edge.writer.position), []).append(slot)
-                if edge.writer.head is not None:
-                    readers.setdefault((row, edge.writer), {})
+        for other in others:
+            readers.setdefault(other, {})
         self._writers: dict[int | None, list[tuple[int, int, Node]]] = {}
         for (row, node), slot in self.slots.items():
             layer = node.head.layer if node.head else None
@@ -102,20 +104,30 @@ class NodeReads:
         layer: LayerWeights,
         stream: Stream,
         query: PerHead,
-        key: PerKey,
-        value: PerKey,
+        key: AtSources,
+        value: AtSources,
+        before: Float[Tensor, "part before d"] | None = None,
     ) -> tuple[Float[Tensor, "node src"], Float[Tensor, "node k"]]:
-        """Pattern and z of a layer's nodes; a stream of one row is that of all runs."""
+        """Pattern and z of a layer's nodes; a stream of one row is that of all runs.
+
+        Streams and queries may start at a later position than keys and values: the stream of the
+        positions before it is `before`, which runs repeat.
+        """
         nodes = self.layers[layer.index]
         row = nodes.row if len(stream) > 1 else torch.zeros_like(nodes.row)
         kv = nodes.head // self.config.heads_per_kv
+        first = 0 if before is None else before.shape[1]
         reads = {
-            Side.Q: query[row, nodes.head, nodes.place][:, None],
+            Side.Q: query[row, nodes.head, nodes.place - first][:, None],
             Side.K: key[row, kv],
             Side.V: value[row, kv],
         }
         for group in nodes.groups:
-            seen = stream[row[group.node], group.place]
+            seen = stream[row[group.node], (group.place - first).clamp(min=0)]
+            if before is not None:
+                mine = nodes.row[group.node] % len(before)
+                earlier = before[mine, group.place.clamp(max=first - 1)]
+                seen = torch.where((group.place < first)[:, None], earlier, seen)
             seen = seen.index_add(0, group.reads, self.changes[group.slots])
             at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
             reads[group.side][group.node, at] = self._read(layer, group, seen)
@@ -142,45 +154,71 @@ class NodeReads:
 
 
 class Cuts:
-    """`CutEdges` as a run carries them out, or nothing to do: listed edges carry the reference."""
+    """`CutEdges` as a run carries them out, or nothing to do: listed edges carry the reference.
+
+    A run may leave out positions before the first reader of a cut edge: what is there is taken from
+    the run that it starts from.
+    """
 
     def __init__(self, weights: Weights, edit: CutEdges | None) -> None:
         self.weights, self.edit = weights, edit
+        self.start: Run | None = None
         self.reads = NodeReads(weights, () if edit is None else edit.edges)
         self.any = bool(self.reads.slots)
 
+    def _first(self, positions: int) -> int:
+        """The first position of a tensor that ends with the last one and has so many."""
+        return 0 if self.start is None else self.start.tokens.shape[1] - positions
+
     def source(self, source: Source, written: Stream) -> None:
         """What the embedding or an MLP wrote."""
+        first = self._first(written.shape[1])
         for slot, row, node in self.reads.written_at(None):
             if node.component == source and self.edit is not None:
                 there, at = self.edit.reference.source(source), node.position
-                self.reads.changes[slot] = _row(there, row)[at] - _row(written, row)[at]
+                if at < first:
+                    assert self.start is not None
+                    own = _row(self.start.mlp_outputs[source.layer], row)[at]
+                else:
+                    own = _row(written, row)[at - first]
+                self.reads.changes[slot] = _row(there, row)[at] - own
 
     def heads(
         self,
         layer: LayerWeights,
         stream: Stream,
-        read: tuple[PerHead, PerKey, PerKey],
+        read: tuple[PerHead, AtSources, AtSources],
         pattern: Pattern,
         z: PerHead,
     ) -> None:
         """Replace patterns and z of the nodes that see a cut edge; `read` is all q, k and v."""
         if self.any and len((nodes := self.reads.layers[layer.index]).row):
-            where = nodes.row, nodes.head, nodes.place
-            pattern[where], z[where] = self.reads.nodes(layer, stream, *read)
+            first, before = self._first(stream.shape[1]), None
+            if first:
+                assert self.start is not None
+                before = self.start.streams[layer.index][:, :first]
+            where = nodes.row, nodes.head, nodes.place - first
+            pattern[where], z[where] = self.reads.nodes(layer, stream, *read, before)
 
     def wrote(self, layer: int, z: PerHead, scale: Scale) -> None:
         """What the heads of a layer wrote: z, and the scale of the norm after them."""
+        first, before = self._first(z.shape[2]), None
         for slot, row, node in self.reads.written_at(layer):
             assert node.head is not None
             assert self.edit is not None
             head, at = node.head.head, node.position
-            own = _row(z, row)[head, at] * _row(scale, row)[at]
+            if at < first:
+                assert self.start is not None
+                before = self.start.z(layer) if before is None else before
+                own = _row(before, row)[head, at] * _row(self.start.scales.write[layer], row)[at]
+            else:
+                own = _row(z, row)[head, at - first] * _row(scale, row)[at - first]
             there = _row(self.edit.reference.z[layer], row)[head, at]
             self.reads.changes[slot] = (there - own) @ self.weights.layers[layer].W_O[head]
 
     def take(self, start: "Run", first: int) -> None:
         """Layers below the first that is computed wrote what they wrote in the unedited run."""
+        self.start = start
         if not self.any or first == 0:
             return
         self.source(Source("embed"), self.weights.W_E[start.tokens])
@@ -195,6 +233,7 @@ class Cuts:
         if not self.any:
             return stream
         rows, places, slots = self.reads.into_logits
+        places = places - self._first(stream.shape[1])
         return stream.index_put((rows, places), self.reads.changes[slots], accumulate=True)
 
 
@@ -210,7 +249,9 @@ def kept_logits(
     are leaves: a listed edge carries what they wrote in `start`.
     """
     weights = start.weights
-    reads, own = NodeReads(weights, rows), Writes.of(start)
+    heads = ((row, edge.writer) for row, edges in enumerate(rows) for edge in edges)
+    reads = NodeReads(weights, rows, (pair for pair in heads if pair[1].head is not None))
+    own = Writes.of(start)
     for slot, _, node in reads.written_at(None):
         assert isinstance(node.component, Source)
         at = node.position
@@ -317,5 +358,5 @@ def _layer_nodes(
 
 
 def _row(tensor: Tensor, row: int) -> Tensor:
-    """One sequence of a batch; a batch of one is that of all."""
-    return tensor[row if len(tensor) > 1 else 0]
+    """One sequence of a batch; a smaller batch is repeated."""
+    return tensor[row % len(tensor)]

@@ -160,8 +160,8 @@ class Plan:
         return min([n_layers, *layers])
 
     def only_in(self, layer: int) -> bool:
-        """Whether nothing but heads and MLP of one layer, or the embedding, is edited."""
-        if self.frozen or self.hooks or self.tables or self.watched or self.cut:
+        """Whether nothing but heads and MLP of one layer, or the embedding, is edited; or cut."""
+        if self.frozen or self.hooks or self.tables or self.watched:
             return False
         heads = self.attend.keys() | self.keep.keys() | self.output.keys()
         layers = {head.layer for head in heads} | {max(0, one.layer) for one in self.sources}

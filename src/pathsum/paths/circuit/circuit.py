@@ -117,8 +117,10 @@ class Circuit(Record, kind="circuit"):
     """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
 
     The V edges into a node, with what was left out, add up to the node's value; the Q edges, and
-    separately the K edges, to the effect of its attention. Edges below `threshold` times the
-    prediction are summed in `left_out`, one entry per node and kind.
+    separately the K edges, to the effect of its attention. Edges whose share is below `floor`, in
+    logits, are summed in `left_out`, one entry per node and kind. The floor is `threshold` times
+    the prediction, or times half of what its direct shares add up to before they cancel, whichever
+    is larger; if that kept more than `max_nodes` nodes, it is higher and was `raised_from` that.
     """
 
     model: str
@@ -130,6 +132,9 @@ class Circuit(Record, kind="circuit"):
     total: float
     probability: float
     threshold: float
+    floor: float
+    raised_from: float | None
+    max_nodes: int
     nodes: tuple[CircuitNode, ...]
     edges: tuple[CircuitEdge, ...]
     left_out: tuple[LeftOut, ...]
@@ -252,7 +257,7 @@ class Circuit(Record, kind="circuit"):
             edge for edge in self.inputs(Node("logits", self.position)) if edge.edge.writer.head
         ]
         if not heads or heads[0].share * self.total <= 0:
-            return "No head that is kept raises this prediction."
+            return "No head that is kept adds to this prediction."
         top = self.node(heads[0].edge.writer)
         share = f"{top.node.head} adds {heads[0].share:+.2f} of {self.total:+.2f} logits"
         if top.attended is None or top.note:
@@ -269,7 +274,8 @@ class Circuit(Record, kind="circuit"):
             head, place = edge.edge.writer.head, edge.edge.writer.position
             if head is None or edge.share * self.total <= 0 or at not in (None, place):
                 continue
-            sources = [one for one in self.inputs(edge.edge.writer, Side.V) if one.share > 0]
+            inputs = self.inputs(edge.edge.writer, Side.V)
+            sources = [one for one in inputs if one.share * self.total > 0]
             cut = "" if edge.effect is None else f" (cut: {edge.effect:+.2f})"
             read = "key" if side is Side.K else "query"
             if sources:
@@ -335,8 +341,14 @@ class Circuit(Record, kind="circuit"):
         return (
             f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
             f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
-            f"Remainder {self.remainder:.1g}."
+            f"Remainder {self.remainder:.1g}. Edges below {self.floor:.2g} logits are left out"
+            f"{self._why_so_high()}."
         )
+
+    def _why_so_high(self) -> str:
+        if self.raised_from is None:
+            return ""
+        return f" (not {self.raised_from:.2g}, to keep at most {self.max_nodes} nodes)"
 
 
 def _line(edge: CircuitEdge, writer: CircuitNode) -> str:

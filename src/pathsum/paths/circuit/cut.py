@@ -11,11 +11,12 @@ from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.node_reads import kept_logits
 from pathsum.model.run import run_logits
 from pathsum.names import HeadId, Node, NodeEdge, Source
+from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import Target
 from pathsum.result import Progress, silent
 
-# Numbers in the residual streams of the runs that are computed together: 16 MB in float32.
-_NUMBERS = 1 << 22
+# Numbers in the keys of the runs that are computed together: 16 MB in float32.
+CUT_TOGETHER = 1 << 22
 
 
 def cut_effects(
@@ -33,34 +34,47 @@ def cut_effects(
     other destinations, as it was. None for parts that no component writes: positions inside Q and
     K, biases.
     """
+    return cut_groups(trace, target, [[edge] for edge in edges], sequence, other, progress)
+
+
+def cut_groups(
+    trace: Trace,
+    target: Target,
+    groups: Sequence[Sequence[NodeEdge]],
+    sequence: int = 0,
+    other: Trace | None = None,
+    progress: Progress = silent,
+) -> list[float | None]:
+    """The same for groups of edges that are cut together; None for one that nothing writes."""
     check_other(trace, other)
     here = target.rows(slice(sequence, sequence + 1))
     length = int(here.positions[0]) + 1
     start = one_sequence(trace, sequence, length)
-    own = Writes.of(start)
-    there = own.scaled(0.0) if other is None else Writes.of(one_sequence(other, sequence, length))
+    there = (
+        Writes.of(start).scaled(0.0)
+        if other is None
+        else Writes.of(one_sequence(other, sequence, length))
+    )
+    written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
+    numbers = [number for number, group in enumerate(written) if group]
+    values = cut_in_parts(start, here, [written[number] for number in numbers], there, progress)
     before = float(here.of(start.logits)[0])
-    cuttable = [number for number, edge in enumerate(edges) if is_written(edge.writer)]
-    found: list[float | None] = [None] * len(edges)
-    together = max(1, _NUMBERS // (length * trace.model.config.d_model))
-    done = 0
-    for part in _by_layer(edges, cuttable, together):
-        progress(done, len(cuttable), "cutting edges")
-        without = cut_values(start, here, [[edges[number]] for number in part], there)
-        for number, value in zip(part, without.tolist(), strict=True):
-            found[number] = before - value
-        done += len(part)
-    progress(len(cuttable), len(cuttable), "cutting edges")
+    found: list[float | None] = [None] * len(groups)
+    for number, value in zip(numbers, values.tolist(), strict=True):
+        found[number] = before - value
     return found
 
 
 def check_other(trace: Trace, other: Trace | None) -> None:
     """Raises InputError if edges cannot be taken from the other run."""
-    if other is not None and other.tokens.shape[1] != trace.tokens.shape[1]:
+    if other is None:
+        return
+    if other.tokens.shape[1] != trace.tokens.shape[1]:
         raise InputError(
             f"the other run has {other.tokens.shape[1]} tokens and this one "
             f"{trace.tokens.shape[1]}; edges can only be taken from a run of the same length"
         )
+    check_runs(trace, other)
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
@@ -70,13 +84,37 @@ def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
     return trace if tokens.shape == trace.tokens.shape else trace.model.trace(tokens)
 
 
+def cut_in_parts(
+    start: Trace,
+    target: Target,
+    rows: Sequence[Sequence[NodeEdge]],
+    reference: Writes,
+    progress: Progress = silent,
+) -> Float[Tensor, " row"]:
+    """`cut_values` of many lists of edges, as many at a time as fit in memory."""
+    found, done = start.streams[0].new_zeros(len(rows)), 0
+    for part in _parts(start, rows):
+        progress(done, len(rows), "cutting edges")
+        found[part] = cut_values(start, target, [rows[number] for number in part], reference)
+        done += len(part)
+    progress(len(rows), len(rows), "cutting edges")
+    return found
+
+
 def cut_values(
     start: Trace, target: Target, rows: Sequence[Sequence[NodeEdge]], reference: Writes
 ) -> Float[Tensor, " row"]:
-    """The target with some edges taken from the reference, for each of several lists of edges."""
+    """The target with some edges taken from the reference, for each of several lists of edges.
+
+    Layers below the lowest reader and positions before the first are as in the unedited run.
+    """
     edit = CutEdges(tuple(tuple(row) for row in rows), reference)
     positions = target.positions.expand(len(rows))
-    logits = run_logits(start.weights, start.tokens, [edit], start, positions)
+    last = int(target.positions[0])
+    first = min((edge.reader.position for row in rows for edge in row), default=last)
+    logits = run_logits(
+        *(start.weights, start.tokens, [edit], start, positions), from_position=min(first, last)
+    )
     return values_at(target, logits[:, 0])
 
 
@@ -107,13 +145,19 @@ def is_written(node: Node) -> bool:
     return isinstance(component, HeadId)
 
 
-def _by_layer(
-    edges: Sequence[NodeEdge], numbers: Sequence[int], most: int
-) -> Iterator[Sequence[int]]:
-    """Edges into one layer together: everything below it is taken from the unedited run."""
-    layers: dict[int, list[int]] = {}
-    for number in numbers:
-        head = edges[number].reader.head
-        layers.setdefault(-1 if head is None else head.layer, []).append(number)
-    for group in layers.values():
+def _parts(start: Trace, rows: Sequence[Sequence[NodeEdge]]) -> Iterator[list[int]]:
+    """Numbers of rows that are run together, since they compute the same layers and positions."""
+
+    def reads_from(number: int) -> tuple[int, int]:
+        layers = (edge.reader.head.layer if edge.reader.head else n_layers for edge in rows[number])
+        places = (edge.reader.position for edge in rows[number])
+        return min(layers, default=n_layers), min(places, default=length)
+
+    n_layers, length = start.model.config.n_layers, start.tokens.shape[1]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number in range(len(rows)):
+        groups.setdefault(reads_from(number), []).append(number)
+    # Keys and values are needed at all positions.
+    most = max(1, CUT_TOGETHER // (length * start.model.config.d_model))
+    for _, group in sorted(groups.items()):
         yield from (group[begin : begin + most] for begin in range(0, len(group), most))

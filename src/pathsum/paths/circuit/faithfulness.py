@@ -28,7 +28,7 @@ from pathsum.model import Trace
 from pathsum.model.edits import Writes
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import NodeEdge
-from pathsum.paths.circuit.cut import cut_values, is_written, kept_values, one_sequence
+from pathsum.paths.circuit.cut import cut_in_parts, is_written, kept_values, one_sequence
 from pathsum.paths.circuit.edge_orders import gradient_order, random_order
 from pathsum.paths.circuit.reference import Reference, reference_writes
 from pathsum.paths.target import Target
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Sizes that a curve has by default.
 _POINTS = 8
-# Numbers in the keys, or in the streams, of the runs that are computed together.
+# Numbers in the keys of the runs that are computed together.
 _NUMBERS = 1 << 22
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ def measure_curve(
     values = _kept_in_parts(start, here, [[], *rows], reference, progress)
     by_order = dict(zip(orders, values[1:].view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
-    without = _cut_in_parts(start, here, rows[: len(sizes)], reference, progress)
+    without = cut_in_parts(start, here, rows[: len(sizes)], reference, progress)
     curve = Curve(
         full=float(here.of(start.logits)[0]),
         empty=float(values[0]),
@@ -318,21 +318,6 @@ def _kept_in_parts(
     for part in _parts(rows, together):
         progress(len(found) * together, len(rows), "keeping edges")
         found.append(kept_values(start, target, part, reference))
-    return torch.cat(found)
-
-
-def _cut_in_parts(
-    start: Trace,
-    target: Target,
-    rows: Sequence[Sequence[NodeEdge]],
-    reference: Writes,
-    progress: Progress,
-) -> Float[Tensor, " row"]:
-    together = max(1, _NUMBERS // start.streams[0].numel())
-    found: list[Tensor] = []
-    for part in _parts(rows, together):
-        progress(len(found) * together, len(rows), "cutting edges")
-        found.append(cut_values(start, target, part, reference))
     return torch.cat(found)
 
 

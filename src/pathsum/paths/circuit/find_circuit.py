@@ -9,7 +9,7 @@ from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction
 from pathsum.paths.circuit.cut import check_other, cut_effects
 from pathsum.paths.circuit.drawing import edge_layer
-from pathsum.paths.circuit.grow import Growth
+from pathsum.paths.circuit.grow import Growth, grow_circuit
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Progress, silent
 
@@ -25,12 +25,15 @@ def find_circuit(
     effects: bool = True,
     other: Trace | None = None,
     progress: Progress = silent,
+    max_nodes: int = 1000,
 ) -> Circuit:
     """Why a token was predicted, through values, queries and keys, down to the tokens.
 
     The prediction is the logit of `token` (by default what the model predicts) at `position`,
     versus the vocabulary's mean, another token, or nothing. Edges whose share is below `threshold`
-    times the prediction are summed up as left out. A score is compared with those of the
+    times the prediction (or times half of what its direct shares add up to before they cancel, if
+    that is more) are summed up as left out; if more than `max_nodes` nodes remain, that floor is
+    raised until they do not, and the result says so. A score is compared with those of the
     alternatives, or with the score of the position `rival`. With `effects`, each edge that is kept
     is also cut, one at a time, and everything after it recomputed: a cut edge carries nothing, or
     what it carries in the run `other`.
@@ -49,24 +52,29 @@ def find_circuit(
             f"threshold={threshold:g} is out of range: edges are kept from that share of the "
             "prediction on, so give a number above 0 and at most 1"
         )
+    if max_nodes < 1:
+        raise InputError(f"max_nodes={max_nodes} is out of range; use 1 or more")
     target = find_target(trace, position, token, versus)
     _check(trace, target, sequence, rival)
     check_other(trace, other)
-    growth = Growth(trace, target, sequence, threshold, rival)
-    if not math.isfinite(growth.total):
+    row = target.rows(slice(sequence, sequence + 1))
+    total = float(row.of(trace.uncapped_logits[sequence : sequence + 1])[0])
+    if not math.isfinite(total):
         raise InputError(
-            f"the prediction is {growth.total}, which has no shares: the run overflowed; check the "
-            "weights"
+            f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
         )
-    growth.grow()
+    growth = grow_circuit(trace, target, sequence, threshold, rival, max_nodes, progress)
     edges = growth.edges
     if effects:
         lost = cut_effects(trace, target, [e.edge for e in edges], sequence, other, progress)
         edges = [replace(edge, effect=effect) for edge, effect in zip(edges, lost, strict=True)]
-    return _record(Prediction(trace, target, sequence, other), growth, edges, threshold)
+    of = Prediction(trace, target, sequence, other)
+    return _record(of, growth, edges, threshold, max_nodes)
 
 
-def _record(of: Prediction, growth: Growth, edges: list[CircuitEdge], threshold: float) -> Circuit:
+def _record(
+    of: Prediction, growth: Growth, edges: list[CircuitEdge], threshold: float, max_nodes: int
+) -> Circuit:
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     logits = trace.logits[sequence, at]
@@ -81,6 +89,9 @@ def _record(of: Prediction, growth: Growth, edges: list[CircuitEdge], threshold:
         total=growth.total,
         probability=float(logits.softmax(-1)[token]),
         threshold=threshold,
+        floor=growth.floor,
+        raised_from=growth.first_floor if growth.floor > growth.first_floor else None,
+        max_nodes=max_nodes,
         nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node))),
         edges=tuple(sorted(edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))),
         left_out=tuple(growth.left_out),

@@ -6,8 +6,13 @@ moves from source j is worth v_j = (read at j) · W_V W_O G, so attending by its
 Σ_j A_j v_j; `score_weights` splits what that is above uniform attention over the scores, and so
 over the parts of queries and keys. All readers of a head are in layers above it, so one pass from
 the top layer down meets every node after all its readers.
+
+Edges are kept from a floor on: `threshold` times the prediction, or times a part of what its direct
+shares add up to before they cancel, if that is larger. Of two tokens that nearly tie, the
+difference is close to nothing, and every edge of the model would carry a large share of it.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +29,28 @@ from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.score_sides import QkRead, qk_read
 from pathsum.paths.sweep import UpSweep
 from pathsum.paths.target import Target
+from pathsum.result import Progress, silent
+
+# What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
+CANCELED = 0.5
+# How much the floor is raised at a time if too many nodes are kept.
+_RAISE = 1.5
+
+
+def grow_circuit(
+    trace: Trace,
+    target: Target,
+    row: int,
+    threshold: float,
+    rival: int | None = None,
+    max_nodes: int = 1000,
+    progress: Progress = silent,
+) -> "Growth":
+    """The circuit of one sequence's target; the floor is raised until it has few enough nodes."""
+    growth = Growth(trace, target, row, threshold, rival)
+    while not growth.grow(max_nodes, progress):
+        growth.restart(growth.floor * _RAISE)
+    return growth
 
 
 @dataclass(eq=False)
@@ -64,37 +91,61 @@ class Growth:
         self.total = float(self.target.of(trace.uncapped_logits[row : row + 1])[0])
         self.direction = direction[0] * self.run.frozen.final_scale[0, self.position]
         self.bias = float(bias[0])
-        self.floor = threshold * abs(self.total)
+        self.direct = self._direct()
+        size = max(abs(self.total), CANCELED * float(self.direct.shares.abs().sum()))
+        # Above zero, so that it can be raised.
+        self.first_floor = max(threshold * size, sys.float_info.min)
+        self.restart(self.first_floor)
+
+    def restart(self, floor: float) -> None:
+        """Begin with the logits, and keep edges from this floor on."""
+        self.floor = floor
         self.open: dict[Node, _Open] = {}
         self.nodes: list[CircuitNode] = []
         self.leaves: dict[Node, float] = {}
         self.edges: list[CircuitEdge] = []
         self.left_out: list[LeftOut] = []
         self.quadrature_error = 0.0
-        self.added_up = 0.0
 
-    def grow(self) -> None:
-        """From the logits to the tokens."""
+    def grow(self, max_nodes: int, progress: Progress = silent) -> bool:
+        """From the logits to the tokens; False, and not to the end, if there are more nodes."""
         self._logits()
-        for layer in reversed(range(self.run.n_layers)):
+        layers = self.run.n_layers
+        for layer in reversed(range(layers)):
             nodes = [node for node in self.open if node.head and node.head.layer == layer]
             for node in sorted(nodes, key=lambda node: (node.head or "", node.position)):
+                progress(layers - 1 - layer, layers, "taking layers apart")
                 self._head(node, self.open[node])
+                if self._count > max_nodes:
+                    return False
+        progress(layers, layers, "taking layers apart")
         self.nodes += [
             CircuitNode(node, self._text(node), value) for node, value in self.leaves.items()
         ]
+        return self._count <= max_nodes
 
-    def _logits(self) -> None:
-        node = Node("logits", self.position)
+    @property
+    def _count(self) -> int:
+        return 1 + len(self.open) + len(self.leaves)
+
+    @property
+    def added_up(self) -> float:
+        """The sum of the shares of everything that writes into the logits."""
+        return float(self.direct.shares.sum())
+
+    def _direct(self) -> "Inputs":
+        """What everything writes into the logits."""
         here = [self.position]
         shares = self.run.writes_along(self.run.n_layers, self.direction[None], here)
         writers = self.run.writers(self.run.n_layers)
         if self.bias:
             shares = torch.cat([shares, shares.new_tensor([[self.bias]])])
             writers = (*writers, Source("unembed_bias"))
-        self.added_up = float(shares.sum())
-        gradient = self.direction[None]
-        self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, (self.position,)))
+        return Inputs(Side.V, writers, shares, shares, self.direction[None], (self.position,))
+
+    def _logits(self) -> None:
+        node = Node("logits", self.position)
+        self._keep(node, self.direct)
         predicted = self.trace.model.output_text(int(self.target.tokens[0]))
         self.nodes.append(CircuitNode(node, predicted, self.total))
 
@@ -161,7 +212,8 @@ class Growth:
 
     def _keep(self, reader: Node, inputs: Inputs, sink: float = 0.0) -> None:
         """Edges that carry enough; the rest, a sink's share included, is left out together."""
-        kept = inputs.shares.abs() >= self.floor
+        # A floor that is rounded to zero keeps nothing that is worth nothing.
+        kept = (inputs.shares.abs() >= self.floor) & (inputs.shares != 0)
         for writer, place in kept.nonzero().tolist():
             node = Node(inputs.writers[writer], inputs.positions[place])
             share = float(inputs.shares[writer, place])

@@ -8,12 +8,11 @@ import torch
 
 from pathsum.errors import InputError, PathsumError
 from pathsum.model import Model, Trace
-from pathsum.model.edits import Writes
 from pathsum.model.sequences import OneSequence, TextOrTokens
 from pathsum.names import Side
 from pathsum.names.printed import ARROW
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Unit
-from pathsum.paths.circuit.cut import cut_values, is_written, one_sequence
+from pathsum.paths.circuit.cut import cut_groups, is_written
 from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
 from pathsum.paths.circuit.faithfulness import (
     Baseline,
@@ -196,7 +195,9 @@ def mean_circuit(
         spans, [len(_trace(c).tokens[0]) for c in circuits], [c.position for c in circuits]
     )
     groups = [_grouped(*pair) for pair in zip(circuits, places, strict=True)]
-    lost = [_lost(*pair) for pair in zip(circuits, groups, strict=True)] if effects else None
+    lost = None
+    if effects:
+        lost = [_lost(*pair, progress) for pair in zip(circuits, groups, strict=True)]
     return _averaged(model, circuits, groups, lost, threshold)
 
 
@@ -217,25 +218,12 @@ def _grouped(circuit: Circuit, places: list[str]) -> _Groups:
     return found
 
 
-def _lost(circuit: Circuit, groups: _Groups) -> dict[str, float]:
+def _lost(circuit: Circuit, groups: _Groups, progress: Progress) -> dict[str, float]:
     """What cutting the edges of each group together costs one prediction."""
     of = circuit.prediction
-    target = of.target.rows(slice(of.sequence, of.sequence + 1))
-    length = circuit.position + 1
-    start = one_sequence(of.trace, of.sequence, length)
-    there = Writes.of(start).scaled(0.0)
-    if of.other is not None:
-        there = Writes.of(one_sequence(of.other, of.sequence, length))
-    cut = {
-        name: rows
-        for name, edges in groups.items()
-        if (rows := [edge.edge for edge in edges if is_written(edge.edge.writer)])
-    }
-    if not cut:
-        return {}
-    before = float(target.of(start.logits)[0])
-    values = cut_values(start, target, list(cut.values()), there).tolist()
-    return {name: before - value for name, value in zip(cut, values, strict=True)}
+    edges = [[edge.edge for edge in group] for group in groups.values()]
+    lost = cut_groups(of.trace, of.target, edges, of.sequence, of.other, progress)
+    return {name: value for name, value in zip(groups, lost, strict=True) if value is not None}
 
 
 def _averaged(
