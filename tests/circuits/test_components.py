@@ -1,5 +1,7 @@
 """One pair of heads, direction by direction, and the projection kernel."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -152,3 +154,22 @@ def test_the_planted_edge_stands_out_against_every_null() -> None:
     assert "does not show" in text and "permuted" in text and "< 1e-06" in text
     with pytest.raises(InputError, match="twins=0 untrained models"):
         empirical_composition(ps.construct.induction(), twins=0)
+
+
+def test_what_a_p_means_is_said_below_every_table_of_pairs() -> None:
+    model = ps.construct.induction()
+    pair = compare_pair(model, "L0H0", "L1H0")
+    for table in (projection_kernel(model).to_table(), pair.to_table()):
+        assert "A small p rejects" in table.note and "random" in table.note
+    assert "of which there are" in pair.kinds[0].to_table().note
+
+
+def test_a_floored_p_times_the_directions_tried_is_a_bound() -> None:
+    found = empirical_composition(ps.construct.induction())
+    tried = found.k.tried[0, 2]
+    assert float(tried) > 1
+    for p, written in ((1e-6 * tried, f"< {1e-6 * float(tried):.2g}"), (2e-6 * tried, "5.4e-05")):
+        k = replace(found.k, p_direction=torch.full_like(found.k.p_direction, float(p)))
+        table = replace(found, k=k).to_table()
+        row = next(row for row in table.rows if row[:3] == ("L0H0", "L1H0", "K"))
+        assert table.columns[-1].write(row[-1]) == written

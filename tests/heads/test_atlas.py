@@ -10,9 +10,11 @@ import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads.atlas import Atlas, HeadEntry
-from pathsum.heads.score import against_null
+from pathsum.heads.kinds import ALL_SCORES
+from pathsum.heads.score import Score, against_null
 from pathsum.heads.verdicts import UNKNOWN
 from pathsum.model.symmetries import scrambled
+from pathsum.names import HeadId
 from pathsum.result import schema
 from pathsum.result.p_value import ProbabilityColumn, counted_p, format_p
 
@@ -214,3 +216,19 @@ def test_of_100_random_models_at_most_one_has_a_kind(positions: str) -> None:
         for seed in range(100)
     ]
     assert sum(named) <= 1
+
+
+def test_a_p_that_no_draw_reaches_is_printed_as_a_bound() -> None:
+    scores = {
+        "previous_token": Score(0.9, null=0.1, p=1 / 201, draws=200),
+        "induction": Score(0.2, null=0.1, p=2 / 201, draws=200),
+        "copying": Score(0.9, null=0.1, p=1 / 1001, draws=1000),
+    }
+    entry = HeadEntry(HeadId(0, 0), "unknown", (), scores, (), ())
+    column = entry.to_table().columns[5]
+    written = [column.write(row[5]) for row in entry.to_table().rows]
+    assert column.name == "p" and written == ["< 0.005", "0.01", "< 0.001"]
+    assert "random rotations of this head" in entry.to_table().note
+    whole = Atlas("model", (entry,), ALL_SCORES, {}, 0.01, "")
+    assert "< 0.005" in whole.to_table().to_text(200)
+    assert [row["p"] for row in whole.to_table().to_dicts()] == [1 / 201, 2 / 201, 1 / 1001]

@@ -148,3 +148,35 @@ def test_records_have_schemas_and_tables(induction: Toward, batch: Toward) -> No
         for part in (why.by_order, why.by_last, why.by_source, why.by_head, why.by_edge):
             assert part.to_table().rows
     assert json.loads(induction.top(2).dumps())["paths"][0]["path"] == "embed→L1H0"
+
+
+def test_tables_over_several_sequences_have_intervals(batch: Toward) -> None:
+    heads = batch.head_table(30).to_dicts()
+    row = next(row for row in heads if row["component"] == "L0H1")
+    known = batch.by_head.estimate("L0H1")
+    assert (row["through"], row["through low"], row["through high"]) == pytest.approx(
+        (known.value, known.low, known.high)
+    )
+    source = batch.source_table().to_dicts()[0]
+    known = batch.by_source.estimate(source["source"], source["position"])
+    assert (source["logit"], source["low"], source["high"]) == pytest.approx(
+        (known.value, known.low, known.high)
+    )
+    name, at, value = batch.by_source.ranked(1)[0]
+    place = batch.by_source.rows.index(name), batch.by_source.columns.index(at)
+    assert batch.by_source.stderr is not None
+    by_hand = Estimate.around(value, float(batch.by_source.stderr[place]), 3)
+    assert known.low == pytest.approx(by_hand.low)
+    edge = batch.by_edge.to_table().to_dicts()[0]
+    wide = batch.by_edge.estimate(edge["from"], edge["to"])
+    assert wide.high is not None
+    assert edge["± 95 %"] == pytest.approx(wide.high - wide.value)
+
+
+def test_tables_of_one_sequence_have_none(induction: Toward) -> None:
+    for table in (
+        induction.head_table(),
+        induction.source_table(),
+        induction.by_edge.to_table(),
+    ):
+        assert not {"low", "through low", "± 95 %"} & {column.name for column in table.columns}

@@ -43,7 +43,7 @@ from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
-from pathsum.result.p_value import LEAST_IN_WORDS, ProbabilityColumn
+from pathsum.result.p_value import BoundedP, ProbabilityColumn
 
 # Random heads for each head, so p can be as small as 1/201.
 NULL_HEADS = 200
@@ -74,19 +74,22 @@ class HeadEntry(Record, kind="atlas-head"):
         columns = (
             text_column("score"),
             *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
-            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS)),
+            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
             *(Column("best part", ".3f"), text_column("at positions")),
         )
         titles = {info.name: info.title for info in ALL_SCORES}
         rows = tuple(
             (
-                *(titles[name], score.value, score.low, score.high, score.null, score.p),
+                *(titles[name], score.value, score.low, score.high, score.null),
+                BoundedP.counted(score.p, score.draws),
                 score.part.value if score.part else None,
                 f"{score.part.first}–{score.part.last}" if score.part else None,
             )
             for name, score in self.scores.items()
         )
-        return Table(columns, rows, f"{self.head}: {self.kind}", "\n".join(self.evidence))
+        meaning = "p: of random rotations of this head, the share that scores as much"
+        note = "\n".join((*self.evidence, meaning))
+        return Table(columns, rows, f"{self.head}: {self.kind}", note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +159,14 @@ class Atlas(Record, kind="atlas"):
         columns = (
             *(text_column("head"), text_column("kind"), text_column("score")),
             *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
-            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g", least=LEAST_IN_WORDS)),
+            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
             *(Column("best part", ".3f"), text_column("at positions")),
         )
         rows = tuple(
             (
                 *(entry.head, entry.kind, titles[name], score.value, score.low, score.high),
-                *(score.null, score.p, score.part.value if score.part else None),
+                *(score.null, BoundedP.counted(score.p, score.draws)),
+                score.part.value if score.part else None,
                 f"{score.part.first}–{score.part.last}" if score.part else None,
             )
             for entry in self.heads

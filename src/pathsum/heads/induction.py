@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.composition.composition import Composition, composition
+from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.copying import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import HeadError
@@ -92,7 +93,9 @@ class InductionHead(Record, kind="induction-head"):
             (str(e.edge), e.stripe_left, e.share_lost, e.score, e.z, e.p) for e in self.edges[:6]
         )
         title = f"{self.head}: {self.mechanism_text}"
-        return Table(columns, rows, title=title, note="\n".join(self.evidence))
+        meaning = f"p, z: of the composition score, against random rotations. {MEANING}"
+        note = "\n".join((*self.evidence, meaning))
+        return Table(columns, rows, title=title, note=note)
 
     @property
     def mechanism_text(self) -> str:

@@ -29,9 +29,33 @@ def format_p(p: float | None, draws: int | None = None) -> str:
     return f"p {p:.2g}"
 
 
+class BoundedP(float):
+    """A p that knows what it cannot be known below: `least`, which it is printed as.
+
+    >>> ProbabilityColumn(format=".2g").write(BoundedP.counted(1 / 201, 200))
+    '< 0.005'
+    """
+
+    least: float
+
+    def __new__(cls, p: float, least: float) -> "BoundedP":  # noqa: PYI034 (checked at run time)
+        """A p and its bound."""
+        made = super().__new__(cls, p)
+        made.least = least
+        return made
+
+    @classmethod
+    def counted(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
+        """A p that was counted over so many draws; as it is where that is not known."""
+        return p if p is None or not draws else cls(p, _counted_floor(draws))
+
+
 @dataclass(frozen=True)
 class ProbabilityColumn(Column):
-    """A column of p; a p at or below `least`, or counted as 0, is printed as that bound."""
+    """A column of p; a p at or below `least`, or counted as 0, is printed as that bound.
+
+    A `BoundedP` has a bound of its own.
+    """
 
     name: str = "p"
     format: str = ".1e"
@@ -39,6 +63,8 @@ class ProbabilityColumn(Column):
 
     def write(self, cell: Cell) -> str:
         """A cell as text."""
+        if isinstance(cell, BoundedP) and cell <= cell.least:
+            return f"< {cell.least:.2g}"
         if isinstance(cell, float) and (cell < self.least or cell <= LEAST_FITTED):
             return f"< {self.least:.2g}"
         return super().write(cell)

@@ -34,7 +34,7 @@ from pathsum.errors import InputError
 from pathsum.model import Head, Model, random_model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.options import parse_choice
-from pathsum.result.p_value import ProbabilityColumn
+from pathsum.result.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn
 
 TWINS = 4
 # Squared scores closer than this are equal.
@@ -53,7 +53,7 @@ class EmpiricalScores:
     `p_twin`       share of the edges of untrained twins that score at least as much
     `direction`    ‖v M‖ / ‖M‖ of the written direction v for which it is largest, its number
                    (`component`, 0 the strongest) and `p_direction`, times the number of
-                   directions tried
+                   directions `tried`
     """
 
     p: Float[Tensor, "head head"]
@@ -62,6 +62,7 @@ class EmpiricalScores:
     direction: Float[Tensor, "head head"]
     component: Float[Tensor, "head head"]
     p_direction: Float[Tensor, "head head"]
+    tried: Float[Tensor, "head head"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +99,12 @@ class EmpiricalComposition(Record, kind="empirical-composition"):
         for edge in self.shown:
             one = self.scores(edge.kind)
             i, j = at[edge.writer], at[edge.reader]
-            parts = (one.p_permuted, one.p_twin, one.direction, one.p_direction)
+            parts = (one.p_permuted, one.p_twin, one.direction)
             named = (edge.writer, edge.reader, edge.kind.upper())
-            rows.append((*named, edge.score, edge.z, edge.p, *(float(x[i, j]) for x in parts)))
+            least = LEAST_FITTED * float(one.tried[i, j])
+            p_direction = BoundedP(float(one.p_direction[i, j]), least)
+            others = (*(float(x[i, j]) for x in parts), p_direction)
+            rows.append((*named, edge.score, edge.z, edge.p, *others))
         legend = (
             f"p: against random rotations; permuted: against directions of other heads of the two "
             f"layers; twin: against the edges of {self.twins} untrained models of this config; "
@@ -141,8 +145,8 @@ def empirical_composition(
     found: dict[CompositionKind, EmpiricalScores] = {}
     for number, kind in enumerate(KINDS):
         progress(number, len(KINDS), f"{kind.upper()}-composition")
-        permuted, direction, component, p_direction = (
-            torch.full_like(composed.q.p, torch.nan) for _ in range(4)
+        permuted, direction, component, p_direction, tried = (
+            torch.full_like(composed.q.p, torch.nan) for _ in range(5)
         )
         for reader in range(1, model.config.n_layers):
             for writer in range(reader):
@@ -150,6 +154,7 @@ def empirical_composition(
                 own, read = layers[writer]["w"], layers[reader][kind]
                 permuted[place] = _permuted(own, read)
                 direction[place], component[place], p_direction[place] = _best(own, read, d)
+                tried[place] = torch.tensor(own.ranks, dtype=tried.dtype)[:, None]
         p = composed.scores(kind).p
         alike = ~p.isnan() & permuted.isnan()
         if bool(alike.any()):
@@ -158,7 +163,7 @@ def empirical_composition(
                 "layers have the same directions, so exchanging these changes nothing."
             )
         twin = _share_at_least(composed.scores(kind).score.square(), drawn[kind])
-        found[kind] = EmpiricalScores(p, permuted, twin, direction, component, p_direction)
+        found[kind] = EmpiricalScores(p, permuted, twin, direction, component, p_direction, tried)
     progress(len(KINDS), len(KINDS), "composition")
     q, k, v = (found[kind] for kind in KINDS)
     shown, every = composed.edges(k=20).edges, (*composed.notes, *notes)

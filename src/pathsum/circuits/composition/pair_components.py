@@ -19,6 +19,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
+from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
     Center,
@@ -100,7 +101,9 @@ class PairComponents(Record, kind="composition-pair"):
             f"{format_p(self.p)}; a random rotation scores {self.score - self.excess:.3f}.\n"
             f"Projection kernel {self.kernel:.3f}, by chance {self.kernel_chance:.3f} "
             f"(z {self.kernel_z:+.1f}, {format_p(self.kernel_p)}); smallest principal angle "
-            f"{float(self.angles[0]):.0f}°.",
+            f"{float(self.angles[0]):.0f}°. Each p is against random rotations of the stream; that "
+            "of a cosine is for one pair of directions, of which there are "
+            f"{self.share.numel():,}.",
         )
 
 
@@ -124,7 +127,7 @@ class PairComparison(Record, kind="composition-kinds"):
             )
             for one in self.kinds
         )
-        return Table(columns, rows, "one pair of heads")
+        return Table(columns, rows, "one pair of heads", MEANING)
 
     def __rich__(self) -> RenderableType:
         return stacked(self.to_table(), *(one.to_table() for one in self.kinds))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import row_basis
+from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
     Center,
@@ -65,7 +66,8 @@ class ProjectionKernel(Record, kind="projection-kernel"):
             *(text_column("writes"), text_column("reads"), text_column("by")),
             *(Column("kernel"), Column("by chance"), Column("z", "+.1f"), ProbabilityColumn()),
         )
-        return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}")
+        note = f"p: against random rotations of the stream. {MEANING}"
+        return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}", note)
 
 
 @torch.no_grad()

@@ -99,12 +99,27 @@ class Grid(Record, kind="breakdown-grid"):
         wide = len(self.columns)
         return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
+    def estimate(
+        self, row: "int | HeadName | Source", column: "int | HeadName | Source"
+    ) -> Estimate:
+        """A share with its standard error and 95 % interval over sequences."""
+        at = find_name(self.rows, row), find_name(self.columns, column)
+        stderr = None if self.stderr is None else float(self.stderr[at])
+        return Estimate.around(float(self.values[at]), stderr, self.sequences)
+
     def to_table(self, k: int = 20) -> Table:
         """The k largest shares, one per row."""
+        several = self.stderr is not None
         first, _, second = self.what.partition(" × ")
-        rows = tuple((str(row), str(column), value) for row, column, value in self.ranked(k))
+        rows = tuple(
+            (
+                *(str(row), str(column), value),
+                *((half_width(self.estimate(row, column)),) if several else ()),
+            )
+            for row, column, value in self.ranked(k)
+        )
         columns = (text_column(first), text_column(second), Column("logit", "+.3f"))
-        return Table(columns, rows)
+        return Table((*columns, Column("± 95 %")) if several else columns, rows)
 
 
 def half_width(estimate: Estimate) -> float | None:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.model import Trace
-from pathsum.names import Edge, HeadName, HeadRead, LogitsRead, Side
+from pathsum.names import Edge, HeadId, HeadName, HeadRead, LogitsRead, Side
 from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
 from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
 from pathsum.paths.explain.search import TopPaths, strongest_paths
@@ -150,12 +150,22 @@ class Toward(Record, kind="toward"):
 
     def head_table(self, k: int = SHOWN) -> Table:
         """The k components that wrote most straight into the logit: direct attribution."""
-        through = dict(self.by_head.items())
+        nothing: tuple[Cell, ...] = (None,) * len(self._columns("through"))
         rows = tuple(
-            (str(name), *self._shown(self.by_last.estimate(name)), through.get(name))
+            (
+                *(str(name), *self._shown(self.by_last.estimate(name))),
+                *(
+                    self._shown(self.by_head.estimate(name))
+                    if isinstance(name, HeadId)
+                    else nothing
+                ),
+            )
             for name, _ in self.by_last.ranked()[:k]
         )
-        columns = (text_column("component"), *self._columns("direct"), Column("through", "+.3f"))
+        columns = (
+            *(text_column("component"), *self._columns("direct")),
+            *self._columns("through", "through "),
+        )
         note = (
             "direct: written straight into the logit; through: all paths through it; patterns are "
             "held fixed, so moving another head's attention is not credited"
@@ -165,22 +175,29 @@ class Toward(Record, kind="toward"):
     def source_table(self, k: int = SHOWN) -> Table:
         """The k sources, each at a position, that the logit came from."""
         rows: list[tuple[Cell, ...]] = []
-        for source, position, value in self.by_source.ranked(k):
+        for source, position, _ in self.by_source.ranked(k):
             assert isinstance(position, int)
             token = self.context[position] if self.context else None
-            rows.append((str(source), position, token, value))
+            shown = self._shown(self.by_source.estimate(source, position))
+            rows.append((str(source), position, token, *shown))
         columns = (
             text_column("source"),
-            *(Column("position"), token_column("token"), Column("logit", "+.3f")),
+            *(Column("position"), token_column("token"), *self._columns("logit")),
         )
         return Table(columns, tuple(rows), title="by source and token")
 
     def __rich__(self) -> RenderableType:
         return stacked(self.to_table(), self.head_table(), self.source_table())
 
-    def _columns(self, name: str) -> tuple[Column, ...]:
+    def _through(self, name: Name) -> tuple[Cell, ...]:
+        """What goes through a head; nothing goes through a source."""
+        if isinstance(name, HeadId):
+            return self._shown(self.by_head.estimate(name))
+        return (None,) * len(self._columns("through"))
+
+    def _columns(self, name: str, of: str = "") -> tuple[Column, ...]:
         """A value and, over several sequences, its 95 % interval."""
-        interval = (Column("low", "+.3f"), Column("high", "+.3f"))
+        interval = (Column(f"{of}low", "+.3f"), Column(f"{of}high", "+.3f"))
         return (Column(name, "+.3f"), *(() if self.stderr is None else interval))
 
     def _shown(self, estimate: Estimate) -> tuple[Cell, ...]:
