@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { LiveSource } from "./live";
 import { encode } from "./encode";
+import type { Progress } from "./source";
 
 const answer = (): Response => new Response(encode({ name: "m" }, []) as BodyInit, { status: 200 });
 
@@ -74,5 +75,55 @@ describe("the live source", () => {
     second.abort();
     await expect(Promise.all(shared)).resolves.toHaveLength(2);
     expect(stopped).toHaveLength(1);
+  });
+
+  /** A response that streams these pieces. */
+  const streamed = (...pieces: (string | Uint8Array)[]): Response =>
+    new Response(
+      new ReadableStream({
+        start(controller) {
+          for (const piece of pieces) {
+            controller.enqueue(typeof piece === "string" ? new TextEncoder().encode(piece) : piece);
+          }
+          controller.close();
+        },
+      }),
+      { status: 200, headers: { "Content-Type": "application/vnd.pathsum.progress" } },
+    );
+  const wire = new Uint8Array(encode({ name: "m" }, []));
+
+  it("tells how far a slow answer is, and reads the answer that follows, however it is cut", async () => {
+    const heard: Progress[] = [];
+    const source = new LiveSource("api/", async () =>
+      streamed(
+        '{"done": 0, "total": 0, "what": "waiting"}\n{"done": 1, "to',
+        `tal": 2, "what": "é"}\n{"answer": ${wire.length}}\n`,
+        wire.slice(0, 5),
+        wire.slice(5),
+      ),
+    );
+    const found = source.ask("atlas", {}, undefined, (progress) => heard.push(progress));
+    await expect(found).resolves.toEqual({ name: "m" });
+    expect(heard).toEqual([
+      { done: 0, total: 0, what: "waiting" },
+      { done: 1, total: 2, what: "é" },
+    ]);
+  });
+
+  it("passes on a refusal at the end of a stream", async () => {
+    const source = new LiveSource("api/", async () =>
+      streamed('{"done": 0, "total": 0, "what": ""}\n{"error": "no heads", "kind": "InputError", "status": 400}\n'),
+    );
+    await expect(source.ask("atlas", {})).rejects.toMatchObject({ message: "no heads", errorKind: "InputError" });
+  });
+
+  it("asks again if a stream is cut off", async () => {
+    let asked = 0;
+    const source = new LiveSource(
+      "api/",
+      async () => (asked++ === 0 ? streamed(`{"answer": ${wire.length}}\n`, wire.slice(0, 5)) : answer()),
+      async () => undefined,
+    );
+    await expect(source.ask("atlas", {})).resolves.toEqual({ name: "m" });
   });
 });

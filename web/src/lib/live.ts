@@ -1,11 +1,15 @@
 import type { PlainParams } from "./keys";
 import type { QuestionName } from "../generated/answers";
-import { CachedSource, Refused, Unreachable } from "./source";
+import { readStream, STREAM } from "./stream";
+import { CachedSource, type Progress, Refused, Unreachable } from "./source";
 
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8000;
 
 type Fetch = (url: string, init: RequestInit) => Promise<Response>;
+
+/** Seconds to wait if a busy server does not say how long. */
+const BUSY_SECONDS = 2;
 
 /** The server has too many questions waiting, and says when to ask again. */
 class Busy extends Error {
@@ -33,10 +37,11 @@ export class LiveSource extends CachedSource {
     params: PlainParams,
     _key: string,
     signal: AbortSignal,
-  ): Promise<ArrayBuffer> {
+    report: (progress: Progress) => void,
+  ): Promise<ArrayBuffer | Uint8Array> {
     for (;;) {
       try {
-        const wire = await this.once(name, params, signal);
+        const wire = await this.once(name, params, signal, report);
         this.setReachable(true);
         return wire;
       } catch (error) {
@@ -52,17 +57,24 @@ export class LiveSource extends CachedSource {
     }
   }
 
-  private async once(name: QuestionName, params: PlainParams, signal: AbortSignal): Promise<ArrayBuffer> {
+  private async once(
+    name: QuestionName,
+    params: PlainParams,
+    signal: AbortSignal,
+    report: (progress: Progress) => void,
+  ): Promise<ArrayBuffer | Uint8Array> {
     let response: Response;
     try {
       response = await this.fetcher(this.base + name, {
         method: "POST",
-        headers: { "Content-Type": "application/json" },
+        headers: { "Content-Type": "application/json", Accept: STREAM },
         body: JSON.stringify(params),
         signal,
       });
-      if (response.ok) return await response.arrayBuffer();
-    } catch {
+      if (response.ok && response.headers.get("Content-Type") !== STREAM) return await response.arrayBuffer();
+      if (response.ok && response.body) return await readStream(response.body, report);
+    } catch (error) {
+      if (error instanceof Refused) throw error.errorKind === "Busy" ? new Busy(BUSY_SECONDS) : error;
       throw new Unreachable();
     }
     const seconds = Number(response.headers.get("Retry-After"));

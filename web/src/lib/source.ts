@@ -1,16 +1,38 @@
 import { type PlainParams, questionKey } from "./keys";
-import type { Answers, Params, QuestionName } from "../generated/answers";
+import type { Answers, Params, QuestionName, TextParams } from "../generated/answers";
 import { decode } from "./wire";
+
+/** The questions that explain one prediction. */
+export type Explaining = "why" | "circuit";
+
+/** How far a computation is: steps done, steps in all (0: not known), and what is being done. */
+export interface Progress {
+  done: number;
+  total: number;
+  what: string;
+}
 
 export type SourceKind = "live" | "report" | "notebook";
 
 /** Where answers come from; the page is the same for all three. */
 export interface Source {
   readonly kind: SourceKind;
-  /** With a signal, the question is withdrawn when it aborts, unless others wait for the same answer. */
-  ask<N extends QuestionName>(name: N, params: Params[N], signal?: AbortSignal): Promise<Answers[N]>;
+  /**
+   * With a signal, the question is withdrawn when it aborts, unless others wait for the same answer.
+   * `onprogress` hears how far a slow answer is.
+   */
+  ask<N extends QuestionName>(
+    name: N,
+    params: Params[N],
+    signal?: AbortSignal,
+    onprogress?: (progress: Progress) => void,
+  ): Promise<Answers[N]>;
   /** Can this be answered? Live: always. Report: if it was recorded. */
   has<N extends QuestionName>(name: N, params: Params[N]): boolean;
+  /** The views that have something to show; null for all. */
+  readonly views: readonly string[] | null;
+  /** The positions of a text whose predictions are explained; null for all. */
+  explained(name: Explaining, text: TextParams): ReadonlySet<number> | null;
   /** How many questions are waiting for an answer. */
   readonly pending: number;
   /** Calls back with `false` when the server stops responding and `true` when it is back. */
@@ -50,6 +72,7 @@ interface Entry {
   /** Those who wait for it; Infinity once one of them cannot withdraw. */
   waiting: number;
   stop: AbortController;
+  listeners: Set<(progress: Progress) => void>;
 }
 
 /** Cached answers, in bytes: a few long texts, or hundreds of short ones. */
@@ -68,10 +91,19 @@ export abstract class CachedSource implements Source {
     params: PlainParams,
     key: string,
     signal: AbortSignal,
+    report: (progress: Progress) => void,
   ): Promise<ArrayBuffer | Uint8Array>;
 
   has<N extends QuestionName>(_name: N, _params: Params[N]): boolean {
     return true;
+  }
+
+  get views(): readonly string[] | null {
+    return null;
+  }
+
+  explained(_name: Explaining, _text: TextParams): ReadonlySet<number> | null {
+    return null;
   }
 
   onReach(listener: (reachable: boolean) => void): () => void {
@@ -85,19 +117,33 @@ export abstract class CachedSource implements Source {
     for (const listener of this.listeners) listener(reachable);
   }
 
-  ask<N extends QuestionName>(name: N, params: Params[N], signal?: AbortSignal): Promise<Answers[N]> {
+  ask<N extends QuestionName>(
+    name: N,
+    params: Params[N],
+    signal?: AbortSignal,
+    onprogress?: (progress: Progress) => void,
+  ): Promise<Answers[N]> {
     const key = questionKey(name, params as PlainParams);
     const known = this.entries.get(key);
     if (known) {
       this.entries.delete(key);
       this.entries.set(key, known); // most recently used last
-      this.wait(key, known, signal);
+      this.wait(key, known, signal, onprogress);
       return known.promise as Promise<Answers[N]>;
     }
-    const entry: Entry = { promise: Promise.resolve(), bytes: 0, waiting: 0, stop: new AbortController() };
-    this.wait(key, entry, signal);
+    const entry: Entry = {
+      promise: Promise.resolve(),
+      bytes: 0,
+      waiting: 0,
+      stop: new AbortController(),
+      listeners: new Set(),
+    };
+    this.wait(key, entry, signal, onprogress);
     this.pending++;
-    entry.promise = this.fetchWire(name, params as PlainParams, key, entry.stop.signal).then(
+    const report = (progress: Progress): void => {
+      for (const listener of entry.listeners) listener(progress);
+    };
+    entry.promise = this.fetchWire(name, params as PlainParams, key, entry.stop.signal, report).then(
       (wire) => {
         this.pending--;
         entry.bytes = wire.byteLength;
@@ -114,9 +160,16 @@ export abstract class CachedSource implements Source {
     return entry.promise as Promise<Answers[N]>;
   }
 
-  private wait(key: string, entry: Entry, signal: AbortSignal | undefined): void {
+  private wait(
+    key: string,
+    entry: Entry,
+    signal: AbortSignal | undefined,
+    onprogress: ((progress: Progress) => void) | undefined,
+  ): void {
     entry.waiting = signal ? entry.waiting + 1 : Infinity;
+    if (onprogress) entry.listeners.add(onprogress);
     signal?.addEventListener("abort", () => {
+      if (onprogress) entry.listeners.delete(onprogress);
       if (--entry.waiting > 0 || entry.bytes > 0) return;
       if (this.entries.get(key) === entry) this.entries.delete(key);
       entry.stop.abort();
