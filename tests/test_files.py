@@ -1,6 +1,7 @@
 """Files: only regular ones are read, saves are one event, outputs end up where they belong."""
 
 import contextlib
+import json
 import os
 import stat
 import threading
@@ -102,6 +103,34 @@ class TestSaves:
         (tmp_path / "1" / "model.safetensors").replace(tmp_path / "0" / "model.safetensors")
         with pytest.raises(FileError, match="come from different saves"):
             ps.load(tmp_path / "0")
+
+    def test_a_journal_that_is_no_text(self, tmp_path: Path) -> None:
+        ps.random_model(CONFIG).save(tmp_path)
+        (tmp_path / files.JOURNAL).write_bytes(b"\xff")
+        with pytest.raises(FileError, match="saving.json is not UTF-8"):
+            ps.load(tmp_path)
+        (tmp_path / files.JOURNAL).unlink()
+        os.mkfifo(tmp_path / files.JOURNAL)
+        with pytest.raises(FileError, match="saving.json is a pipe"):
+            ps.load(tmp_path)
+
+    @pytest.mark.parametrize(
+        "journal",
+        [
+            {"rename": {"config.json": "model.safetensors"}, "remove": []},
+            {"rename": {".config.json.1.part": ".."}, "remove": []},
+            {"rename": {}, "remove": [".."]},
+            {"rename": {}, "remove": ["a\0b"]},
+            {"rename": {}, "remove": ["x" * 300]},
+        ],
+    )
+    def test_a_journal_of_another_kind(self, tmp_path: Path, journal: dict) -> None:
+        ps.random_model(CONFIG).save(tmp_path)
+        before = sorted(tmp_path.iterdir())
+        (tmp_path / files.JOURNAL).write_text(json.dumps(journal))
+        with pytest.raises(FileError, match="which is not a (file in its folder|part of)"):
+            ps.load(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / files.JOURNAL])
 
     def test_a_journal_that_points_elsewhere_is_not_followed(self, tmp_path: Path) -> None:
         ps.random_model(CONFIG).save(tmp_path / "model")

@@ -11,6 +11,7 @@ or written through if it is a device or a pipe (`check_output`, `write_output`).
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +49,7 @@ def require_regular(file: Path) -> os.stat_result:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder; a name that no file can have is of none."""
+    """Whether there is such a file or folder; False for names that no file can have."""
     try:
         path.stat()
     except (OSError, ValueError):
@@ -153,16 +154,21 @@ def finish_saving(folder: Path) -> None:
     """Finish a save that was killed after everything had been written, while files were renamed."""
     journal = folder / JOURNAL
     try:
-        text = journal.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return
+        text = read_text(journal)
+    except FileError:
+        if not exists(journal):
+            return  # there is none, or another process has just finished the save
+        raise
     found = parse_object(text, journal, "remove it, and save again")
     renamed, removed = found.get("rename"), found.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
-    for name in (*renamed, *renamed.values(), *removed):
-        if not isinstance(name, str) or Path(name).name != name:
+    for name in (*renamed.values(), *removed):
+        if not _is_file_name(name):
             raise FileError(f"{journal} names {name!r}, which is not a file in its folder")
+    for part, name in renamed.items():
+        if not re.fullmatch(rf"\.{re.escape(name)}\.[0-9]+\.part", part):
+            raise FileError(f"{journal} renames {part!r}, which is not a part of {name}")
     for part, name in renamed.items():
         # Another process may be finishing the same save.
         if (folder / part).exists():
@@ -170,6 +176,12 @@ def finish_saving(folder: Path) -> None:
     for name in removed:
         (folder / name).unlink(missing_ok=True)
     journal.unlink(missing_ok=True)
+
+
+def _is_file_name(name: object) -> bool:
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
+        return False
+    return "\0" not in name and len(name.encode("utf-8", "surrogatepass")) < 200
 
 
 def _umask() -> int:

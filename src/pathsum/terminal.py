@@ -1,4 +1,4 @@
-"""The terminal: what is printed is shown, never obeyed.
+"""The terminal: control characters in printed text are escaped.
 
 Names come from files of unknown origin, and a control character in one could move the
 cursor, rewrite what is on the screen, or reorder it. Every console of pathsum is a `SafeConsole`.
@@ -34,7 +34,7 @@ def printable_json(text: str) -> str:
 
 
 def shorten(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """A message of bounded length: its middle gives way, since advice comes last.
+    """Cut a message to a length in the middle; its end, the advice, stays.
 
     >>> shorten("a name of " + 90 * "x" + " is too long", 40)
     'a name of xxxxxxxxxxxxxxx … s too long'

@@ -89,7 +89,7 @@ def test_prompts_of_a_file_are_averaged(tmp_path: Path, capsys: pytest.CaptureFi
 def test_bad_prompt_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "prompts.jsonl"
     wrong = {
-        "{": "line 1, is not JSON",
+        "{": "line 1 is not JSON",
         '{"txt": "a"}': 'an object with a "text"',
         '{"text": "a b", "tokn": "b"}': "'tokn' is not known; did you mean 'token'?",
         "": "no prompts",

@@ -18,8 +18,10 @@ import torch
 from safetensors.torch import save
 
 import pathsum as ps
+from pathsum.cli.prompts_file import read_prompts
 from pathsum.errors import PathsumError
 from pathsum.explorer import Explorer
+from pathsum.explorer.open_models import open_model
 from pathsum.files import parse_object
 from pathsum.names import Edge, HeadId, Node
 from pathsum.names import Path as PathName
@@ -33,6 +35,7 @@ from pathsum.training.metrics import read_metrics
 from pathsum.training.presets import recipe as read_recipe_file
 from pathsum.training.run_folder import read_recipe, read_run
 from pathsum.training.snapshots import read_snapshots
+from pathsum.training.train import read_result
 
 WORDS = ["<|start|>", "a", "b", "c"]
 CONFIG = ps.Config(n_layers=1, n_heads=2, d_model=4, d_head=2, d_vocab=4, n_ctx=6, start_token=0)
@@ -103,6 +106,46 @@ def _bare_tokenizer(content: bytes, folder: Path) -> None:
     _ = found.special_tokens, [found.show(token) for token in range(4)]
 
 
+def _journal(content: bytes, folder: Path) -> None:
+    """A save that was killed while files were renamed."""
+    _place(folder, _saved() | {".saving.json": content, ".config.json.7.part": b"{}"})
+    _place(folder, {".config.json.7.part": _saved()["config.json"]})
+    _use(open_path(folder))
+    assert not (folder / ".saving.json").exists()
+
+
+def _journal_base() -> bytes:
+    renamed = {".config.json.7.part": "config.json"}
+    return json.dumps({"rename": renamed, "remove": ["held_out.safetensors"]}).encode()
+
+
+def _held_out_base() -> bytes:
+    about = {"format": "pathsum-held-out", "version": "1"}
+    return save({"tokens": torch.tensor([[0, 1, 2], [0, 3, 1]], dtype=torch.int32)}, about)
+
+
+@cache
+def _edited() -> dict[str, bytes]:
+    import tempfile
+
+    made = _model().edited(
+        {"embed→L0H0.k": torch.ones(4), "L0H1.pattern": "L0H0", "L0H0.pattern": torch.eye(6)}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def _edits(content: bytes, folder: Path) -> None:
+    _place(folder, _edited() | {"config.json": content})
+    _use(open_path(folder))
+
+
+def _card(content: bytes, folder: Path) -> None:
+    _place(folder, _saved() | {"card.md": content})
+    assert isinstance(open_model(folder).card, str)
+
+
 # ---- Hugging Face
 
 
@@ -168,6 +211,49 @@ def _index(content: bytes, folder: Path) -> None:
 
 def _index_base() -> bytes:
     return json.dumps({"weight_map": dict.fromkeys(_SHAPES, "part.safetensors")}).encode()
+
+
+def _pickle(content: bytes, folder: Path) -> None:
+    _place(folder, {"config.json": _foreign_base(), "pytorch_model.bin": content})
+    _use(open_path(folder))
+
+
+def _pickle_base(zipped: bool) -> bytes:
+    out = io.BytesIO()
+    torch.save(_llama_tensors(), out, _use_new_zipfile_serialization=zipped)
+    return out.getvalue()
+
+
+# ---- TransformerLens
+
+
+def _lens_tensors() -> dict[str, torch.Tensor]:
+    shapes = {"embed.W_E": (5, 4), "pos_embed.W_pos": (8, 4), "unembed.W_U": (4, 5)}
+    shapes |= {f"blocks.0.attn.W_{part}": (2, 4, 2) for part in "QKV"}
+    shapes |= {"blocks.0.attn.W_O": (2, 2, 4), "blocks.0.attn.b_O": (4,)}
+    return {name: torch.ones(shape) for name, shape in shapes.items()}
+
+
+def _lens_config(content: bytes, folder: Path) -> None:
+    _place(folder, {"config.json": content, "model.safetensors": save(_lens_tensors())})
+    _use(open_path(folder))
+
+
+def _lens_state(content: bytes, folder: Path) -> None:
+    _place(folder, {"config.json": _lens_base(), "model.pth": content})
+    _use(open_path(folder))
+
+
+def _lens_base() -> bytes:
+    values = {"n_layers": 1, "n_heads": 2, "d_model": 4, "d_head": 2, "d_vocab": 5, "n_ctx": 8}
+    values |= {"attn_only": True, "normalization_type": None, "act_fn": None, "d_mlp": None}
+    return json.dumps(values | {"positional_embedding_type": "standard"}).encode()
+
+
+def _lens_state_base() -> bytes:
+    out = io.BytesIO()
+    torch.save(_lens_tensors(), out)
+    return out.getvalue()
 
 
 # ---- GGUF
@@ -300,6 +386,37 @@ def _snapshot_base() -> bytes:
         return next((Path(folder) / "snapshots").iterdir()).read_bytes()
 
 
+def _result(content: bytes, folder: Path) -> None:
+    (folder / "result.json").write_bytes(content)
+    found = read_result(folder)
+    assert found is not None
+    found.to_table()
+    found.dumps()
+
+
+def _result_base() -> bytes:
+    numbers = {"steps": 9, "tokens": 900, "seconds": 1.5, "tokens_per_second": 600.0}
+    numbers |= {"gemm_share": 0.5, "loss": 2.0, "held_out_loss": 2.1, "previous_token": 0.5}
+    numbers |= {"induction": 0.5, "repeat_first": 3.0, "repeat_second": 1.0}
+    text = {"name": "tiny", "previous_token_head": "L0H0", "induction_head": "L1H0"}
+    head = {"format": "pathsum-training-run", "version": 1, "folder": "runs/tiny"}
+    return json.dumps(head | text | numbers).encode()
+
+
+def _prompts(content: bytes, folder: Path) -> None:
+    (folder / "prompts.jsonl").write_bytes(content)
+    model = _model()
+    for prompt in read_prompts(folder / "prompts.jsonl"):
+        assert isinstance(prompt.text, str)
+        spans = prompt.spans(model, len(model.encode(prompt.text)))
+        prompt.find_position(spans, -1)
+
+
+def _prompts_base() -> bytes:
+    more = {"token": "b", "versus": "c", "position": "x", "names": {"x": "b", "y": [0, 2]}}
+    return json.dumps({"text": "a b c", "corrupted": "a c c", **more}).encode()
+
+
 # ---- corpora
 
 
@@ -369,6 +486,16 @@ READERS: dict[str, Reader] = {
     "safetensors": Reader(_in_model("model.safetensors"), lambda: _saved()["model.safetensors"]),
     "tokenizer-of-a-model": Reader(_tokenizer, lambda: _saved()["tokenizer.json"], json=True),
     "tokenizer": Reader(_bare_tokenizer, bpe_json_once, json=True),
+    "saving": Reader(_journal, _journal_base, json=True),
+    "held-out": Reader(_in_model("held_out.safetensors"), _held_out_base),
+    "edits": Reader(_edits, lambda: _edited()["config.json"], json=True),
+    "card": Reader(_card, lambda: b"# a model\n"),
+    "prompts": Reader(_prompts, _prompts_base, json=True),
+    "result": Reader(_result, _result_base, json=True),
+    "pickle": Reader(_pickle, lambda: _pickle_base(zipped=True)),
+    "old-pickle": Reader(_pickle, lambda: _pickle_base(zipped=False)),
+    "transformer-lens-config": Reader(_lens_config, _lens_base, json=True),
+    "transformer-lens-state": Reader(_lens_state, _lens_state_base),
     "hugging-face-config": Reader(_foreign_config, _foreign_base, json=True),
     "index": Reader(_index, _index_base, json=True),
     "gguf": Reader(_gguf, _gguf_base),

@@ -1,13 +1,14 @@
 """Rotary positions are rotations, and only the offset between two of them is seen."""
 
 import cmath
+import math
 
 import pytest
 import torch
 
 import pathsum as ps
 from pathsum.model.config import RotaryPairing
-from pathsum.model.rotary import angular_frequencies, rotate
+from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate
 
 PAIRINGS = ["halves", "adjacent"]
 
@@ -60,3 +61,13 @@ def test_what_lies_past_the_rotary_width_stays() -> None:
     assert torch.equal(half[:, 4:], x[:, 4:])
     assert not torch.allclose(half[:, :4], x[:, :4])
     assert len(angular_frequencies(config("halves", 0.5))) == 2
+
+
+@pytest.mark.parametrize("offsets", [range(1), range(7), range(64), range(5, 6), range(3, 1000)])
+def test_means_over_offsets_are_those_of_a_sum(offsets: range) -> None:
+    speed = torch.tensor([0.0, 1e-9, 1e-4, 0.3, -1.0, 2.0, math.pi, 2 * math.pi, 7.0])
+    speed = speed.double()
+    angles = torch.tensor(offsets, dtype=torch.float64)[:, None] * speed
+    cos, sin = mean_cos_sin(speed, offsets)
+    torch.testing.assert_close(cos, angles.cos().mean(0), rtol=0, atol=1e-11)
+    torch.testing.assert_close(sin, angles.sin().mean(0), rtol=0, atol=1e-11)

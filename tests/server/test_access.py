@@ -12,7 +12,7 @@ from pathsum.explorer.explorer import Explorer
 from pathsum.server import ExplorerServer
 from pathsum.server.access import Access, check_token, make_token
 from pathsum.server.app import make_app
-from pathsum.server.guard import names_of
+from pathsum.server.guard import LOOPBACK, names_of
 
 TOKEN = "0123456789abcdefXYZ_-"
 BASE = "http://127.0.0.1:7321"
@@ -128,3 +128,11 @@ def test_without_a_token_only_this_machine_is_served(explorer: Explorer) -> None
     app = make_app(explorer, names_of("127.0.0.1", 7321), Access("", 7321))
     answered = TestClient(app, base_url=BASE).get("/?token=")
     assert answered.status_code == 200 and "set-cookie" not in answered.headers
+
+
+def test_ipv6_loopback_is_this_machine(explorer: Explorer) -> None:
+    names = names_of("::1", 7321)
+    assert names.allows_host("[::1]:7321") and names.allows_host("127.0.0.1:7321")
+    assert not any(name.startswith("::1") for name in names.authorities)
+    assert "::1" in LOOPBACK
+    assert names_of("fe80::2", 80).allows_host("[fe80::2]:80")

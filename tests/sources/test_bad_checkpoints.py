@@ -241,6 +241,28 @@ class TestPickles:
         with pytest.raises(FileError, match="pytorch_model.bin"):
             ps.load(folder)
 
+    @pytest.mark.parametrize(
+        ("tensor", "message"),
+        [
+            (torch.zeros(1).expand(1 << 40), "but stores only 4 bytes of it"),
+            (torch.eye(3).to_sparse(), "torch.sparse_coo on cpu; save plain tensors"),
+            (torch.zeros(1 << 40, device="meta"), "torch.strided on meta; save plain tensors"),
+        ],
+    )
+    def test_tensors_that_are_not_stored_whole(
+        self, folder: Path, tensor: torch.Tensor, message: str
+    ) -> None:
+        (folder / "model.safetensors").unlink()
+        torch.save({"model.norm.weight": tensor}, folder / "pytorch_model.bin")
+        with pytest.raises(FileError, match=message):
+            ps.load(folder)
+
+    def test_names_that_are_not_text(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        torch.save({3: torch.ones(3)}, folder / "pytorch_model.bin")
+        with pytest.raises(FileError, match="names a tensor 3, which is not text"):
+            ps.load(folder)
+
     def test_of_something_else(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         torch.save([torch.ones(3)], folder / "pytorch_model.bin")

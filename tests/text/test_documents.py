@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tarfile
+import threading
 import types
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.text import packages
+from pathsum.text.cache import locked
 from pathsum.text.documents import Document, Files, PythonLibrary, chapters
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
@@ -244,6 +246,27 @@ class TestTheHub:
         assert [document.text for document in dataset] == texts
         options = {"split": "train", "revision": "v1", "streaming": True}
         assert asked == [("someone/stories", "small", options)]
+
+    def test_is_fetched_by_one_process_at_a_time(self, asked: list[Any]) -> None:
+        dataset = HubDataset.parse("someone/stories", limit=2)
+        file = dataset._cached_file()
+        file.unlink()
+        with locked(file.with_suffix(".lock"), wait=True, taken=""):
+            other = threading.Thread(target=dataset._cached_file)
+            other.start()
+            other.join(0.3)
+            assert other.is_alive()
+            file.write_text('"a story"\n')
+        other.join()
+        assert len(asked) == 1 and file.read_text() == '"a story"\n'
+
+    @pytest.mark.parametrize("line", ["{", "3", '"half'])
+    def test_a_damaged_cache(self, asked: list[Any], line: str) -> None:
+        dataset = HubDataset.parse("someone/stories", limit=2)
+        list(dataset)
+        dataset._cached_file().write_text(f'"a story"\n{line}\n')
+        with pytest.raises(FileError, match="line 2 of .*; remove the file"):
+            list(dataset)
 
     def test_says_how_far_it_is(self, asked: list[Any]) -> None:
         shown: list[tuple[int, int, str]] = []

@@ -140,9 +140,13 @@ def test_a_panic_on_some_texts(capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = Tokenizer.from_json(_changed(normalizer=slow))
     with pytest.raises(TokenError, match="the tokenizer fails on this text"):
         tokenizer.encode("a" * 40 + "b")
+    with pytest.raises(TokenError, match="the tokenizer fails on this text"):
+        tokenizer.offsets("a" * 40 + "b")
 
 
 def test_half_of_a_surrogate_pair_is_not_text() -> None:
     tokenizer = Tokenizer.from_json(_changed())
     with pytest.raises(TokenError, match=r"character 2 of the text is half .*\\udc80"):
         tokenizer.encode("a \udc80")
+    with pytest.raises(TokenError, match="character 2 of the text"):
+        tokenizer.offsets("a \udc80")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.circuits.tokens.qk import token_keys, token_queries
@@ -14,6 +14,9 @@ from pathsum.model import Head, Model
 from pathsum.model.folding import gain_of, key_read, query_read
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import attention_pattern, soft_cap
+
+# Offsets that keys are rotated to at a time: a file may claim a context of millions.
+OFFSETS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +203,12 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     queries, keys, p = _tokens(head)
     queries = queries * config.score_scale
     center = p @ keys
-    every = torch.arange(config.n_ctx, device=keys.device)
-    # q R(Δ) kᵀ = q · (k R(−Δ)): the one average key is rotated, not all queries.
-    rotated = rotate(config.at(head.id.layer), center.expand(len(every), -1), -every)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
-        attention = _attention_by_offset(head, (p @ queries) @ rotated.T)[:window]
+        every = torch.arange(config.n_ctx, device=keys.device).split(OFFSETS)
+        mean = p @ queries
+        scores = torch.cat([_rotated_back(head, center, offsets) @ mean for offsets in every])
+        attention = _attention_by_offset(head, scores)[:window]
     Q, K = (queries * p[:, None]).T @ queries, _covariance(keys, p)
     axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
     variance = K.new_zeros(())
@@ -216,12 +219,23 @@ def _rotary(head: Head, window: int) -> OffsetParts:
     note = "rotary: the average query against the average key"
     scaled = attention is not None
     return OffsetParts(
-        queries @ rotated[:window].T,
+        queries @ _rotated_back(head, center, torch.arange(window, device=keys.device)).T,
         p,
         attention,
         float(variance.clamp(min=0).sqrt()),
         joined((note, "" if scaled else "direct path, scale omitted", score_cap_note(config))),
     )
+
+
+def _rotated_back(
+    head: Head, key: Float[Tensor, " k"], offsets: Int[Tensor, " offset"]
+) -> Float[Tensor, "offset k"]:
+    """k R(−Δ) for each offset Δ.
+
+    q R(Δ) kᵀ = q · (k R(−Δ)), so the one average key is rotated, not all queries.
+    """
+    config = head.model.config.at(head.id.layer)
+    return rotate(config, key.expand(len(offsets), -1), -offsets)
 
 
 def _pattern(head: Head, scores: Float[Tensor, "dest src"]) -> Float[Tensor, "dest src"]:

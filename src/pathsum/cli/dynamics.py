@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, Page, Seed
+from pathsum.cli.options import MOST_SEQUENCES, AsJson, Page, Seed
 from pathsum.cli.view import progress, show, write_page
 from pathsum.files import check_output
 
@@ -17,10 +17,19 @@ def dynamics(
         ),
     ],
     sequences: Annotated[
-        int, typer.Option("--sequences", min=2, help="Held-out sequences for the losses.")
+        int,
+        typer.Option(
+            "--sequences", min=2, max=MOST_SEQUENCES, help="Held-out sequences for the losses."
+        ),
     ] = 64,
     probe_sequences: Annotated[
-        int, typer.Option("--probe-sequences", min=2, help="Sequences of repeated random tokens.")
+        int,
+        typer.Option(
+            "--probe-sequences",
+            min=2,
+            max=MOST_SEQUENCES,
+            help="Sequences of repeated random tokens.",
+        ),
     ] = 10,
     seed: Seed = 0,
     page: Page = None,

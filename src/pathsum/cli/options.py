@@ -3,6 +3,7 @@
 Imports nothing heavy, because `--help` must be fast.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # The largest number that torch reads.
 LARGEST = 2**63 - 1
+# Far more than any estimate needs; beyond them nothing would return.
+MOST_SEQUENCES, MOST_DRAWS = 1_000_000, 100_000
 
 ModelName: TypeAlias = Annotated[
     str,
@@ -103,23 +106,39 @@ MeasuredText: TypeAlias = Annotated[
     typer.Option("--text", help="Measure on this text file; default: the model's held-out text."),
 ]
 Sequences: TypeAlias = Annotated[
-    int, typer.Option("--sequences", min=1, help="How many sequences to measure on.")
+    int,
+    typer.Option(
+        "--sequences", min=1, max=MOST_SEQUENCES, help="How many sequences to measure on."
+    ),
 ]
 ProbeSequences: TypeAlias = Annotated[
     int,
-    typer.Option("--sequences", min=2, help="How many probe sequences (repeated random tokens)."),
+    typer.Option(
+        "--sequences",
+        min=2,
+        max=MOST_SEQUENCES,
+        help="How many probe sequences (repeated random tokens).",
+    ),
 ]
 Length: TypeAlias = Annotated[
     int | None,
-    typer.Option("--length", help="Random tokens before they repeat (default 25)."),
+    typer.Option(
+        "--length", min=1, max=LARGEST, help="Random tokens before they repeat (default 25)."
+    ),
 ]
 Repeats: TypeAlias = Annotated[
-    int, typer.Option("--repeats", min=1, help="How many times the random tokens occur.")
+    int,
+    typer.Option(
+        "--repeats", min=1, max=MOST_SEQUENCES, help="How many times the random tokens occur."
+    ),
 ]
 Draws: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--draws", min=1, help="How many random rotations of each head chance is estimated from."
+        "--draws",
+        min=1,
+        max=MOST_DRAWS,
+        help="How many random rotations of each head chance is estimated from.",
     ),
 ]
 Seed: TypeAlias = Annotated[
@@ -157,17 +176,44 @@ Dtype: TypeAlias = Annotated[
 ]
 
 
-def open_model(name: str, device: str | None, dtype: Numbers | None, as_json: bool) -> "Model":
-    """The model of a command line, on its device; progress is shown while it is fetched."""
+Revision: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--revision", help="Of a hub id: the branch, tag or commit to load."),
+]
+
+
+def open_model(
+    name: str,
+    device: str | None,
+    dtype: Numbers | None,
+    as_json: bool,
+    revision: str | None = None,
+) -> "Model":
+    """The model of a command line, on its device; progress is shown while it is fetched.
+
+    Under torchrun `cuda` is the GPU of this process.
+    """
     import torch
 
+    from pathsum.model.processes import local_device
     from pathsum.sources import load
 
     with progress(as_json) as advance:
-        model = load(name, progress=advance)
+        model = load(name, revision=revision, progress=advance)
     if device is None and dtype is None:
         return model
-    return model.to(None if dtype is None else getattr(torch, dtype.value), device)
+    place = None if device is None else local_device(device)
+    return model.to(None if dtype is None else getattr(torch, dtype.value), place)
+
+
+def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
+    """Fetch those of the models that are fetched on first use, with progress."""
+    from pathsum.sources.fetched import FETCHED, fetch
+
+    for name in names:
+        if name in FETCHED:
+            with progress(as_json) as advance:
+                fetch(FETCHED[name], advance)
 
 
 def parse_versus(versus: str) -> str | None:

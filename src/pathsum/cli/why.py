@@ -1,17 +1,19 @@
 """`pathsum why`: the circuit of one prediction, or the mean of those of many prompts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from pathsum.cli.options import (
+    MOST_DRAWS,
     AsJson,
     Device,
     Dtype,
     InputText,
     ModelName,
     Position,
+    Revision,
     Seed,
     TargetToken,
     TokenIds,
@@ -19,13 +21,14 @@ from pathsum.cli.options import (
     open_model,
     parse_versus,
 )
+from pathsum.cli.prompts_file import read_prompts
 from pathsum.cli.sequences import read_input, text_sequences
 from pathsum.cli.view import progress, show
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
     from pathsum.model import Model
-    from pathsum.paths.circuit import Circuit, CircuitDiff, MeanCircuit, Prompt
+    from pathsum.paths.circuit import Circuit, CircuitDiff, MeanCircuit
     from pathsum.result import Progress
 
 # Windows of a text file that a mean is taken over.
@@ -83,7 +86,10 @@ Over: TypeAlias = Annotated[
     typer.Option("--over", help="Take the mean over this text file; default: the prompt."),
 ]
 Draws: TypeAlias = Annotated[
-    int, typer.Option("--draws", min=1, help="How many random circuits to compare with.")
+    int,
+    typer.Option(
+        "--draws", min=1, max=MOST_DRAWS, help="How many random circuits to compare with."
+    ),
 ]
 
 
@@ -106,6 +112,7 @@ def why(
     over: Over = None,
     draws: Draws = 20,
     seed: Seed = 0,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -114,7 +121,7 @@ def why(
     from pathsum.paths.circuit import Circuit, mean_circuit
 
     _check_arguments(text, tokens, prompts, graph, other, rival)
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     second = None if diff is None else open_model(diff, device, dtype, as_json)
     effects = cut and not faithfulness and diff is None
 
@@ -123,7 +130,7 @@ def why(
         if prompts is not None:
             return mean_circuit(
                 one,
-                _read_prompts(prompts),
+                read_prompts(prompts),
                 position=position,
                 token=token,
                 versus=against,
@@ -185,38 +192,3 @@ def _check_arguments(
         )
     if graph is not None:
         check_output(graph)
-
-
-def _read_prompts(file: Path) -> "list[Prompt]":
-    import json
-    from dataclasses import fields
-
-    from pathsum.errors import FileError, InputError, near_misses
-    from pathsum.paths.circuit import Prompt
-
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise FileError(f"no file {file}; give a file with one JSON object per line") from None
-    except UnicodeDecodeError:
-        raise FileError(f"{file} is not UTF-8 text") from None
-    known = [field.name for field in fields(Prompt)]
-    found: list[Prompt] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            read = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{file}, line {number}, is not JSON ({error.msg})") from error
-        given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
-        if not isinstance(given.get("text"), str):
-            raise InputError(f'{file}, line {number}: give an object with a "text"')
-        for key in given:
-            if key not in known:
-                hint = near_misses(key, known)
-                raise InputError(f"{file}, line {number}: {key!r} is not known{hint}")
-        names: dict[str, Any] = given.pop("names", {})
-        spans = {name: tuple(at) if isinstance(at, list) else at for name, at in names.items()}
-        found.append(Prompt(**given, names=spans))
-    return found

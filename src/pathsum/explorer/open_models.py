@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pathsum.errors import FileError, InputError, near_misses
+from pathsum.files import exists, read_text
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
 from pathsum.sources import load
@@ -55,7 +56,7 @@ def open_model(model: str | Path | Model) -> OpenModel:
         return OpenModel(model.name, model.name, model)
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
     card = folder / CARD
-    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    text = read_text(card) if exists(card) else ""
     has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
     # Named as the user named it, whatever its file says.

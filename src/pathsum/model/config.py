@@ -47,7 +47,7 @@ CEILINGS = {
     "d_mlp": 1 << 24,
     "d_vocab": 1 << 26,
     "d_vocab_out": 1 << 26,
-    "n_ctx": 1 << 30,
+    "n_ctx": 1 << 24,
 }
 
 

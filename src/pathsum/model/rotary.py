@@ -5,6 +5,8 @@ planes. `R(i) R(j)ᵀ = R(i − j)`, so a score depends on the offset i − j al
 `QK_Δ = W_Q R(Δ) W_Kᵀ`.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,8 +30,19 @@ def rotate(
     config: Config, x: Float[Tensor, "*lead pos k"], places: Int[Tensor, " pos"]
 ) -> Float[Tensor, "*lead pos k"]:
     """Each row of x rotated by its position; dimensions past the rotary width stay."""
-    angles = places.to(torch.float64)[:, None] * angular_frequencies(config).to(places.device)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    # On the processor: some devices (MPS) have no float64, which large positions need.
+    angles = places.cpu().to(torch.float64)[:, None] * angular_frequencies(config)
+    return rotate_by(config, x, angles.cos(), angles.sin())
+
+
+def rotate_by(
+    config: Config,
+    x: Float[Tensor, "*lead pos k"],
+    cos: Float[Tensor, "_ plane"],
+    sin: Float[Tensor, "_ plane"],
+) -> Float[Tensor, "*lead pos k"]:
+    """Each row of x rotated by angles with this cosine and sine, or by a mean of both."""
+    cos, sin = (part.to(x.dtype).to(x.device) for part in (cos, sin))
     width = config.rotary_width
     turned, rest = x[..., :width], x[..., width:]
     if config.rotary_pairing == "halves":
@@ -42,3 +55,22 @@ def rotate(
     else:
         joined = torch.stack(pair, -1).flatten(-2)
     return torch.cat((joined, rest), -1)
+
+
+def mean_cos_sin(speed: Float[Tensor, "*n"], offsets: range) -> tuple[Tensor, Tensor]:
+    """Means of cos(speed · Δ) and sin(speed · Δ) over consecutive offsets Δ, in closed form.
+
+    With n offsets around the center c the sum is a geometric series,
+
+        mean e^{iωΔ} = e^{iωc} sin(nω/2) / (n sin(ω/2)),
+
+    so the cost does not depend on n.
+    """
+    n, half = len(offsets), speed.double() / 2
+    # sin(ω/2) loses its digits near multiples of π, so these are taken off first.
+    turns = (half / math.pi).round()
+    rest = half - math.pi * turns
+    ratio = torch.where(rest == 0, 1.0, (n * rest).sin() / (n * rest.sin()))
+    ratio = torch.where((turns % 2 == 1) & (n % 2 == 0), -ratio, ratio)
+    angle = speed.double() * (offsets.start + (n - 1) / 2)
+    return ratio * angle.cos(), ratio * angle.sin()

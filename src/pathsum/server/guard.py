@@ -34,7 +34,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
 
 
@@ -68,12 +68,13 @@ def names_of(host: str, port: int) -> Names:
 
     A server that listens on all interfaces answers to the machine's name and addresses.
     """
-    known: list[str] = [*LOOPBACK]
-    if host in ALL_INTERFACES:
-        known += _machine_names()
-    elif host not in LOOPBACK:
-        known.append(f"[{host}]" if ":" in host else host)
-    return Names(tuple(dict.fromkeys(name.lower() for name in known)), port)
+    known = [*LOOPBACK, *(_machine_names() if host in ALL_INTERFACES else [host])]
+    return Names(tuple(dict.fromkeys(_in_brackets(name.lower()) for name in known)), port)
+
+
+def _in_brackets(name: str) -> str:
+    """A host name as headers and links write it: an IPv6 address is in brackets."""
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name
 
 
 def _machine_names() -> list[str]:
@@ -83,9 +84,8 @@ def _machine_names() -> list[str]:
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:  # the machine cannot resolve its own name
         return found
-    for family, _, _, _, address in addresses:
-        text = str(address[0])
-        found.append(f"[{text}]" if family == socket.AF_INET6 else text)
+    for _, _, _, _, address in addresses:
+        found.append(str(address[0]))
     return found
 
 

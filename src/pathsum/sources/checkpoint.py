@@ -81,9 +81,11 @@ class PickleStore(Store):
                 f"{file} holds a {type(found).__name__} that is not a state dict, a mapping from "
                 "names to tensors; save model.state_dict()"
             )
+        for name, tensor in tensors.items():
+            _check_plain(file, name, tensor)
         self._tensors: Mapping[str, Tensor] = tensors
-        self.shapes = {str(name): tuple(tensor.shape) for name, tensor in tensors.items()}
-        self.dtypes = {str(name): tensor.dtype for name, tensor in tensors.items()}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
 
     def get(self, name: str) -> Tensor:
         """One tensor, mapped from the file."""
@@ -166,11 +168,26 @@ def _load_pickle(file: Path) -> Any:
             f"{file} holds more than tensors, and opening it could run code, so it was not opened "
             f"({reason}); {_CONVERT}"
         ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+    except Exception as error:  # torch's loader fails in any way on a damaged file
         raise FileError(
             f"{file} is not a whole file of torch.save ({_first_line(error)}); it may have been "
             "cut short or damaged: copy or download it again"
         ) from error
+
+
+def _check_plain(file: Path, name: object, tensor: Tensor) -> None:
+    """Raise unless a tensor has a name and is stored whole, number by number."""
+    if not isinstance(name, str):
+        raise FileError(f"{file} names a tensor {name!r}, which is not text; save a state dict")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
+        raise FileError(f"{file} stores {name} as {kind}; save plain tensors")
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() * tensor.element_size() > stored:
+        raise FileError(
+            f"{file} says that {name} has shape {list(tensor.shape)}, but stores only {stored:,} "
+            "bytes of it; save a contiguous copy"
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import FailedError, InputError
+from pathsum.errors import FailedError, FileError, InputError
+from pathsum.files import parse_json
 from pathsum.result import Progress, silent
-from pathsum.text.cache import cache_folder
+from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import Document, text_of
 
 _ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?::(?P<subset>[\w.-]+))?(?:@(?P<revision>[\w.-]+))?")
@@ -59,21 +60,33 @@ class HubDataset:
     def __iter__(self) -> Iterator[Document]:
         with self._cached_file().open(encoding="utf-8") as opened:
             for number, line in enumerate(opened):
-                yield Document(f"{self.id}:{number}", json.loads(line))
+                yield Document(f"{self.id}:{number}", self._text(line, opened.name, number))
+
+    def _text(self, line: str, file: str, number: int) -> str:
+        text = parse_json(line, f"line {number + 1} of {file}", "remove the file to fetch it again")
+        if not isinstance(text, str):
+            raise FileError(f"line {number + 1} of {file} is not a text; remove the file")
+        return text
 
     def _cached_file(self) -> Path:
         identity = [self.id, self.subset, self.revision, self.split, self.field, self.limit]
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         file = cache_folder() / "datasets" / f"{self.name}-{key}.jsonl"
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_suffix(".part")
-            with partial.open("w", encoding="utf-8") as opened:
-                for number, text in enumerate(self._stream()):
-                    opened.write(json.dumps(text) + "\n")
-                    self.progress(number + 1, self.limit, f"fetching {self.id}")
-            partial.replace(file)
+        if file.exists():
+            return file
+        with locked(file.with_suffix(".lock"), wait=True, taken=""):
+            # Another process may have fetched it in the meantime.
+            if not file.exists():
+                self._fetch(file)
         return file
+
+    def _fetch(self, file: Path) -> None:
+        partial = file.with_suffix(".part")
+        with partial.open("w", encoding="utf-8") as opened:
+            for number, text in enumerate(self._stream()):
+                opened.write(json.dumps(text) + "\n")
+                self.progress(number + 1, self.limit, f"fetching {self.id}")
+        partial.replace(file)
 
     def _stream(self) -> Iterator[str]:
         try:

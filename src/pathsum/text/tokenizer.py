@@ -118,7 +118,9 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where each token of a text begins and ends in it, in characters."""
-        return self.backend.encode(text, add_special_tokens=False).offsets
+        _check_encodable(text)
+        with _panics_to(TokenError, "the tokenizer fails on this text"):
+            return self.backend.encode(text, add_special_tokens=False).offsets
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""

@@ -25,17 +25,16 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.circuits.composition.forms import Forms, Outer
+from pathsum.circuits.composition.stored_factor import FactorName, StoredFactor, are_held
 from pathsum.errors import InputError
-from pathsum.model import Config, Head, LayerWeights, Model
-from pathsum.model.rotary import angular_frequencies, rotate
+from pathsum.model import Config, Head, Model
+from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate
 from pathsum.result.options import parse_choice
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
 Center: TypeAlias = Literal["auto", "on", "off"]
 """Whether the mean of the stream is removed: `"auto"` where the model's normalization does so."""
-
-_OFFSETS_AT_A_TIME = 4096
 
 
 def is_centered(config: Config, center: Center) -> bool:
@@ -121,17 +120,23 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
 
 def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sides:
     """The forms of one layer's heads."""
-    config, raw = model.config.at(number), model.weights.layers[number]
+    config, weights = model.config.at(number), model.weights
     blind = centered or config.norm == "layer"
-    shared = config.heads_per_kv
+    shared, held = config.heads_per_kv, are_held(weights)
 
-    def read(W: Tensor, copies: int) -> Outer:
-        return Outer(W.mT, gain=raw.ln1_w, centered=blind, copies=copies)
+    def small(name: str) -> Tensor | None:
+        return weights.read_if_there(f"layers.{number}.{name}")
 
-    outer_q, outer_o = read(raw.W_Q, 1), Outer(raw.W_O, centered=centered)
-    outer_k, outer_v = read(raw.W_K, shared), read(raw.W_V, shared)
+    def read(name: FactorName, copies: int) -> Outer:
+        stored = StoredFactor(weights, number, name, held=held)
+        return Outer(stored, gain=small("ln1_w"), centered=blind, copies=copies)
+
+    stored_o = StoredFactor(weights, number, "W_O", held=held)
+    outer_q, outer_o = read("W_Q", 1), Outer(stored_o, gain=small("post1_w"), centered=centered)
+    outer_k, outer_v = read("W_K", shared), read("W_V", shared)
     gram_q, gram_k, gram_v, gram_o = (x.gram() for x in (outer_q, outer_k, outer_v, outer_o))
-    inner_q, inner_k = _inner_of_scores(config, raw, gram_q, gram_k, offset)
+    gains = small("q_norm_w"), small("k_norm_w")
+    inner_q, inner_k = _inner_of_scores(config, gains, gram_q, gram_k, offset)
     return Sides(
         write=Forms.of(outer_o, gram_v, gram_o),
         q=Forms.of(outer_q, inner_q, gram_q),
@@ -142,7 +147,7 @@ def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sid
 
 def _inner_of_scores(
     config: Config,
-    raw: LayerWeights,
+    gains: tuple[Tensor | None, Tensor | None],
     gram_q: Float[Tensor, "n k k"],
     gram_k: Float[Tensor, "n k k"],
     offset: int | None,
@@ -151,11 +156,12 @@ def _inner_of_scores(
 
     QK-norm gains multiply queries and keys column by column: they belong to both sides of A.
     """
-    of_keys, of_queries = _scaled(gram_k, raw.k_norm_w), _scaled(gram_q, raw.q_norm_w)
+    q_gain, k_gain = gains
+    of_keys, of_queries = _scaled(gram_k, k_gain), _scaled(gram_q, q_gain)
     if config.positions == "rotary":
         of_keys = rotated_gram(config, of_keys, offset)
         of_queries = rotated_gram(config, of_queries, offset, back=True)
-    return _scaled(of_keys, raw.q_norm_w), _scaled(of_queries, raw.k_norm_w)
+    return _scaled(of_keys, q_gain), _scaled(of_queries, k_gain)
 
 
 def _scaled(
@@ -212,13 +218,7 @@ def _means(config: Config, offsets: range, sign: int) -> tuple[Tensor, Tensor, T
     first, second = _planes(config)
     speed = torch.zeros(config.d_head, dtype=torch.float64)
     speed[first] = speed[second] = sign * angular_frequencies(config)
-    cc, cs, ss = (torch.zeros(len(speed), len(speed), dtype=torch.float64) for _ in range(3))
-    for start in range(offsets.start, offsets.stop, _OFFSETS_AT_A_TIME):
-        stop = min(start + _OFFSETS_AT_A_TIME, offsets.stop)
-        angle = torch.arange(start, stop, dtype=torch.float64)[:, None] * speed
-        c, s = angle.cos(), angle.sin()
-        cc += c.mT @ c
-        cs += c.mT @ s
-        ss += s.mT @ s
-    n = len(offsets)
-    return cc / n, cs / n, ss / n
+    # cos a cos b = ½ (cos(a − b) + cos(a + b)), and likewise for the other products.
+    cos_less, sin_less = mean_cos_sin(speed[:, None] - speed, offsets)
+    cos_more, sin_more = mean_cos_sin(speed[:, None] + speed, offsets)
+    return (cos_less + cos_more) / 2, (sin_more - sin_less) / 2, (cos_less - cos_more) / 2

@@ -30,7 +30,7 @@ from pathsum.circuits.tokens.token_basis import embed_through, require_score_edg
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
 from pathsum.model.folding import gain_of, key_read, query_read
-from pathsum.model.rotary import rotate
+from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate, rotate_by
 from pathsum.result import Column, Record, Table, token_column
 
 
@@ -95,7 +95,7 @@ def token_qk(
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
     """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
-    gain = head.model.weights.layers[head.id.layer].q_norm_w
+    gain = head.model.weights.attention[head.id.layer].q_norm_w
     return _read_alone(head, query_read, None if gain is None else gain_of(gain, head.id.head))
 
 
@@ -105,7 +105,7 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     Exact at layer 0, but for position vectors. Deeper it is the direct path's part, with the scale
     of a normalization left out; QK-norm, which does not see that scale, is applied.
     """
-    gain = head.model.weights.layers[head.id.layer].k_norm_w
+    gain = head.model.weights.attention[head.id.layer].k_norm_w
     return _read_alone(head, key_read, None if gain is None else gain_of(gain, head.kv))
 
 
@@ -215,7 +215,7 @@ def _rotated(
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:
     """The mean of R(Δ) over the offsets 0 … n_ctx − 1."""
     config, dtype = head.model.config, head.model.weights.dtype
-    device, here = head.model.weights.device, config.at(head.id.layer)
-    every = torch.arange(config.n_ctx, device=device)
-    axes = torch.eye(config.d_head, dtype=dtype, device=device)
-    return torch.stack([rotate(here, axis.expand(len(every), -1), every).mean(0) for axis in axes])
+    here = config.at(head.id.layer)
+    cos, sin = mean_cos_sin(angular_frequencies(here), range(config.n_ctx))
+    axes = torch.eye(config.d_head, dtype=torch.float64)
+    return rotate_by(here, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
