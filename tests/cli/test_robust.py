@@ -43,6 +43,17 @@ class TestBadInput:
         assert "--position" in refused(capsys, "paths", *text, "--position", str(2**63))
         assert "out of range" in refused(capsys, "paths", *text, "--position", str(2**62))
 
+    @pytest.mark.parametrize(
+        ("option", "number"),
+        [("--draws", 10**30), ("--repeats", 10**30), ("--sequences", 10**12), ("--length", 10**30)],
+    )
+    def test_more_than_can_be_drawn(
+        self, capsys: pytest.CaptureFixture[str], option: str, number: int
+    ) -> None:
+        command = "bandwidth" if option == "--draws" else "atlas"
+        said = refused(capsys, command, MODEL, option, str(number))
+        assert option in said and "range" in said
+
     def test_a_folder_as_text(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert "is a folder" in refused(capsys, "terms", MODEL, "--text", str(tmp_path))
         (tmp_path / "latin").write_bytes(b"caf\xe9")
@@ -78,7 +89,7 @@ class TestBadInput:
             assert "does not exist, so file.json cannot be written" in refused(capsys, *command)
 
 
-class TestWhatIsNotForeseen:
+class TestUnexpectedErrors:
     def test_leaves_a_log(
         self,
         capsys: pytest.CaptureFixture[str],
@@ -87,12 +98,16 @@ class TestWhatIsNotForeseen:
     ) -> None:
         monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path))
         said = fails(capsys, monkeypatch, KeyError("x" * 900))
-        assert "not foreseen (KeyError" in said and "please report it" in said
+        assert "unexpected error (KeyError" in said and "please report it" in said
         (log,) = (tmp_path / "logs").iterdir()
         assert log.name in said
         assert "Traceback" in log.read_text() and "['models']" in log.read_text()
-        with pytest.raises(KeyError):
-            main(["--debug", "models"])
+        for arguments in (["--debug", "models"], ["models", "--debug"]):
+            with pytest.raises(KeyError):
+                main(arguments)
+
+    def test_debug_after_two_dashes_is_text(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "'--debug'" in refused(capsys, "paths", MODEL, "--", "--debug")
 
     def test_without_a_place_for_a_log(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -111,7 +126,8 @@ class TestWhatIsNotForeseen:
             pass
 
         monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path))
-        assert "PanicException: broken" in fails(capsys, monkeypatch, PanicException("broken"))
+        panic = PanicException("broken\n\nat line 3\n")
+        assert "PanicException: broken);" in fails(capsys, monkeypatch, panic)
 
     def test_the_machine(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

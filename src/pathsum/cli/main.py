@@ -100,10 +100,10 @@ def pathsum(
 def main(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0, 2 for bad input, 1 for failure.
 
-    Nothing but `--debug` shows a traceback: what is foreseen is one sentence, and what is not is
-    one with the path of a log.
+    `--debug`, anywhere before `--`, shows tracebacks. Otherwise an expected error is one sentence,
+    and an unexpected one is a sentence with the path of a log.
     """
-    debug = "--debug" in arguments
+    arguments, debug = _take_debug(arguments)
     warnings.showwarning = _show_warning
     try:
         found = app(arguments, prog_name="pathsum", standalone_mode=False)
@@ -118,6 +118,13 @@ def main(arguments: list[str]) -> int:
         if debug and not hasattr(error, "format_message"):
             raise
         return _report(error, arguments)
+
+
+def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments without `--debug`, which may be given before or after the command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = [one for one in arguments[:end] if one != "--debug"]
+    return options + arguments[end:], len(options) < end
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:
@@ -141,10 +148,14 @@ def _report(error: BaseException, arguments: list[str]) -> int:
         return 1
     log = _write_log(error, arguments)
     _say(
-        f"error: pathsum failed in a way that was not foreseen ({type(error).__name__}: "
-        f"{shorten(str(error), 150)}); please report it, with {log or 'what --debug shows'}"
+        f"unexpected error ({type(error).__name__}: {_first_line(error)}); please report "
+        f"it, with {log or 'what --debug shows'}"
     )
     return 1
+
+
+def _first_line(error: BaseException) -> str:
+    return shorten(str(error).strip().split("\n")[0], 150)
 
 
 def _usage(error: Any) -> int:
@@ -162,7 +173,7 @@ def _usage(error: Any) -> int:
 
 def _say(text: str, longest: int | None = LONGEST_MESSAGE) -> None:
     shown = text if longest is None else shorten(printable(text), longest)
-    style = "red" if text.lower().startswith("error") else ""
+    style = "red" if text.lower().startswith(("error", "unexpected")) else ""
     with suppress(OSError):  # stderr may be closed, or full too
         SafeConsole(file=sys.stderr, highlight=False).print(Text(shown, style), soft_wrap=True)
 
