@@ -137,6 +137,7 @@ def test_nodes_and_their_edges_print_as_they_parse(writer: Node, reader: Node, s
     "changes",
     [
         {"windows": (2, None, 3)},
+        {"windows": (2, None, 3), "positions": "rotary", "rotary_local_base": 100.0},
         {"norm": "rms", "norm_place": "both"},
         {"norm": "rms", "norm_place": "after"},
         {"sinks": True},

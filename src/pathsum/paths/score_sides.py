@@ -72,7 +72,7 @@ class QkRead:
         """The gradient at the stream of (what is read at a position) · y, for each position."""
         config, places = self.trace.model.config, torch.tensor(positions, device=y.device)
         if config.positions == "rotary":
-            y = rotate(config, y, -places)
+            y = rotate(config.at(self.layer), y, -places)
         scale = self.own_scale[sequence, places] * self.scale[sequence, places]
         return (y * scale[:, None]) @ self.W.T
 
