@@ -26,6 +26,7 @@ from pathsum.cli.explore import explore
 from pathsum.cli.head import head
 from pathsum.cli.induction import induction
 from pathsum.cli.models import models
+from pathsum.cli.paper import paper
 from pathsum.cli.patch import patch
 from pathsum.cli.paths import paths
 from pathsum.cli.precision import precision
@@ -73,6 +74,7 @@ for command in (
     dynamics,
     report,
     explore,
+    paper,
 ):
     app.command()(command)
 

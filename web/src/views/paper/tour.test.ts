@@ -1,17 +1,22 @@
 import { describe, expect, it } from "vitest";
-import type { Claim } from "../../generated/answers";
+import type { Outline, Rule } from "../../generated/answers";
+import { groupsOf, nearest } from "./points";
+import { zonesOf } from "./strip";
 import { parseLink, placeOf, sectionsOf, tally } from "./tour";
 
-function claim(id: string, section: string, holds: Claim["holds"]): Claim {
-  const empty = { title: id, text: "", view: "", measured: "", paper_value: "", note: "", model: "" };
-  return { id, section, holds, picture: null, interval: null, step: null, ...empty };
+const rule: Rule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25 };
+
+function claim(id: string, section: string): Outline {
+  const empty = { title: id, text: "", rule_text: "", paper_value: "", note: "", model: "" };
+  const seeds = { seeds: [], mean: null, verdict: null, note: "" };
+  return { id, section, rule, seeds, paper_number: null, step: null, ...empty };
 }
 
 const claims = [
-  claim("bigrams", "zero layers", "holds"),
-  claim("copying", "one layer", "holds"),
-  claim("bugs", "one layer", "does not hold"),
-  claim("phase", "two layers", "not measurable here"),
+  claim("bigrams", "zero layers"),
+  claim("copying", "one layer"),
+  claim("bugs", "one layer"),
+  claim("phase", "two layers"),
 ];
 
 describe("tour", () => {
@@ -36,7 +41,38 @@ describe("tour", () => {
     expect(parseLink("javascript:alert(1)")).toBeNull();
   });
 
-  it("counts", () => {
-    expect(tally(claims)).toBe("2 of 4 claims hold, 1 do not, 1 cannot be measured here.");
+  it("counts all four verdicts, and not what is still to be measured", () => {
+    expect(tally(["holds", "holds", "does not hold", "partly", null, undefined])).toBe(
+      "2 hold, 1 partly, 1 do not, 0 do not apply",
+    );
+  });
+});
+
+describe("strip", () => {
+  it("has the rule's zones, in its sense", () => {
+    expect(zonesOf(rule, 0, 1)).toEqual([
+      { verdict: "holds", low: 0.5, high: 1 },
+      { verdict: "partly", low: 0.25, high: 0.5 },
+      { verdict: "does not hold", low: 0, high: 0.25 },
+    ]);
+    expect(zonesOf({ ...rule, sense: "at most", holds: 0.1, partly: 0.25 }, 0, 0.2)).toEqual([
+      { verdict: "holds", low: 0, high: 0.1 },
+      { verdict: "partly", low: 0.1, high: 0.2 },
+    ]);
+  });
+});
+
+describe("points", () => {
+  const points = [
+    { x: 0, y: 0, group: "a" },
+    { x: 10, y: 0, group: "b" },
+  ];
+  it("are grouped in their order", () => {
+    expect(groupsOf([...points, points[0]!])).toEqual(["a", "b"]);
+  });
+  it("are found near the pointer, and not far from it", () => {
+    const place = (point: (typeof points)[number]) => [point.x, point.y] as const;
+    expect(nearest(points, place, { x: 7, y: 1 }, 5)).toBe(points[1]);
+    expect(nearest(points, place, { x: 60, y: 1 }, 5)).toBeNull();
   });
 });

@@ -1,14 +1,16 @@
 /** The tour: claims in the paper's order, grouped by section, and where each one's view is. */
-import type { Claim } from "../../generated/answers";
+import type { Claim, Outline } from "../../generated/answers";
+
+export type Verdict = Claim["verdict"];
 
 export interface Section {
   readonly title: string;
-  readonly claims: readonly { readonly claim: Claim; readonly index: number }[];
+  readonly claims: readonly { readonly claim: Outline; readonly index: number }[];
 }
 
 /** Runs of claims of one section, in the order in which they come. */
-export function sectionsOf(claims: readonly Claim[]): Section[] {
-  const sections: { title: string; claims: { claim: Claim; index: number }[] }[] = [];
+export function sectionsOf(claims: readonly Outline[]): Section[] {
+  const sections: { title: string; claims: { claim: Outline; index: number }[] }[] = [];
   claims.forEach((claim, index) => {
     const last = sections[sections.length - 1];
     if (last && last.title === claim.section) last.claims.push({ claim, index });
@@ -18,7 +20,7 @@ export function sectionsOf(claims: readonly Claim[]): Section[] {
 }
 
 /** Where a claim is in the tour; an unknown one (a stale link) is the first. */
-export function placeOf(claims: readonly Claim[], id: string | undefined): number {
+export function placeOf(claims: readonly Outline[], id: string | undefined): number {
   return Math.max(
     0,
     claims.findIndex((claim) => claim.id === id),
@@ -37,17 +39,18 @@ export function parseLink(hash: string): Linked | null {
   return { view: found[1], values: new Map(new URLSearchParams(found[2] ?? "")) };
 }
 
-export const MARKS: Readonly<Record<Claim["holds"], { sign: string; word: string }>> = {
-  holds: { sign: "✓", word: "holds here" },
-  "does not hold": { sign: "✗", word: "does not hold here" },
-  "not measurable here": { sign: "–", word: "not measurable on this model" },
+export const MARKS: Readonly<Record<Verdict, { sign: string; word: string }>> = {
+  holds: { sign: "✓", word: "holds" },
+  partly: { sign: "◐", word: "holds partly" },
+  "does not hold": { sign: "✗", word: "does not hold" },
+  "not applicable": { sign: "–", word: "does not apply" },
 };
 
-/** "7 of 12 claims hold, 2 do not, 3 cannot be measured here." */
-export function tally(claims: readonly Claim[]): string {
-  const count = (holds: Claim["holds"]) => claims.filter((claim) => claim.holds === holds).length;
-  const parts = [`${count("holds")} of ${claims.length} claims hold`];
-  if (count("does not hold")) parts.push(`${count("does not hold")} do not`);
-  if (count("not measurable here")) parts.push(`${count("not measurable here")} cannot be measured here`);
-  return `${parts.join(", ")}.`;
+/** "7 hold, 2 partly, 3 do not, 0 do not apply": all four, also those with none. */
+export function tally(verdicts: readonly (Verdict | null | undefined)[]): string {
+  const count = (verdict: Verdict) => verdicts.filter((each) => each === verdict).length;
+  return (
+    `${count("holds")} hold, ${count("partly")} partly, ${count("does not hold")} do not, ` +
+    `${count("not applicable")} do not apply`
+  );
 }

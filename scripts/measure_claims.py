@@ -1,0 +1,111 @@
+"""The paper's claims on models trained from several seeds: src/pathsum/explorer/claims/seeds.json.
+
+    python scripts/measure_claims.py RUN ...
+
+measures each claim on the runs of `pathsum train` that have the depth it is about, and replaces
+what was measured on runs of these names before. Nothing is measured on bundled models. The bigram
+table of a zero-layer run is that of its corpus, which is opened again; runs of one corpus share it.
+A run that has not finished is skipped, and the exit code says so.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from cards import SEQUENCES, bigram_losses
+from torch import Tensor
+
+from pathsum.explorer import paper
+from pathsum.explorer.claims.claim import Claim
+from pathsum.explorer.claims.seeds import SEEDS, SeedValue, write_seeds
+from pathsum.explorer.claims.tour import SECTIONS
+from pathsum.model import Model
+from pathsum.model.losses import run_losses
+from pathsum.model.storage import CONFIG
+from pathsum.result.estimate import Estimate, ratio
+from pathsum.sources import load
+from pathsum.text import Corpus
+from pathsum.training import Recipe
+from pathsum.training.recipe import Data
+from pathsum.training.run_folder import read_run
+
+
+@cache
+def bigram_table(data: Data, length: int) -> tuple[Tensor, Tensor]:
+    """Held-out sequences of a corpus, and the bigram table's losses on them."""
+    corpus = Corpus.open(
+        data.corpus, vocabulary=data.vocabulary, held_out=data.held_out, field=data.field
+    )
+    tokens = corpus.held_out_batch(SEQUENCES, length)
+    return tokens, bigram_losses(corpus, tokens)[0]
+
+
+def over_bigram(model: Model, data: Data) -> Estimate:
+    """The loss of a model over that of the bigram table, paired by sequence."""
+    tokens, table = bigram_table(data, model.config.n_ctx)
+    # A window begins in the middle of a text, which a table of neighbors cannot know.
+    each = (run_losses(model, tokens)[:, 1:] - table[:, 1:]).mean(1)
+    return ratio(each, torch.ones_like(each))
+
+
+def measured(run: Path) -> dict[str, SeedValue]:
+    """The value and verdict of every claim about models of this run's depth."""
+    recipe = Recipe.from_dict(read_run(run)["recipe"])
+    model = load(run)
+    layers = model.config.n_layers
+    names = [one.id for section in SECTIONS if section.fits(layers) for one in section.statements]
+    table = over_bigram(model, recipe.data) if "zero-bigram" in names else None
+    found = paper(run, claims=names, over_bigram=table)
+    return {one.outline.id: _value(one, run, recipe, layers) for one in found.claims}
+
+
+def _value(one: Claim, run: Path, recipe: Recipe, layers: int) -> SeedValue:
+    value = one.value
+    return SeedValue(
+        run=run.name,
+        seed=recipe.seed,
+        layers=layers,
+        tokens=recipe.tokens,
+        value=None if value is None else value.value,
+        low=None if value is None else value.low,
+        high=None if value is None else value.high,
+        verdict=one.verdict,
+        note=one.note if value is None else one.measured,
+    )
+
+
+def main() -> int:
+    """Measure the runs that were named; 1 if some have not finished."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--into", type=Path, default=SEEDS, metavar="FILE")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)  # small models: threads that synchronize make it slower
+    finished = [run for run in asked.runs if (run / CONFIG).is_file()]
+    for run in asked.runs:
+        if run not in finished:
+            print(f"{run} has not finished, so it is left out", file=sys.stderr)
+    stored: dict[str, list[dict[str, Any]]] = {}
+    if asked.into.exists():
+        stored = json.loads(asked.into.read_text(encoding="utf-8"))["claims"]
+    for run in finished:
+        began = time.monotonic()
+        for claim, value in measured(run).items():
+            others = [one for one in stored.get(claim, ()) if one["run"] != run.name]
+            stored[claim] = sorted([*others, asdict(value)], key=lambda one: str(one["run"]))
+            shown = "–" if value.value is None else f"{value.value:.4g}"
+            print(f"{run.name:20} {claim:18} {shown:>10}  {value.verdict}")
+        print(f"{run.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+        write_seeds(stored, asked.into)
+    return 0 if len(finished) == len(asked.runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

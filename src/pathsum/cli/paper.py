@@ -1,0 +1,35 @@
+"""`pathsum paper`: the paper's claims, each with a verdict from a rule written before."""
+
+from typing import Annotated
+
+import typer
+
+from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.view import console, progress, show, use_one_thread_if_small
+
+
+def paper(
+    model: ModelName = "two-layer",
+    claim: Annotated[
+        list[str] | None,
+        typer.Option("--claim", metavar="ID", help="Only this claim; may be repeated."),
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="Also print the rule of each.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """State the paper's claims: value here, over seeds and in the paper, and the verdict.
+
+    A claim about models of another depth is measured on a bundled model of that depth.
+    """
+    from pathsum.explorer import paper as measure_paper
+    from pathsum.explorer.claims.tour import find_statement
+    from pathsum.explorer.open_models import open_model
+
+    for name in claim or []:
+        find_statement(name)  # an unknown claim is an error before the work, not after it
+    use_one_thread_if_small(open_model(model).model)
+    with progress(as_json) as advance:
+        found = measure_paper(model, claims=claim or (), progress=advance)
+    show(found, as_json)
+    if rules and not as_json:
+        console().print(found.rules_table())
