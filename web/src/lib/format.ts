@@ -61,3 +61,7 @@ export function pValue(p: number | null | undefined): string {
   if (p === null || p === undefined || Number.isNaN(p)) return "p –";
   return p < 0.001 ? "p < 0.001" : `p ${p.toFixed(3)}`;
 }
+
+/** What the p of an edge means, where it is printed. */
+export const P_MEANING =
+  "A small p rejects that the two heads share no more directions than random ones do; it does not show that the model uses the edge.";

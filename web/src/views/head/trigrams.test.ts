@@ -1,0 +1,24 @@
+import { describe, expect, test } from "vitest";
+
+import { classesText, meanings, worth } from "./trigrams";
+
+describe("skip-trigrams", () => {
+  test("what a skip-trigram is worth on text is never printed as zero", () => {
+    expect(worth(1.11e-3, "text")).toBe("1.11");
+    expect(worth(3.4e-6, "text")).toBe("0.00340");
+    expect(worth(3.4, "weights")).toBe("+3.40");
+  });
+
+  test("the line above the list says what it is ranked by", () => {
+    expect(meanings.text.ranked).toContain("held-out text");
+    expect(meanings.weights.ranked).toContain("p(source)");
+  });
+
+  test("shares of patterns are one sentence", () => {
+    const classes = [
+      { pattern: "[b]…[a]→[b]", count: 3, share: 0.75 },
+      { pattern: "other", count: 5, share: 0.25 },
+    ] as const;
+    expect(classesText(classes)).toBe("Of what they gain where they are right: [b]…[a]→[b] 75 %, other 25 %.");
+  });
+});
