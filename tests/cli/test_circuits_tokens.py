@@ -1,6 +1,7 @@
 """The commands bigram, head and trigrams."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,11 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
         (("head", "hand-built-bugs", "L0H9"), "L0H0 is the nearest"),
         (("head", "hand-built-bugs", "first"), "'first' does not name a head"),
         (("head", "hand-built-bugs", "L0H0", "--token", "keap"), "did you mean 'keep'"),
+        (("head", "hand-built-bugs", "L0H0", "--places"), "comes with no held-out text"),
+        (
+            ("head", "hand-built-bugs", "L0H0", "--places", "--token", "keep"),
+            "--places about a text; give one of them",
+        ),
         (("trigrams", "hand-built-bugs", "-k", "0"), "k=0 pairs"),
         (("trigrams", "hand-built-bugs", "-k", "1000"), "there are 121"),
         (("trigrams", "hand-built-bugs", "--source", "keep in"), "is 2 tokens"),
@@ -87,6 +93,18 @@ def test_bad_input_leaves_with_2_and_one_sentence(
     assert message in err
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_places_of_a_head(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    model = random_model(Config(n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=12))
+    replace(model, held_out=torch.arange(48).reshape(4, 12) % 9).save(tmp_path)
+    code, out, _ = run(capsys, "head", str(tmp_path), "L0H1", "--places", "-k", "3", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["head"] == "L0H1" and found["sequences"] == 4
+    assert len(found["by_attention"]) == 3 == len(found["by_effect"])
+    code, out, _ = run(capsys, "head", str(tmp_path), "L0H1", "--places")
+    assert code == 0 and "L0H1: where it does most" in out
 
 
 def test_a_model_with_no_layers(capsys: pytest.CaptureFixture[str], tmp_path: Path):

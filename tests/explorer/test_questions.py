@@ -51,6 +51,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "token": [{"head": last, "token": 3}],
         "trigrams": [{"head": first}],
         "ablation": [{"head": last}],
+        "places": [{"head": last}],
         "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
         "compare": [{"other": explorer.name}],
         "texts": [{**text, "position": 5}, {**text, "position": 6, "other_ids": "1,2,3,4,2,3,1"}],

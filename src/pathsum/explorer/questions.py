@@ -18,6 +18,7 @@ from pathsum.explorer.answers.composition import (
 )
 from pathsum.explorer.answers.head import HeadAblation, HeadPage, ablation, head, trigrams
 from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
+from pathsum.explorer.answers.places import places
 from pathsum.explorer.answers.run import TextRun, run
 from pathsum.explorer.answers.scores import ScoreParts, ScoresParams, scores
 from pathsum.explorer.answers.texts import TextsParams, TwoTexts, texts
@@ -29,6 +30,7 @@ from pathsum.explorer.claims.claim import Claim
 from pathsum.explorer.claims.tour import ClaimParams, Tour, claim, tour
 from pathsum.explorer.params import HeadParams, ModelParams, TextParams
 from pathsum.explorer.workbench import Workbench
+from pathsum.heads.places import HeadPlaces
 from pathsum.paths import TermImportance
 from pathsum.paths.circuit import Circuit
 from pathsum.paths.explain.answer import PathsAnswer
@@ -65,6 +67,7 @@ QUESTIONS = (
     Question("token", TokenParams, TokenTables, token, quick=True),
     Question("trigrams", HeadParams, SkipTrigrams, trigrams),
     Question("ablation", HeadParams, HeadAblation, ablation),
+    Question("places", HeadParams, HeadPlaces, places),
     Question("composition", ModelParams, CompositionAnswer, composition),
     Question("edge", EdgeParams, EdgePage, edge),
     Question("terms", ModelParams, TermImportance, terms),

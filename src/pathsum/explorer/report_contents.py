@@ -241,7 +241,7 @@ def _scored(explorer: Explorer) -> list[int]:
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
     for head in _heads_by_kind(explorer)[:MAX_HEADS]:
-        for name in ("head", "trigrams", "ablation"):
+        for name in ("head", "places", "trigrams", "ablation"):
             yield Recorded(name, {"head": head})
         try:
             page = decode(explorer.ask("head", {"head": head}))

@@ -10,22 +10,27 @@ verdicts             the kind of a head, from all its scores
 atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat maps and HTML
 partners, induction  `induction`: which heads do induction, through which lower head, at what cost
 in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
+places               `head_places`: where in a text a head does most
 """
 
 from pathsum.heads.atlas import Atlas, HeadEntry, atlas
 from pathsum.heads.in_context_learning import in_context_learning
 from pathsum.heads.induction import Induction, InductionHead, induction
 from pathsum.heads.kinds.kind import ScoreInfo
+from pathsum.heads.places import HeadPlaces, Place, head_places
 from pathsum.heads.score import Score
 
 __all__ = [
     "Atlas",
     "HeadEntry",
+    "HeadPlaces",
     "Induction",
     "InductionHead",
+    "Place",
     "Score",
     "ScoreInfo",
     "atlas",
+    "head_places",
     "in_context_learning",
     "induction",
 ]

@@ -1,0 +1,251 @@
+"""`head_places`: where in a text a head does most.
+
+A place is a destination of the text with the source that mattered there. Two orders:
+
+    attention    the largest weight on a source after the first position, max_{s>0} A[d, s]
+    effect       what the head adds to the logit of the actual next token, vocabulary mean removed,
+                 Σ_s effect[d, s] (`pathsum.paths.logit_effects`), by magnitude; the source is the
+                 one with the largest part of it
+
+The first position is where heads rest, so attention to it counts as none. Of places with the same
+source and destination tokens only the strongest is listed, with how many there are. What a head
+does on average over all places is stated beside them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.circuits.tokens.token import Token, check_k, token_of
+from pathsum.circuits.trigrams.on_text import text_rows
+from pathsum.errors import NotExactError
+from pathsum.model import HeadName, Model
+from pathsum.model.sequences import TextOrTokens, require_text, token_batches
+from pathsum.paths import logit_effects
+from pathsum.result import Column, Progress, Record, Table, silent, text_column
+
+# Places in each order, sequences that are read, and tokens that tables show before and after.
+K, SEQUENCES, CONTEXT = 10, 64, 6
+MAX_K, MAX_SEQUENCES = 1000, 100_000
+# Sequences that are run together.
+BATCH = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """A destination in a text and the source that mattered there.
+
+    `ids` are the tokens of the sequence from its start to a few after the destination, so that the
+    place can be run again: attention does not look ahead. `weight` is the attention from the
+    destination to the source, `off_first` all its attention after the first position, `effect`
+    what the head adds to the logit of the next token (None if effects are not exact on the model,
+    or nothing follows). `times` is how many places have the same two tokens.
+    """
+
+    sequence: int
+    destination: int
+    source: int
+    ids: tuple[int, ...]
+    weight: float
+    off_first: float
+    effect: float | None
+    times: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPlaces(Record, kind="head-places"):
+    """The places of a text where a head does most, by attention and by logit effect.
+
+    `mean_weight` and `mean_effect` are what the head does at an average place: the mean of the
+    largest weight after the first position, and of the magnitude of its effect. `tokens` are the
+    texts of all tokens that occur in the places.
+    """
+
+    head: str
+    by_attention: tuple[Place, ...]
+    by_effect: tuple[Place, ...]
+    sequences: int
+    places: int
+    mean_weight: float
+    mean_effect: float | None
+    tokens: tuple[Token, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """Both orders; the source is in ⟨⟩, the destination in [], the next token after →."""
+        rows = [
+            (order, self._words(place), place.weight, place.effect, place.times)
+            for order, places in (("attention", self.by_attention), ("effect", self.by_effect))
+            for place in places
+        ]
+        average = f"the average of {self.places} places: weight {self.mean_weight:.2f}"
+        if self.mean_effect is not None:
+            average += f", |effect| {self.mean_effect:.2f}"
+        return Table(
+            (
+                text_column("by"),
+                text_column("place: ⟨source⟩ … [destination] → next"),
+                Column("weight", ".2f"),
+                Column("effect, logits", "+.2f"),
+                Column("times", "d"),
+            ),
+            tuple(rows),
+            title=f"{self.head}: where it does most",
+            note="\n".join(filter(None, (average, self.note))),
+        )
+
+    def _words(self, place: Place) -> str:
+        texts = {token.id: token.text for token in self.tokens}
+        first = max(0, place.destination - CONTEXT)
+        shown = sorted({place.source, *range(first, place.destination + 1)})
+        words: list[str] = []
+        for at, before in zip(shown, [None, *shown], strict=False):
+            text = texts[place.ids[at]]
+            text = f"⟨{text}⟩" if at == place.source else text
+            text = f"[{text}]" if at == place.destination else text
+            words += ["…", text] if before is not None and at > before + 1 else [text]
+        after = place.ids[place.destination + 1 : place.destination + 2]
+        return " ".join([*words, *(f"→ {texts[token]}" for token in after)])
+
+
+def head_places(
+    model: Model,
+    head: HeadName,
+    text: TextOrTokens | None = None,
+    *,
+    k: int = K,
+    sequences: int = SEQUENCES,
+    progress: Progress = silent,
+) -> HeadPlaces:
+    """The k places of a text where a head does most, by attention and by logit effect.
+
+    `text` is anything that `model.loss` takes; by default the held-out text that the model comes
+    with. Of more than `sequences` sequences, that many are read, spread evenly.
+
+    >>> import pathsum as ps
+    >>> model = ps.load("hand-built-induction")
+    >>> found = head_places(model, "L1H0", "a b c a b", k=1)
+    >>> place = found.by_attention[0]
+    >>> [model.token_text(place.ids[at]) for at in (place.destination, place.source)]
+    ['a', 'b']
+
+    Places are examples, not a description: for what the head does in general see `atlas`, for what
+    it is worth `pathsum.paths.ablate`.
+    """
+    check_k(k, MAX_K, "places")
+    check_k(sequences, MAX_SEQUENCES, "sequences")
+    found = model.head(head).label
+    rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
+    read: list[_Row] = []
+    for batch in _batches(rows):
+        progress(len(read), len(rows), "reading the text")
+        read += _read(model, found, len(read), batch)
+    progress(len(rows), len(rows), "reading the text")
+    by_attention = _strongest(read, k, lambda row: (row.weight, row.source))
+    by_effect = _strongest(read, k, lambda row: (row.effect.abs(), row.effect_source))
+    used = sorted({token for place in (*by_attention, *by_effect) for token in place.ids})
+    effects = torch.cat([row.effect.abs() for row in read])
+    known = bool((~effects.isnan()).any())
+    return HeadPlaces(
+        head=found,
+        by_attention=by_attention,
+        by_effect=by_effect,
+        sequences=len(rows),
+        places=sum(len(row.weight) for row in read),
+        mean_weight=float(torch.cat([row.weight for row in read]).mean()),
+        mean_effect=float(effects.nanmean()) if known else None,
+        tokens=tuple(token_of(model, token) for token in used),
+        note=next((row.note for row in read if row.note), ""),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """What a head does at each destination of one sequence but the first."""
+
+    sequence: int
+    ids: tuple[int, ...]
+    pattern: Float[Tensor, "pos pos"]
+    weight: Float[Tensor, " dest"]
+    source: Int[Tensor, " dest"]
+    effect: Float[Tensor, " dest"]
+    effect_source: Int[Tensor, " dest"]
+    note: str
+
+
+def _batches(rows: Sequence[Int[Tensor, " _"]]) -> Iterator[Int[Tensor, "_ _"]]:
+    """Neighbors of one length together, a few at a time."""
+    for _, same in groupby(rows, key=len):
+        alike = list(same)
+        for first in range(0, len(alike), BATCH):
+            yield torch.stack(alike[first : first + BATCH])
+
+
+def _read(model: Model, head: str, number: int, batch: Int[Tensor, "n pos"]) -> list[_Row]:
+    trace = model.trace(batch)
+    patterns = trace.pattern(head)
+    note = ""
+    try:
+        # The last destination has no next token and is NaN.
+        effects = logit_effects(trace, head).total
+    except NotExactError as error:
+        effects, note = patterns * torch.nan, f"no logit effects: {error}"
+    weight, source = patterns[:, 1:, 1:].max(-1)
+    return [
+        _Row(
+            sequence=number + at,
+            ids=tuple(batch[at].tolist()),
+            pattern=patterns[at],
+            weight=weight[at],
+            source=source[at] + 1,
+            effect=effects[at, 1:].sum(-1),
+            effect_source=effects[at, 1:].abs().nan_to_num(-1).argmax(-1),
+            note=note,
+        )
+        for at in range(len(batch))
+    ]
+
+
+def _strongest(
+    read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor]]
+) -> tuple[Place, ...]:
+    """The strongest place of each pair of source and destination tokens, and how many it has."""
+    places = [
+        (value, row, at + 1, source)
+        for row in read
+        for at, (value, source) in enumerate(zip(*_lists(order(row)), strict=True))
+        if not math.isnan(value)
+    ]
+    places.sort(key=lambda place: -place[0])
+    found: dict[tuple[int, int], Place] = {}
+    times: Counter[tuple[int, int]] = Counter()
+    for _, row, destination, source in places:
+        pair = (row.ids[source], row.ids[destination])
+        times[pair] += 1
+        if pair not in found and len(found) < k:
+            found[pair] = _place(row, destination, source)
+    return tuple(replace(place, times=times[pair]) for pair, place in found.items())
+
+
+def _lists(pair: tuple[Tensor, Tensor]) -> tuple[list[float], list[int]]:
+    return pair[0].tolist(), pair[1].tolist()
+
+
+def _place(row: _Row, destination: int, source: int) -> Place:
+    effect = float(row.effect[destination - 1])
+    return Place(
+        sequence=row.sequence,
+        destination=destination,
+        source=source,
+        ids=row.ids[: destination + 1 + CONTEXT],
+        weight=float(row.pattern[destination, source]),
+        off_first=float(1 - row.pattern[destination, 0]),
+        effect=None if math.isnan(effect) else effect,
+        times=1,
+    )
