@@ -72,12 +72,22 @@ def small() -> list[Measurement]:
     if theirs is None:
         name += " (not installed: make peers)"
     return [
-        Measurement("at GPT-2 small's shape", seconds, "s", name, theirs and theirs[0]),
         Measurement(
-            "at GPT-2 small's shape, its own products alone", seconds, "s", "GEMM rate", bound
+            "at GPT-2 small's shape (random weights)", seconds, "s", name, theirs and theirs[0]
         ),
         Measurement(
-            "at GPT-2 small's shape, above the weights", memory, "MB", name, theirs and theirs[1]
+            "at GPT-2 small's shape (random weights), its own products alone",
+            seconds,
+            "s",
+            "GEMM rate",
+            bound,
+        ),
+        Measurement(
+            "at GPT-2 small's shape (random weights), above the weights",
+            memory,
+            "MB",
+            name,
+            theirs and theirs[1],
         ),
     ]
 

@@ -37,7 +37,9 @@ def main() -> list[Measurement]:
         allowed("dynamics, 20 snapshots of the quick size", snapshots(), 30.0),
     ]
     small = random_model(SMALL, gains=True)
-    found.append(allowed("atlas at GPT-2 small's shape", lambda: atlas(small), 60.0))
+    found.append(
+        allowed("atlas at GPT-2 small's shape (random weights)", lambda: atlas(small), 60.0)
+    )
     return found
 
 

@@ -41,7 +41,7 @@ def test_the_phase_change_is_where_it_was_planted(found: Dynamics) -> None:
     assert change.head == "L1H0"
     assert change.after - change.before > 0.8
     assert found.why_none == ""
-    assert "Phase change at step" in found.remarks()[0]
+    assert "Phase change of this run at step" in found.remarks()[0]
 
 
 def test_curves_follow_the_heads_that_matter(found: Dynamics) -> None:

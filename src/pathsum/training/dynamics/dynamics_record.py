@@ -109,9 +109,10 @@ class Dynamics(Record, kind="dynamics"):
         if change is None:
             return f"No phase change: {self.why_none}."
         return (
-            f"Phase change at step {change.step:.0f} (95 % interval {change.low:.0f} to "
-            f"{change.high:.0f}): {change.curve} of {change.head} goes from {change.before:.2f} to "
-            f"{change.after:.2f}, most of it between steps {change.begin:.0f} and {change.end:.0f}."
+            f"Phase change of this run at step {change.step:.0f} (95 % interval of the fit "
+            f"{change.low:.0f} to {change.high:.0f}; over seeds it is another): {change.curve} of "
+            f"{change.head} goes from {change.before:.2f} to {change.after:.2f}, most of it "
+            f"between steps {change.begin:.0f} and {change.end:.0f}."
         )
 
     def __rich__(self) -> RenderableType:
