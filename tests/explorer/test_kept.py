@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.explorer.variants import ALL
@@ -11,7 +12,7 @@ from tests.explorer.variants import ALL
 from pathsum.explorer import kept
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.kept import KeptAnswers
-from pathsum.explorer.open_models import OpenModel
+from pathsum.explorer.open_models import OpenModel, open_model
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
@@ -95,8 +96,42 @@ def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:
     assert answers.get("a") is None
 
 
-def test_a_large_model_is_not_read_for_it(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(kept, "MAX_MODEL_BYTES", 10)
-    answers = KeptAnswers((opened(ALL["two layers"]()),))
-    answers.put("a", b"answer")
-    assert answers.get("a") is None and not cache.exists()
+def test_the_files_of_a_model_stand_for_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    ALL["two layers"]().save(folder)
+    monkeypatch.setattr(kept, "_weights_fingerprint", lambda _: pytest.fail("weights were read"))
+    KeptAnswers((open_model(folder),)).put("a", b"answer")
+    assert KeptAnswers((open_model(folder),)).get("a") == b"answer"
+    (folder / "card.md").write_text("changed")
+    assert KeptAnswers((open_model(folder),)).get("a") is None
+
+
+def test_weights_are_read_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ALL["two layers"]()
+    one = opened(model)
+    hashed: list[int] = []
+
+    class Digest:
+        def __init__(self, _: bytes) -> None: ...
+
+        def update(self, data: Any) -> None:
+            if isinstance(data, np.ndarray):
+                hashed.append(data.__array_interface__["data"][0])
+
+        def hexdigest(self) -> str:
+            return ""
+
+    monkeypatch.setattr(kept.hashlib, "blake2b", Digest)
+    kept._weights_fingerprint(one.model)
+    store = model.weights.store
+    assert hashed == [store.get(name).data_ptr() for name in store.shapes]
+
+
+def test_edits_that_a_run_makes_are_not_mistaken_for_the_plain_model() -> None:
+    plain = ALL["two layers"]()
+    KeptAnswers((opened(plain),)).put("a", b"answer")
+    edited = plain.edited({"L1H0.pattern": "L1H1"})
+    assert [edit.in_weights for edit in edited.edits] == [False]
+    assert KeptAnswers((opened(edited),)).get("a") is None

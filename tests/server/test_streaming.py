@@ -16,7 +16,7 @@ from pathsum.explorer.in_flight import CanceledError
 from pathsum.explorer.wire import decode
 from pathsum.result import Progress
 from pathsum.server import ExplorerServer
-from pathsum.server.queue import WAITING
+from pathsum.server.queue import SLOW_THREADS, WAITING
 from pathsum.server.streaming import PROGRESS
 
 Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
@@ -126,7 +126,7 @@ def test_an_answer_ends_when_its_client_leaves(
 
 
 def test_who_waits_in_the_queue_is_told(asked: Asking, slow: Slow) -> None:
-    others = [asked("atlas") for _ in range(2)]
+    others = [asked("atlas") for _ in range(SLOW_THREADS)]
     assert slow.begun.wait(20)
     time.sleep(0.1)
     found = asked("atlas").getresponse()

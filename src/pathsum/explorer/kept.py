@@ -1,7 +1,8 @@
 """KeptAnswers: slow answers on disk, so that they are computed once and not once per start.
 
-An answer is found under the fingerprint of everything that it depends on: the weights, tokenizer
-and files of the open models, this version of the package, the question and its parameters.
+An answer is found under the fingerprint of everything that it depends on: the open models (their
+files, or their weights and tokenizer), this version of the package, the question and its
+parameters.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from safetensors.torch import save
+import torch
 
 from pathsum._version import __version__
 from pathsum.explorer.open_models import OpenModel
@@ -26,8 +27,6 @@ _LOG = logging.getLogger("pathsum.explorer")
 # used go first.
 MIN_SECONDS = 0.5
 KEPT_BYTES = 256 * 2**20
-# A larger model is not read from end to end for a fingerprint, and its answers are not kept.
-MAX_MODEL_BYTES = 2**30
 DIGEST_BYTES = 32
 
 
@@ -120,21 +119,28 @@ def _package_fingerprint() -> str:
 
 
 def _model_fingerprint(one: OpenModel) -> str | None:
-    """A hash of a model's contents and of its training run; None if it is too large to read."""
-    models = [one.model, *one.snapshots.values()]
-    if sum(4 * model.weights.n_parameters for model in models) > MAX_MODEL_BYTES:
-        return None
-    files = [] if one.run is None else [file for file in one.run.iterdir() if file.is_file()]
-    times = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
-    parts = [json.dumps(list(one.snapshots)), json.dumps(times), one.card]
-    return _hash(*parts, *(_weights_fingerprint(model) for model in models))
+    """A hash of what a model is; None if nothing tells two such models apart.
+
+    That of a model from files is their names, sizes, times and inodes, whatever their size. The
+    tensors of one that was made in memory are read, one after another.
+    """
+    if one.files:
+        return _hash(one.files, one.card, str(one.model.weights.dtype), one.model.name)
+    return _weights_fingerprint(one.model)
 
 
-def _weights_fingerprint(model: Model) -> str:
+def _weights_fingerprint(model: Model) -> str | None:
     weights = model.weights
-    stored = {name: weights.read(name).contiguous().cpu() for name in weights.names}
+    if any(not edit.in_weights for edit in weights.edits):
+        return None
     counts = "" if model.token_counts is None else model.token_counts.tolist()
     tokens = "" if model.tokenizer is None else model.tokenizer.to_json()
-    about = json.dumps([str(weights.config), counts, tokens])
-    # As a file would hold them, so that names and shapes count.
-    return hashlib.sha256(save(stored) + about.encode()).hexdigest()
+    about = [str(weights.config), str(weights.dtype), model.name, counts, tokens]
+    digest = hashlib.blake2b(json.dumps(about).encode())
+    texts = [] if model.held_out is None else [("held out", model.held_out)]
+    stored = ((name, weights.store.get(name)) for name in weights.store.shapes)
+    for name, tensor in (*texts, *stored):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        # The tensor's own memory, without a copy of it.
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

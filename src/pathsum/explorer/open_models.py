@@ -1,5 +1,6 @@
 """Models that are open in the explorer, each with its snapshots and its card if it has them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +19,18 @@ CARD = "card.md"
 
 @dataclass(frozen=True, eq=False)
 class OpenModel:
-    """A model with its name on the page, its origin, and the folder of its training run, if any."""
+    """A model with its name on the page, its origin, and the folder of its training run, if any.
+
+    `files` identifies the files that it was opened from; empty if it was not, or if they changed
+    meanwhile.
+    """
 
     name: str
     path: str
     model: Model
     run: Path | None = None
     card: str = ""
+    files: str = ""
 
     @cached_property
     def snapshots(self) -> dict[int, Model]:
@@ -57,10 +63,13 @@ def open_model(model: str | Path | Model) -> OpenModel:
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
     card = folder / CARD
     text = read_text(card) if exists(card) else ""
+    before = _identify(folder)
     has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
     # Named as the user named it, whatever its file says.
-    return OpenModel(folder.name, str(model), loaded, folder if has_run else None, text)
+    run = folder if has_run else None
+    files = before if before == _identify(folder) else ""
+    return OpenModel(folder.name, str(model), loaded, run, text, files)
 
 
 def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
@@ -95,6 +104,16 @@ def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
 def snapshot_files(folder: Path) -> list[Path]:
     """The snapshots in the folder of a run."""
     return sorted((folder / "snapshots").glob("step-*")) if folder.is_dir() else []
+
+
+def _identify(path: Path) -> str:
+    """Names, sizes, times and inodes of a model's files; empty if there are none at this path."""
+    if not path.exists():
+        return ""
+    parts = [path, *path.glob("*"), *path.glob("snapshots/**/*")] if path.is_dir() else [path]
+    states = [(str(file.absolute()), file.stat()) for file in sorted(parts) if file.is_file()]
+    known = [(name, at.st_size, at.st_mtime_ns, at.st_ino) for name, at in states]
+    return json.dumps(known) if known else ""
 
 
 def _last_snapshot(folder: Path) -> Model:

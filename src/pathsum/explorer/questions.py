@@ -63,7 +63,7 @@ QUESTIONS = (
     Question("story", TextParams, Story, story, quick=True),
     Question("without", WithoutParams, WithoutAnswer, without_parts, quick=True),
     Question("atlas", ModelParams, AtlasAnswer, atlas),
-    Question("head", HeadParams, HeadPage, head),
+    Question("head", HeadParams, HeadPage, head, quick=True),
     Question("token", TokenParams, TokenTables, token, quick=True),
     Question("trigrams", HeadParams, SkipTrigrams, trigrams),
     Question("ablation", HeadParams, HeadAblation, ablation),

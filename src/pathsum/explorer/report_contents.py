@@ -240,6 +240,8 @@ def _scored(explorer: Explorer) -> list[int]:
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
+    if explorer.workbench.model(ModelParams()).config.n_layers > 1:
+        yield Recorded("composition", {})  # with whom each head works
     for head in _heads_by_kind(explorer)[:MAX_HEADS]:
         for name in ("head", "places", "trigrams", "ablation"):
             yield Recorded(name, {"head": head})

@@ -15,7 +15,7 @@ from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.in_flight import CanceledError
 from pathsum.explorer.questions import find_question
 
-QUICK_THREADS, SLOW_THREADS = 4, 2
+QUICK_THREADS, SLOW_THREADS = 4, 4
 # Questions that may wait for a thread of either kind.
 MAX_WAITING = 64
 RETRY_SECONDS = 2

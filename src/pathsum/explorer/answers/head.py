@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pathsum.circuits import (
     OffsetProfile,
-    ScoredEdge,
     SkipTrigrams,
     positional,
     skip_trigrams,
@@ -17,8 +16,6 @@ from pathsum.circuits import (
 from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.explorer.answers.atlas import whole_atlas
-from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.tokens import (
     TokenRow,
     as_pairs,
@@ -29,7 +26,6 @@ from pathsum.explorer.answers.tokens import (
 from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.heads.atlas import HeadEntry
 from pathsum.model import Trace
 from pathsum.paths import (
     Ablation,
@@ -45,17 +41,17 @@ from pathsum.result import Record
 
 @dataclass(frozen=True, eq=False)
 class HeadPage(Record, kind="page-head"):
-    """A head's scores and kind, copying, offsets, composition edges and strongest tokens.
+    """A head from its weights: copying, offsets and strongest tokens.
 
     `null_eigenvalues` are those of random heads, scaled to the head's own; `offsets` is None for a
-    model without positions; `edges` are the strongest in and out.
+    model without positions. Its scores and kind are in the answer to `atlas`, its edges in that to
+    `composition`: those take a while on a large model, and the same ones serve all heads.
     """
 
-    entry: HeadEntry
+    head: str
     copying: HeadCopying
     null_eigenvalues: Tensor
     offsets: OffsetProfile | None
-    edges: tuple[ScoredEdge, ...]
     ov_rows: tuple[TokenRow, ...]
     qk_rows: tuple[TokenRow, ...]
     note: str
@@ -78,8 +74,8 @@ class HeadAblation(Record, kind="page-ablation"):
     tests: tuple[AblationOn, ...]
 
 
-# Edges on a page, null draws whose eigenvalues are shown, skip-trigrams and further bugs listed.
-EDGES, NULL_DRAWS, TRIPLES, MAX_BUGS = 12, 20, 40, 20
+# Null draws whose eigenvalues are shown, skip-trigrams and further bugs listed.
+NULL_DRAWS, TRIPLES, MAX_BUGS = 20, 40, 20
 # Held-out sequences on which a page ranks skip-trigrams; the library takes more.
 TRIPLE_SEQUENCES = 12
 
@@ -92,20 +88,18 @@ _KNOCKOUTS = (
 
 
 def head(bench: Workbench, params: HeadParams) -> HeadPage:
-    """Everything that a head's weights say about it, with its kind."""
+    """What a head's weights alone say about it."""
     model = bench.model(params)
     name = model.head(params.head).label
     null = bench.result(params, "copying null", CopyingNull)
     copies = copying(model, name, null=null).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
-    edges = [edge for edge in all_composition(bench, params).edges() if _touches(edge, name)]
     return HeadPage(
-        entry=whole_atlas(bench, params)[name],
+        head=name,
         copying=copies,
         null_eigenvalues=as_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
         offsets=profile,
-        edges=tuple(edges[:EDGES]),
         ov_rows=strongest_rows(model, token_ov(model, name)),
         qk_rows=strongest_rows(model, token_qk(model, name)),
         note=joined((copies.note, "" if profile is None else profile.note, rows_note(model))),
@@ -127,7 +121,9 @@ def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
     model = bench.model(params)
     name = model.head(params.head).label
     tests: list[AblationOn] = []
-    for on in bench.sequences(params):
+    sequences = bench.sequences(params)
+    for place, on in enumerate(sequences):
+        bench.progress(place, len(sequences), f"ablating {name} on {on.name}")
         # The pages of all heads share the unedited run.
         start = bench.result(
             params, f"run of {on.name}", lambda model, on=on: model.trace(on.tokens)
@@ -156,7 +152,3 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
         replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
     )
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
-
-
-def _touches(edge: ScoredEdge, name: str) -> bool:
-    return name in (edge.writer, edge.reader)

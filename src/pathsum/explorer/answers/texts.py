@@ -69,6 +69,16 @@ def texts(bench: Workbench, params: TextsParams) -> TwoTexts:
         at = trace.uncapped_logits[0, params.position]
         return float(at[token] - at[rival])
 
+    patched: list[tuple[float, float]] = []
+    for place, part in enumerate(parts):
+        bench.progress(place, len(parts), f"taking {part} from one text to the other")
+        patched.append(
+            (
+                difference(clean.patch({part: corrupted})),
+                difference(corrupted.patch({part: clean})),
+            )
+        )
+    broken, restored = torch.tensor(patched).reshape(len(parts), 2).T
     return TwoTexts(
         ids=ids,
         pieces=tuple(shown_piece(model, one) for one in ids),
@@ -80,8 +90,8 @@ def texts(bench: Workbench, params: TextsParams) -> TwoTexts:
         clean=difference(clean),
         corrupted=difference(corrupted),
         parts=parts,
-        broken=torch.tensor([difference(clean.patch({part: corrupted})) for part in parts]),
-        restored=torch.tensor([difference(corrupted.patch({part: clean})) for part in parts]),
+        broken=broken,
+        restored=restored,
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from pathsum.errors import HeadError, InputError
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.workbench import Workbench
-from pathsum.model import Trace
+from pathsum.model import HeadId, Trace
 from pathsum.model.edits import Message
 from pathsum.names import LogitsRead
 from pathsum.paths.intervene.without import without
@@ -121,8 +121,11 @@ def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[T
     gradient = gradient[0] * trace.scales.final[0, position]
     config = trace.model.config
     written = {"embed": trace.written("embed")[0, position]}
-    for head in trace.model.heads:
-        written[head.label] = trace.written(head.id)[0, position]
+    for layer in range(config.n_layers):
+        # As `trace.written` of each head, with the layer's z computed once for all of them.
+        moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
+        each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
+        written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
     if config.mlp != "none":
         written |= {
             f"mlp{layer}": output[0, position] for layer, output in enumerate(trace.mlp_outputs)

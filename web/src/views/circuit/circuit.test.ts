@@ -6,6 +6,7 @@ import {
   chanceAbove,
   edgeName,
   edgeNamed,
+  edgesOf,
   MOST_DRAWN,
   openingThreshold,
   sliderScale,
@@ -44,6 +45,12 @@ describe("edges", () => {
     expect(edgeName(edges[0]!)).toBe("L0H1→L1H1.v");
     expect(edgeName(edges[11]!)).toBe("L0H0→L1H0.q");
     expect(edges.map((edge) => edge.z)).toEqual([12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
+  });
+
+  it("of one head are those that it writes or reads, strongest first", () => {
+    const own = edges.filter((edge) => edge.writer === "L0H1" || edge.reader === "L0H1");
+    expect(edgesOf(composition(), "L0H1")).toEqual(own);
+    expect(edgesOf(composition(), "L9H9")).toEqual([]);
   });
 
   it("open with about as many as wanted, and none that chance explains", () => {

@@ -26,27 +26,38 @@ export const OPENING_EDGES = 40;
 export const LEAST_OPENING_Z = 3;
 
 /** Every edge that can exist, strongest first. Impossible ones are NaN and left out. */
-export function allEdges({ composition }: CompositionAnswer): GraphEdge[] {
+export function allEdges(answer: CompositionAnswer): GraphEdge[] {
+  const each = answer.composition.heads.map((_, at) => at);
+  return edgesAmong(answer, each.flatMap((row) => each.map((column) => [row, column] as const)));
+}
+
+/** The edges of one head, in and out, strongest first. */
+export function edgesOf(answer: CompositionAnswer, head: string): GraphEdge[] {
+  const own = answer.composition.heads.indexOf(head);
+  if (own < 0) return [];
+  const pairs = answer.composition.heads.flatMap((_, other) => [[own, other] as const, [other, own] as const]);
+  return edgesAmong(answer, pairs);
+}
+
+function edgesAmong({ composition }: CompositionAnswer, pairs: (readonly [number, number])[]): GraphEdge[] {
   const { heads } = composition;
   const edges: GraphEdge[] = [];
   for (const kind of KINDS) {
     const scores = composition[kind];
-    heads.forEach((writer, row) =>
-      heads.forEach((reader, column) => {
-        const at = row * heads.length + column;
-        const z = scores.z.data[at] ?? Number.NaN;
-        if (Number.isNaN(z)) return;
-        edges.push({
-          writer,
-          reader,
-          kind,
-          z,
-          score: scores.score.data[at] ?? Number.NaN,
-          excess: scores.excess.data[at] ?? Number.NaN,
-          p: scores.p.data[at] ?? Number.NaN,
-        });
-      }),
-    );
+    for (const [row, column] of pairs) {
+      const at = row * heads.length + column;
+      const z = scores.z.data[at] ?? Number.NaN;
+      if (Number.isNaN(z)) continue;
+      edges.push({
+        writer: heads[row]!,
+        reader: heads[column]!,
+        kind,
+        z,
+        score: scores.score.data[at] ?? Number.NaN,
+        excess: scores.excess.data[at] ?? Number.NaN,
+        p: scores.p.data[at] ?? Number.NaN,
+      });
+    }
   }
   return edges.sort((a, b) => b.z - a.z);
 }
