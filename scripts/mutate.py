@@ -6,7 +6,9 @@
 Works in a copy of the repository. A fault is a small change of the syntax tree: another operator or
 comparison, a number plus one, a negated condition, a returned None. The tests of a file's room and
 the identities are run with hypothesis's shrinking switched off; a fault is killed if one fails.
-What survives is printed with its line: either a test is missing, or the change means the same.
+They are run without a fault first, and must pass: a test that fails anyway kills everything. Faults
+that a time limit ends are counted apart. What survives is printed with its line: either a test is
+missing, or the change means the same.
 """
 
 import argparse
@@ -17,7 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,27 +114,45 @@ def plant(fault: Fault, copy: Path) -> None:
     (copy / fault.file).write_text(text, encoding="utf-8")
 
 
-def killed(fault: Fault, copy: Path, limit: float) -> bool:
-    """Whether a test fails (or never ends) with the fault planted."""
-    patterns = TESTS[fault.file.parts[2].removesuffix(".py")]
-    chosen = [str(found.relative_to(copy)) for one in patterns for found in copy.glob(one)]
+def room(file: Path) -> str:
+    """The room of a source file, which says what tests are run."""
+    return file.parts[2].removesuffix(".py")
+
+
+def run_tests(name: str, copy: Path, limit: float) -> str:
+    """ "passed", "failed" or "timed out": the tests of a room in the copy."""
+    chosen = [str(found.relative_to(copy)) for one in TESTS[name] for found in copy.glob(one)]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
-    plant(fault, copy)
     try:
-        environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
         done = subprocess.run(
             [*command, *chosen],
             cwd=copy,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(copy / "src")},
             capture_output=True,
             timeout=limit,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return True
+        return "timed out"
+    return "failed" if done.returncode else "passed"
+
+
+def verdict(fault: Fault, copy: Path, limit: float) -> str:
+    """ "killed", "timed out" or "SURVIVED": what the tests say of a planted fault."""
+    plant(fault, copy)
+    try:
+        found = run_tests(room(fault.file), copy, limit)
     finally:
         shutil.copy(ROOT / fault.file, copy / fault.file)
-    return done.returncode != 0
+    return {"failed": "killed", "passed": "SURVIVED"}.get(found, found)
+
+
+def check_unchanged(rooms: Iterable[str], copy: Path, limit: float) -> None:
+    """Exit unless the tests pass without a fault, within the limit."""
+    for name in sorted(set(rooms)):
+        found = run_tests(name, copy, limit)
+        if found != "passed":
+            raise SystemExit(f"the tests of {name} {found} without a fault; no verdict is possible")
 
 
 def main() -> None:
@@ -159,13 +180,13 @@ def main() -> None:
         shutil.copytree(ROOT, copy, ignore=skipped)
         with (copy / "tests/conftest.py").open("a", encoding="utf-8") as conftest:
             conftest.write(_PROFILE)
-        survived = 0
+        check_unchanged((room(fault.file) for fault in sample), copy, asked.limit)
+        counts = Counter[str]()
         for fault in sample:
-            alive = not killed(fault, copy, asked.limit)
-            survived += alive
-            verdict = "SURVIVED" if alive else "killed"
-            print(f"{verdict:<9} {fault.file}:{fault.line} {fault.what}", flush=True)
-    print(f"killed: {len(sample) - survived} of {len(sample)}")
+            found = verdict(fault, copy, asked.limit)
+            counts[found] += 1
+            print(f"{found:<9} {fault.file}:{fault.line} {fault.what}", flush=True)
+    print(f"killed: {counts['killed']} of {len(sample)}; timed out: {counts['timed out']}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """Dense decompositions: what they reject, and the small functions around them."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from tests.algebra.factors import gaussian
 
+import pathsum
 from pathsum.algebra import decompositions
 from pathsum.errors import InputError
 
@@ -17,6 +21,14 @@ CHECKED = (
     "svdvals",
     "qr",
     "triangle",
+    "inverse",
+)
+SOURCES = Path(pathsum.__file__).parent
+# Functions of LAPACK that may crash, or return nonsense, on NaN and infinity.
+LAPACK = re.compile(
+    r"torch\.linalg\.(?!norm\b|vector_norm\b|matrix_norm\b)\w+|torch\.(svd|qr|pinverse|inverse|"
+    r"cholesky\w*|lstsq|triangular_solve|lobpcg|pca_lowrank|svd_lowrank|matrix_exp)\b|"
+    r"\.(inverse|pinverse|cholesky|svd|qr|logdet|slogdet|det)\(\)|(numpy|np|scipy)\.linalg"
 )
 
 
@@ -27,6 +39,24 @@ def test_input_that_is_not_finite_is_rejected(name: str, bad: float, kind: str) 
     matrix[1, 1] = bad
     with pytest.raises(InputError, match=rf"shape \[3, 3\] contains {kind}.*use float64"):
         getattr(decompositions, name)(matrix)
+
+
+@pytest.mark.parametrize("file", sorted(SOURCES.rglob("*.py")), ids=lambda file: file.stem)
+def test_every_decomposition_goes_through_one_file(file: Path) -> None:
+    if file == Path(decompositions.__file__):
+        return
+    found = LAPACK.search(file.read_text(encoding="utf-8"))
+    assert found is None, f"{file} calls {found and found[0]}; use pathsum.algebra.decompositions"
+
+
+def test_triangular_systems_and_singular_matrices() -> None:
+    lower = torch.tensor([[2.0, 0.0], [1.0, 4.0]])
+    solved = decompositions.solve_lower(lower, torch.eye(2))
+    torch.testing.assert_close(solved, decompositions.inverse(lower))
+    with pytest.raises(InputError, match="contains NaN"):
+        decompositions.solve_lower(lower * torch.nan, torch.eye(2))
+    with pytest.raises(InputError, match="is singular; it has no inverse"):
+        decompositions.inverse(torch.ones(3, 3))
 
 
 def test_roots_and_compact_factors_keep_the_gram_matrix() -> None:

@@ -36,6 +36,13 @@ def test_what_is_larger_than_the_bound_is_kept_alone() -> None:
     assert len(memo) == 1 and memo.held == 50
 
 
+def test_long_keys_count() -> None:
+    memo = Memo[str, int](bound=100, size=lambda _: 1, key_size=len)
+    for letter in "abc":
+        memo.get(letter * 60, lambda: 0)
+    assert (len(memo), memo.held) == (1, 61)
+
+
 def test_threads_share_one_computation() -> None:
     memo = Memo[str, int](bound=10, size=lambda _: 1)
     begun, go_on, counted = threading.Event(), threading.Event(), []

@@ -65,6 +65,11 @@ def test_unknown_and_missing_names() -> None:
         Config.from_dict({k: v for k, v in SIZES.items() if k not in ("d_model", "n_ctx")})
 
 
+def test_whole_numbers_in_a_file_may_stand_for_floats() -> None:
+    found = Config.from_dict({**SIZES, "score_cap": 30, "norm_eps": 1})
+    assert isinstance(found.score_cap, float) and isinstance(found.norm_eps, float)
+
+
 def test_replacing_a_field_renews_what_follows_from_it() -> None:
     config = Config(**SIZES, mlp="gelu")
     assert config.replace(n_heads=2).n_kv_heads == 2

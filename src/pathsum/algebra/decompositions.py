@@ -122,3 +122,20 @@ def gram_of_rows(rows: Float[Tensor, "r d"], at_a_time: int = 8192) -> Float[Ten
 def compact(rows: Float[Tensor, "r d"]) -> Float[Tensor, "q d"]:
     """A matrix with the same FᵀF and at most d rows, in float64."""
     return rows.double() if len(rows) <= rows.shape[1] else psd_root(gram_of_rows(rows))
+
+
+def inverse(square: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """Inverses of square matrices; raises InputError if one is singular."""
+    found, failed = torch.linalg.inv_ex(require_finite(square, "a matrix to invert"))
+    if bool(failed.any()):
+        raise InputError(f"a matrix of shape {list(square.shape)} is singular; it has no inverse")
+    return found
+
+
+def solve_lower(
+    triangle: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n m"]
+) -> Float[Tensor, "*batch n m"]:
+    """X with `L X = right`, for lower triangular L."""
+    return torch.linalg.solve_triangular(
+        require_finite(triangle), require_finite(right), upper=False
+    )

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.algebra.decompositions import cholesky, eigh, eigvals
+from pathsum.algebra.decompositions import cholesky, eigh, eigvals, solve_lower
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.spectrum import positivity, singular_values
 from pathsum.errors import InputError
@@ -42,7 +42,7 @@ def random_frames(
     # has no preferred direction, and whitening its columns by Cholesky keeps it so.
     noise = torch.randn((count, d, r), generator=generator).double()
     whitener = cholesky(noise.mT @ noise)
-    return torch.linalg.solve_triangular(whitener, noise.mT, upper=False).mT
+    return solve_lower(whitener, noise.mT).mT
 
 
 def root(W: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch r k"]:

@@ -1,5 +1,6 @@
 """Explorer: answers the questions of the server, of reports and of notebooks."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ class Explorer:
         # The deepest first: they have the most to show.
         names = tuple(reversed(bundled_names())) if bundled is None else bundled
         self.workbench = Workbench(open_models(models), bundled=names, texts=texts)
-        self._answers = Memo[str, bytes](ANSWER_BYTES, len)
+        self._answers = Memo[str, bytes](ANSWER_BYTES, len, key_size=sys.getsizeof)
         self._kept = KeptAnswers(self.workbench.models) if keep else None
         self._in_flight = InFlight()
         self._trimmer = Trimmer()

@@ -37,8 +37,10 @@ class Memo(Generic[K, V]):
     ([1, 2, 3], 2)
     """
 
-    def __init__(self, bound: int, size: Callable[[V], int]) -> None:
-        self._bound, self._size = bound, size
+    def __init__(
+        self, bound: int, size: Callable[[V], int], key_size: Callable[[K], int] = lambda _: 0
+    ) -> None:
+        self._bound, self._size, self._key_size = bound, size, key_size
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._running: dict[K, _Running[V]] = {}
         self._held = 0
@@ -139,7 +141,7 @@ class Memo(Generic[K, V]):
         with self._lock:
             values = [(key, value) for key, (value, _) in self._kept.items()]
         # Outside the lock: it may take a while.
-        measured = [(key, value, self._size(value)) for key, value in values]
+        measured = [(key, value, self._size(value) + self._key_size(key)) for key, value in values]
         with self._lock:
             for key, value, size in measured:
                 if key in self._kept and self._kept[key][0] is value:
@@ -148,7 +150,7 @@ class Memo(Generic[K, V]):
             self._shrink()
 
     def _keep(self, key: K, mine: _Running[V], value: V) -> None:
-        size = self._size(value)
+        size = self._size(value) + self._key_size(key)
         with self._lock:
             if self._running.get(key) is mine:
                 del self._running[key]

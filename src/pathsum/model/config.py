@@ -195,11 +195,7 @@ class Config:
             raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
         for name, value in values.items():
             _check_kind(name, fields[name].type, value)
-        # JSON has no tuples.
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
+        plain = {name: _plain(fields[name].type, value) for name, value in values.items()}
         return cls(**plain)
 
 
@@ -240,6 +236,15 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
         ),
     ),
 }
+
+
+def _plain(annotation: Any, value: Any) -> Any:
+    """A value of JSON, which has no tuples and writes 30.0 as 30, as the field's own type."""
+    if annotation == tuple[float, ...]:
+        return tuple(map(float, value))
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if annotation in (float, float | None) and value is not None else value
 
 
 def _check_kind(name: str, annotation: Any, value: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.decompositions import qr
+from pathsum.algebra.decompositions import inverse, qr
 from pathsum.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold, without_gains
@@ -56,14 +56,14 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
 
 def change_value_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
     """(W_V S, S⁻¹ W_O): another basis inside each head, the same OV."""
-    inverse = torch.linalg.inv(S).repeat_interleave(model.config.heads_per_kv, dim=1)
+    inverses = inverse(S).repeat_interleave(model.config.heads_per_kv, dim=1)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
         if name == "W_V":
             return tensor @ S[layer]
         if name == "b_V":
             return (tensor[:, None] @ S[layer])[:, 0]
-        return inverse[layer] @ tensor if name == "W_O" else tensor
+        return inverses[layer] @ tensor if name == "W_O" else tensor
 
     return _rebuilt_by_layer(model, change)
 
@@ -78,7 +78,7 @@ def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
             "rotary positions and QK-norm act on the basis of queries and keys, so changing it "
             "changes the model"
         )
-    dual = torch.linalg.inv(S).transpose(-1, -2)
+    dual = inverse(S).mT
     shared = S.repeat_interleave(model.config.heads_per_kv, dim=1)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
