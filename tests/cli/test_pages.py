@@ -1,12 +1,15 @@
 """`pathsum report` and `pathsum explore` from the command line."""
 
 import json
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
 from pathsum.cli.main import main
+from pathsum.explorer.report import read_report
+from pathsum.explorer.wire import decode
 from pathsum.server import ExplorerServer
 
 MODEL = "hand-built-skip-trigrams"
@@ -26,6 +29,46 @@ def test_report_writes_a_file_and_says_so(
     found = json.loads(capsys.readouterr().out)
     assert found["format"] == "pathsum-report-file" and found["path"] == str(target)
     assert target.stat().st_size == found["bytes"]
+
+
+@pytest.mark.parametrize("content", ["a b a\n\nb a b\n", '["a b a", [1, 2, 1]]'])
+def test_report_of_texts_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    texts, target = tmp_path / "texts", tmp_path / "a.html"
+    texts.write_text(content)
+    words = ["--texts", str(texts), "--views", "text, why", "-o", str(target), "--json"]
+    assert main(["report", "hand-built-induction", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["views"] == ["text", "why"]
+    assert len(decode(read_report(target)["model:{}"])["examples"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\n \n", "holds no text; write one per line"),
+        ("[]", "holds no text"),
+        ('["a", 3]', "entry 2 of .* is '3'; write one text per line"),
+        ('["a", [true]]', "entry 2 of"),
+        ('["a"', "is not JSON"),
+    ],
+)
+def test_files_that_hold_no_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    texts = tmp_path / "texts"
+    texts.write_text(content)
+    out = str(tmp_path / "a.html")
+    assert main(["report", "hand-built-induction", "--texts", str(texts), "-o", out]) == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_report_as_a_fragment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, target = tmp_path / "texts", tmp_path / "a.html"
+    texts.write_text("a b a\n")
+    words = ["--texts", str(texts), "--views", "why", "--position", "-1", "--fragment"]
+    assert main(["report", "hand-built-induction", *words, "-o", str(target)]) == 0
+    assert target.read_text().startswith("<div ") and "why" in capsys.readouterr().out
 
 
 def test_report_into_a_folder_is_an_error(

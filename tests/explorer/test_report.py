@@ -2,18 +2,20 @@
 
 import base64
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.explorer.variants import ALL, HOSTILE, NO_HEADS, hostile
 
 import pathsum as ps
 from pathsum import bundle
-from pathsum.errors import FailedError, FileError
+from pathsum.errors import FailedError, FileError, InputError
 from pathsum.explorer.params import answer_key
-from pathsum.explorer.report import assemble, pack, read_report, unpack
+from pathsum.explorer.report import assemble, read_report
 from pathsum.explorer.wire import decode
 
 
@@ -63,20 +65,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_answers_can_be_read_back(written: Path) -> None:
     answers = read_report(written)
-    info = decode(unpack(answers["model:{}"]))
+    info = decode(answers["model:{}"])
     assert info["name"] == "<b>hostile</b>"
-    tokens = decode(unpack(answers["vocabulary:{}"]))["tokens"]
+    tokens = decode(answers["vocabulary:{}"])["tokens"]
     assert tokens[: len(HOSTILE)] == [word.replace(" ", "_") for word in HOSTILE]
-    run = decode(unpack(answers[answer_key("run", {"example": 0})]))
+    run = decode(answers[answer_key("run", {"example": 0})])
     assert run["top_ids"].shape == (len(run["ids"]), 10)
     for head in info["heads"]:
-        assert decode(unpack(answers[answer_key("head", {"head": head})]))["entry"]["head"] == head
+        assert decode(answers[answer_key("head", {"head": head})])["head"] == head
     assert answer_key("attention", {"example": 0, "weighting": "effect"}) in answers
-    last = len(run["ids"]) - 1
-    story = decode(unpack(answers[answer_key("story", {"example": 0})]))["position"]
-    for position in (story, last):
-        for name in ("why", "circuit"):
-            assert answer_key(name, {"example": 0, "position": position}) in answers
 
 
 def test_the_page_runs_its_own_script_and_no_other(written: Path) -> None:
@@ -126,19 +123,16 @@ def test_a_script_that_would_end_its_element(monkeypatch: pytest.MonkeyPatch) ->
         bundle.STYLE: b"p { color: red }",
     }
     monkeypatch.setattr(bundle, "read", files.__getitem__)
-    page = assemble("t", {}).decode()
+    empty = {"title": "t", "answers": {}}
+    page = assemble(empty, []).decode()
     assert page.count("</script>") == 2
     assert 'const a = "\\x3c/script>\\x3c!--";' in page
     files[bundle.STYLE] = b"</STYLE>"
     with pytest.raises(FailedError, match="would end its own element"):
-        assemble("t", {})
+        assemble(empty, [])
     files[bundle.STYLE], files[bundle.PAGE] = b"", b"<html></html>"
     with pytest.raises(FailedError, match="no report can be made from it"):
-        assemble("t", {})
-
-
-def test_packing_is_undone() -> None:
-    assert unpack(pack(b"\x00\x01" * 300)) == b"\x00\x01" * 300
+        assemble(empty, [])
 
 
 def test_where_a_report_cannot_go(tmp_path: Path) -> None:
@@ -174,3 +168,110 @@ def test_the_file_names_no_other_host(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     hosts = set(re.findall(r"https?://([\w.-]+)", text))
     assert hosts <= {"www.w3.org", "svelte.dev"}, hosts
+
+
+def _positions(answers: dict[str, bytes], name: str) -> dict[int, list[int]]:
+    """The positions of each example that a report explains."""
+    found: dict[int, list[int]] = {}
+    for key in answers:
+        if match := re.fullmatch(rf'{name}:{{"example":(\d+),"position":(\d+)}}', key):
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+    return found
+
+
+def test_every_prediction_of_two_texts_is_explained(written: Path) -> None:
+    answers = read_report(written)
+    lengths = [len(each["ids"]) for each in decode(answers["model:{}"])["examples"]]
+    for name in ("why", "circuit"):
+        found = _positions(answers, name)
+        complete = [at for at, length in enumerate(lengths) if found[at] == [*range(length)]]
+        assert 0 in complete and len(complete) >= 2
+    # Of the others at least what the page opens with, the story and the last one.
+    for number, length in enumerate(lengths):
+        run = decode(answers[answer_key("run", {"example": number})])
+        story = decode(answers[answer_key("story", {"example": number})])["position"]
+        for name in ("why", "circuit"):
+            assert {run["telling"], story, length - 1} <= {*_positions(answers, name)[number]}
+
+
+def test_numbers_are_rounded_and_answers_to_one_question_share_a_block(written: Path) -> None:
+    answers = read_report(written)
+    run = decode(answers[answer_key("circuit", {"example": 0, "position": 1})])
+    assert len(f"{abs(run['total']):.12g}".replace(".", "").lstrip("0")) <= 6
+    text = written.read_text(encoding="utf-8")
+    places = json.loads(re.search(r'"answers":({.*?}),"start"', text)[1])  # type: ignore[index]
+    blocks = {place[0] for key, place in places.items() if key.startswith("why:")}
+    assert len(blocks) < sum(key.startswith("why:") for key in places)
+
+
+def test_chosen_texts_and_views(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    got = ps.report("hand-built-induction", path, texts=["a b a", [0, 1, 2]], views=["why", "text"])
+    assert got.views == ("text", "why")
+    answers = read_report(path)
+    examples = decode(answers["model:{}"])["examples"]
+    assert [(each["title"], each["text"]) for each in examples] == [
+        ("a b a", "a b a"),
+        ("Tokens 2", None),
+    ]
+    assert examples[1]["ids"] == [0, 1, 2]
+    found = _positions(answers, "circuit")
+    assert found == {at: [*range(len(each["ids"]))] for at, each in enumerate(examples)}
+    names = {key.partition(":")[0] for key in answers}
+    assert names.isdisjoint({"atlas", "head", "composition", "paper", "compare"})
+
+
+def test_one_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=-1)
+    answers = read_report(path)
+    assert _positions(answers, "circuit") == {0: [3]} and _positions(answers, "why") == {}
+    assert '"start":"#/why?e=0&t=3"' in path.read_text()
+    with pytest.raises(InputError, match="there is no position 9 in a text of 4 tokens"):
+        ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=9)
+
+
+def test_views_without_anything_to_show_are_not_in_it(tmp_path: Path) -> None:
+    got = ps.report(ALL["one layer"](), tmp_path / "a.html")
+    assert {"training", "compare", "circuit"}.isdisjoint(got.views)
+    assert {"text", "why", "atlas", "paths", "head"} <= {*got.views}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"views": ["wy"]}, r"views is 'wy'; choose .*did you mean 'why'"),
+        ({"views": "why"}, "give a list"),
+        ({"views": []}, "views is empty"),
+        ({"views": ["training"]}, "nothing for the view 'training' to show of .*no snapshots"),
+        ({"views": ["compare"]}, "name other models to compare with"),
+        ({"fragment": True}, "a fragment shows one view"),
+        ({"fragment": True, "views": ["why", "text"]}, "a fragment shows one view"),
+        ({"texts": ["a zebra"]}, "text 1 cannot be read by hand-built-induction"),
+        ({"texts": [[]]}, "text 1 is empty"),
+        ({"texts": ["a " * 500]}, "text 1 has 501 tokens, and hand-built-induction reads"),
+    ],
+)
+def test_what_cannot_be_in_a_report(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ps.report("hand-built-induction", tmp_path / "a.html", **options)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    got = ps.report(
+        "hand-built-induction", path, texts=["c a b d a b"], views=["why"], fragment=True
+    )
+    assert got.bytes == path.stat().st_size <= 300_000
+    page = Elements(path.read_text(encoding="utf-8"))
+    assert [tag for tag, _, _ in page.found] == ["div", "script"]
+    for _, attributes, _ in page.found:
+        assert set(attributes) <= {"role", "aria-label", "style"}
+    assert "http" not in path.read_text(encoding="utf-8")
+
+
+def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.explorer.fragment.MAX_BYTES", 50_000)
+    with pytest.raises(InputError, match="kB, and at most 50 kB fit .* shorter texts"):
+        ps.report("hand-built-induction", tmp_path / "a.html", views=["why"], fragment=True)

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import AsJson, ModelName, OtherModels
+from pathsum.cli.options import AsJson, ModelName, OtherModels, fetch_models
 from pathsum.cli.view import progress, show, use_one_thread_if_small
-from pathsum.files import check_output
+from pathsum.errors import FileError
+from pathsum.files import check_output, parse_json, read_text
 
 
 def report(
@@ -16,6 +17,35 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file to write; default: MODEL.html.")
     ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            "--texts",
+            help="Your own texts in place of the examples: a file with one text per line, or a "
+            "JSON list of texts and lists of token ids.",
+        ),
+    ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(
+            "--views",
+            help="The views to include, for example text,why; default: all that have something "
+            "to show.",
+        ),
+    ] = None,
+    position: Annotated[
+        int | None,
+        typer.Option(
+            "--position", help="Explain only the prediction at this position of each text."
+        ),
+    ] = None,
+    fragment: Annotated[
+        bool,
+        typer.Option(
+            "--fragment",
+            help="Write the one view as a piece of HTML (at most 300 kB) for a page of your own.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the explorer of a model to one HTML file that opens from disk, without a server."""
@@ -23,7 +53,38 @@ def report(
     from pathsum.explorer.report import report as write
 
     target = check_output(out or Path(f"{Path(model).name}.html"))
+    given = [] if texts is None else read_texts(texts)
+    names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
+    fetch_models([model, *(others or [])], as_json)
     use_one_thread_if_small(open_model(model).model)
     with progress(as_json) as advance:
-        written = write(model, target, others=others or [], progress=advance)
+        written = write(
+            model,
+            target,
+            others=others or [],
+            texts=given,
+            views=names,
+            position=position,
+            fragment=fragment,
+            progress=advance,
+        )
     show(written, as_json)
+
+
+def read_texts(file: Path) -> list[str | list[int]]:
+    """The texts of a file: one per line, or a JSON list of texts and lists of token ids."""
+    text = read_text(file)
+    if not text.lstrip().startswith("["):
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise FileError(f"{file} holds no text; write one per line, or a JSON list")
+        return [*lines]
+    advice = "write one text per line, or a JSON list of texts and lists of token ids"
+    found = parse_json(text, file, advice)
+    for number, one in enumerate(found, start=1):
+        is_ids = isinstance(one, list) and all(type(token) is int for token in one)
+        if not (isinstance(one, str) or is_ids):
+            raise FileError(f"entry {number} of {file} is {str(one)[:60]!r}; {advice}")
+    if not found:
+        raise FileError(f"{file} holds no text; {advice}")
+    return found

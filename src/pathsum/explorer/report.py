@@ -2,7 +2,7 @@
 
 The file holds the explorer's own bundle. Its content security policy allows that script and style
 by their hashes and nothing else: the page cannot load or send anything, and no text of a token can
-run as code.
+run as code. A fragment is one view of it, to be pasted into a page of one's own (see `fragment`).
 """
 
 import base64
@@ -11,27 +11,35 @@ import html
 import json
 import os
 import re
-import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError, InputError, NotExactError
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import answer_key
-from pathsum.explorer.report_contents import Recorded, recorded
+from pathsum.explorer.fragment import assemble_fragment
+from pathsum.explorer.packing import Packed, compact, deflate, inflate
+from pathsum.explorer.params import ModelParams, answer_key
+from pathsum.explorer.report_contents import (
+    ESSENTIAL,
+    Contents,
+    Recorded,
+    ReportView,
+    position_of,
+    recorded,
+)
 from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result.options import parse_option
 
-FORMAT, VERSION = "pathsum-report", 1
+FORMAT, VERSION = "pathsum-report", 2
 ELEMENT = '<script type="application/json" id="pathsum-report">'
 POLICY = "Content-Security-Policy"
-# Higher levels take three times as long and save 1 %.
-COMPRESSION = 6
 # Threads that compute answers, and how many answers may wait to be written.
 THREADS, MAX_PENDING = min(4, os.cpu_count() or 1), 64
 
@@ -43,6 +51,7 @@ class Report(Record, kind="report-file"):
     model: str
     path: str
     bytes: int
+    views: tuple[str, ...]
     answers: int
     left_out: tuple[str, ...]
 
@@ -50,7 +59,8 @@ class Report(Record, kind="report-file"):
         """Its file, size, and what it leaves out."""
         rows = (
             ("file", self.path),
-            ("size", f"{self.bytes / 1e6:.1f} MB"),
+            ("size", f"{self.bytes / 1e6:.2f} MB"),
+            ("views", ", ".join(self.views)),
             ("answers", f"{self.answers:,}"),
             *(("left out", reason) for reason in self.left_out),
         )
@@ -63,72 +73,137 @@ def report(
     path: str | Path,
     *,
     others: Sequence[str | Path | Model] = (),
+    texts: Sequence[str | Sequence[int]] = (),
+    views: Sequence[ReportView | str] | None = None,
+    position: int | None = None,
+    fragment: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Write the explorer of a model, with its answers, to one HTML file.
 
         ps.report("two-layer", "two-layer.html")
+        ps.report("two-layer", "mine.html", texts=["Ada met Bob. Ada met"], views=["text", "why"])
+        ps.report("two-layer", "post.html", texts=[text], views=["why"], fragment=True)
 
     It opens from disk in any browser and holds the example texts, every head, the circuit, the
-    paper's claims, and the training if the model is the folder of a run with snapshots. `others`
-    are models to compare with. For anything else, such as your own texts, use `pathsum explore`.
+    paper's claims, and the training if the model has snapshots. `others` are models to compare
+    with. `texts` (or lists of token ids) take the place of the example texts, and every prediction
+    of them is explained, or with `position` the one there. `views` are those of `ReportView`; by
+    default all that the model has something to show in. With `fragment`, the file is one view
+    without a page around it, of at most 300 kB, to be pasted into an HTML page. For anything else,
+    use `pathsum explore`. Numbers are rounded to six digits, attention to half precision.
     """
     target = check_output(path)
+    wanted = None if views is None else _parse_views(views)
+    if fragment and (wanted is None or len(wanted) != 1):
+        raise InputError("a fragment shows one view; name it, for example views=['why']")
     # A report offers only the models that it holds answers about.
-    explorer = Explorer([model, *others], bundled=())
-    answers, left_out = _answers(explorer, progress)
-    page = assemble(explorer.name, answers)
+    explorer = Explorer([model, *others], bundled=(), texts=texts)
+    contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
+    packed, left_out = _answers(explorer, contents, progress)
+    shown = _held(contents, packed)
+    if wanted is not None:
+        _check_held(explorer, wanted, shown, left_out)
+    head = _head(explorer.name, shown, packed)
+    head["start"] = _start(explorer, shown[0], position)
+    make = assemble_fragment if fragment else assemble
+    page = make(head, packed.blocks)
     write_output(target, page)
-    return Report(explorer.name, str(target), len(page), len(answers), tuple(left_out))
+    return Report(explorer.name, str(target), len(page), shown, len(packed.places), tuple(left_out))
 
 
-def _answers(explorer: Explorer, progress: Progress) -> tuple[dict[str, str], list[str]]:
-    found: dict[str, str] = {}
+def _parse_views(views: Sequence[ReportView | str]) -> tuple[ReportView, ...]:
+    if isinstance(views, str):
+        raise InputError(f"views is {views!r}; give a list, as in ['text', 'why']")
+    chosen = {parse_option(ReportView, view, "views") for view in views}
+    if not chosen:
+        raise InputError("views is empty; name at least one, or leave it out for all of them")
+    return tuple(view for view in ReportView if view in chosen)
+
+
+def _held(contents: Contents, packed: Packed) -> tuple[str, ...]:
+    """The views that have something to show, and the pages of heads if they are in it."""
+    answered = {key.partition(":")[0] for key in packed.places}
+    found = [str(view) for view in contents.views if ESSENTIAL[view] in answered]
+    return (*found, "head") if "head" in answered and "atlas" in found else tuple(found)
+
+
+def _check_held(
+    explorer: Explorer, wanted: Sequence[ReportView], shown: Sequence[str], left_out: list[str]
+) -> None:
+    for view in wanted:
+        if view not in shown:
+            reasons = [one for one in left_out if one.startswith(f"{ESSENTIAL[view]}: ")]
+            reason = reasons[0].partition(": ")[2] if reasons else _NOTHING[view]
+            raise InputError(
+                f"there is nothing for the view {str(view)!r} to show of {explorer.name}: {reason}"
+            )
+
+
+_NOTHING = dict.fromkeys(ReportView, "leave it out") | {
+    ReportView.TRAINING: "it has no snapshots of its training",
+    ReportView.COMPARE: "name other models to compare with",
+    ReportView.CIRCUIT: "heads of one layer do not compose",
+}
+
+
+def _answers(
+    explorer: Explorer, contents: Contents, progress: Progress
+) -> tuple[Packed, list[str]]:
+    found = Packed()
     left_out: dict[str, None] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            for number, (question, packed) in enumerate(_in_order(explorer, pool)):
+            for number, (question, wire) in enumerate(_in_order(explorer, contents, pool)):
                 # The total is known only at the end, so the bar grows as it goes.
                 progress(number, number + 1, f"answering {question.name}")
                 try:
-                    found[answer_key(question.name, question.params)] = packed.result()
+                    found.add(answer_key(question.name, question.params), wire.result())
                 except (InputError, NotExactError) as error:
                     left_out[f"{question.name}: {error}"] = None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    progress(len(found), len(found), "writing")
+    progress(len(found.places), len(found.places), "writing")
     return found, list(left_out)
 
 
 def _in_order(
-    explorer: Explorer, pool: ThreadPoolExecutor
-) -> Iterator[tuple[Recorded, "Future[str]"]]:
+    explorer: Explorer, contents: Contents, pool: ThreadPoolExecutor
+) -> Iterator[tuple[Recorded, "Future[bytes]"]]:
     """Every question with its pending answer, in the report's order."""
-    pending: deque[tuple[Recorded, Future[str]]] = deque()
-    for question in recorded(explorer):
-        pending.append((question, pool.submit(_packed, explorer, question)))
+    pending: deque[tuple[Recorded, Future[bytes]]] = deque()
+    for question in recorded(explorer, contents):
+        pending.append((question, pool.submit(_compacted, explorer, question)))
         if len(pending) >= MAX_PENDING:
             yield pending.popleft()
     yield from pending
 
 
-def _packed(explorer: Explorer, question: Recorded) -> str:
-    return pack(explorer.ask(question.name, question.params))
+def _compacted(explorer: Explorer, question: Recorded) -> bytes:
+    return compact(explorer.ask(question.name, question.params))
 
 
-def pack(wire: bytes) -> str:
-    """An answer as text: raw deflate, base64."""
-    compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(compressor.compress(wire) + compressor.flush()).decode("ascii")
+def _start(explorer: Explorer, view: str, position: int | None) -> str:
+    """Where the page opens: its first view, at the prediction that is explained."""
+    if position is None:
+        return f"#/{view}"
+    length = len(explorer.workbench.examples(ModelParams())[0].ids)
+    return f"#/{view}?e=0&t={position_of(length, position)}"
 
 
-def unpack(packed: str) -> bytes:
-    """The inverse of `pack`."""
-    return zlib.decompress(base64.b64decode(packed), -zlib.MAX_WBITS)
+def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:
+    """What the browser reads first: where in the blocks each answer is."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": title,
+        "views": list(views),
+        "answers": packed.places,
+    }
 
 
-def assemble(title: str, answers: dict[str, str]) -> bytes:
+def assemble(head: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     """The bundle's page with script, style and answers inlined."""
     script = _escape_script(bundle.read(bundle.SCRIPT).decode("utf-8"))
     style = bundle.read(bundle.STYLE).decode("utf-8")
@@ -136,11 +211,12 @@ def assemble(title: str, answers: dict[str, str]) -> bytes:
         raise FailedError(
             "the bundle's style sheet contains </style, which would end its own element; rebuild it"
         )
-    data = {"format": FORMAT, "version": VERSION, "title": title, "answers": answers}
-    # Inside an element that does not run, with every < escaped so that nothing ends the element.
+    data = {**head, "blocks": [deflate(block) for block in blocks]}
+    # In an element that does not run, with every < escaped so that nothing ends the element.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(head["title"])
     page = bundle.read(bundle.PAGE).decode("utf-8")
-    page = _once(page, r"<title>[^<]*</title>", f"<title>{html.escape(title)} · pathsum</title>")
+    page = _once(page, r"<title>[^<]*</title>", f"<title>{title} · pathsum</title>")
     page = _once(
         page,
         r"<head>",
@@ -152,14 +228,18 @@ def assemble(title: str, answers: dict[str, str]) -> bytes:
     return page.encode("utf-8")
 
 
-def read_report(path: str | Path) -> dict[str, str]:
-    """The packed answers of a report, by key."""
+def read_report(path: str | Path) -> dict[str, bytes]:
+    """The answers of a report, by key, each in the wire format."""
     page = read_text(Path(path))
     found = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
     data = json.loads(found[1]) if found else {}
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise FileError(f"{path} is not a report of this version of pathsum")
-    return dict(data["answers"])
+    blocks = [inflate(block) for block in data["blocks"]]
+    return {
+        key: blocks[block][start : start + length]
+        for key, (block, start, length) in data["answers"].items()
+    }
 
 
 def _policy(script: str, style: str) -> str:

@@ -1,5 +1,6 @@
 """`run`: a text through the model, with what it predicts at every position."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,9 @@ class TextRun(Record, kind="page-run"):
     `given` counts tokens before truncation to the context. `next_rank` is 1 where the next token is
     the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
     `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
-    no exact one.
+    no exact one. `telling` is the position whose prediction tells most: where the text repeats
+    itself and the model knows best how it goes on, else the last; `telling_source` is the position
+    of the same token the time before, None if nothing is repeated.
     """
 
     ids: tuple[int, ...]
@@ -36,6 +39,8 @@ class TextRun(Record, kind="page-run"):
     next_prob: Tensor
     loss: Tensor
     remainder: float | None
+    telling: int
+    telling_source: int | None
 
 
 # Predictions per position.
@@ -50,6 +55,7 @@ def run(bench: Workbench, params: TextParams) -> TextRun:
     best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
     log_probs = logits.log_softmax(-1)
     rank, log_prob = _next_tokens(logits, log_probs, trace.tokens[0])
+    telling, source = rank_telling(found.ids, log_prob.exp().tolist())[0]
     return TextRun(
         ids=found.ids,
         pieces=tuple(shown_piece(model, token) for token in found.ids),
@@ -63,7 +69,35 @@ def run(bench: Workbench, params: TextParams) -> TextRun:
         next_prob=log_prob.exp(),
         loss=-log_prob,
         remainder=_remainder(trace),
+        telling=telling,
+        telling_source=source,
     )
+
+
+def rank_telling(
+    ids: Sequence[int], probabilities: Sequence[float]
+) -> list[tuple[int, int | None]]:
+    """All positions, those whose predictions tell most first, each with what it repeats.
+
+    First the repeats (the same token stood there before, and the same token came next), by the
+    probability of the next token; then the last position, which has no next token to be compared
+    with; then the others, by that probability.
+
+    >>> rank_telling([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
+    [(3, 0), (4, None), (2, None), (1, None), (0, None)]
+    """
+    repeats: dict[int, int] = {}
+    before: dict[int, int] = {}
+    last = len(ids) - 1
+    for place in range(last):
+        known = before.get(ids[place])
+        if known is not None and ids[known + 1] == ids[place + 1]:
+            repeats[place] = known
+        before[ids[place]] = place
+    # Of two that are equally probable, the later one has more to go by.
+    ranked = sorted(range(last), key=lambda at: (at not in repeats, -probabilities[at], -at))
+    ranked.insert(len(repeats), last)
+    return [(place, repeats.get(place)) for place in ranked]
 
 
 def _next_tokens(
