@@ -12,9 +12,14 @@ const target = document.getElementById("pathsum-page");
 if (target) {
   // The cookie carries the token from here on; a link that is copied from the address bar must not.
   if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
-  const source = ReportSource.fromPage(document) ?? new LiveSource();
+  const report = ReportSource.fromPage(document);
+  if (report && location.hash === "") history.replaceState(null, "", report.start);
+  const source = report ?? new LiveSource();
   mount(Root, { target, props: { source, place: windowPlace, wholePage: true } });
 }
+
+/** What a fragment asks of it. */
+export { embed } from "./fragment";
 
 /** What anywidget asks of a module. */
 export default { render };

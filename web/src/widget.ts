@@ -2,6 +2,7 @@ import { mount, unmount } from "svelte";
 import Root from "./Root.svelte";
 import { NotebookSource, type WidgetModel } from "./lib/notebook";
 import { memoryPlace } from "./lib/state.svelte";
+import { inShadow } from "./shadow";
 
 const HEIGHT = 760;
 
@@ -20,15 +21,11 @@ export function render({ model, el }: Rendered): () => void {
     const value = model.get(name);
     return typeof value === "string" ? value : "";
   };
-  const shadow = (el.shadowRoot ?? el.attachShadow({ mode: "open" })) as ShadowRoot;
-  const style = document.createElement("style");
-  style.textContent = text("page_style");
-  const target = document.createElement("div");
+  const target = inShadow(el, text("page_style"));
   const height = model.get("height");
   target.style.height = `${typeof height === "number" ? height : HEIGHT}px`;
   // JupyterLab's one-letter commands would act on the notebook while the page's keys are meant.
   el.setAttribute("data-lm-suppress-shortcuts", "true");
-  shadow.replaceChildren(style, target);
   const source = new NotebookSource(model);
   const app = mount(Root, { target, props: { source, place: memoryPlace(text("place")), wholePage: false } });
   return () => {

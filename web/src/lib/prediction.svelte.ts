@@ -2,6 +2,7 @@ import type { ModelInfo, TextRun, WhyParams } from "../generated/answers";
 import { type Answer, answerOf } from "./answer.svelte";
 import type { Explorer } from "./explorer.svelte";
 import { mostTelling } from "./interesting";
+import type { Explaining } from "./source";
 import { predictionAt, textParams } from "./text";
 import { label } from "./tokens";
 
@@ -37,9 +38,13 @@ export class Prediction {
   readonly position = $derived.by((): number | null => {
     const { run } = this;
     if (!run) return null;
-    const asked = this.explorer.url.number("t");
-    return asked !== undefined && asked < run.ids.length ? asked : mostTelling(run).token;
+    return positionShown(this.explorer, this.info, run);
   });
+
+  /** The positions whose predictions can be explained here; null for all. */
+  explained(name: Explaining): ReadonlySet<number> | null {
+    return this.explorer.source.explained(name, textParams(this.explorer.url, this.info));
+  }
 
   /** The token that was chosen; null for the next one. */
   get token(): number | null {
@@ -91,4 +96,13 @@ export class Prediction {
     const id = this.explorer.url.number(key);
     return id !== undefined && id < this.info.d_vocab ? id : null;
   }
+}
+
+/** The position that is explained: the one of the URL, else the most telling one that can be. */
+export function positionShown({ source, url }: Explorer, info: ModelInfo, run: TextRun): number {
+  const asked = url.number("t");
+  if (asked !== undefined && asked < run.ids.length) return asked;
+  const { token } = mostTelling(run);
+  const explained = source.explained("circuit", textParams(url, info));
+  return !explained || explained.size === 0 || explained.has(token) ? token : ([...explained][0] as number);
 }

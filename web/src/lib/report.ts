@@ -1,19 +1,33 @@
 import { type PlainParams, questionKey } from "./keys";
-import type { Params, QuestionName } from "../generated/answers";
+import type { Params, QuestionName, TextParams } from "../generated/answers";
 import { plural } from "./format";
-import { CachedSource, NotRecorded } from "./source";
+import { CachedSource, type Explaining, NotRecorded } from "./source";
 
-interface ReportFile {
+/** A block of answers: compressed and in base64 in a report, bytes in a fragment. */
+type Block = string | Uint8Array;
+
+export interface ReportFile {
   format: string;
   version: number;
   title: string;
-  answers: Record<string, string>;
+  /** The views that have something to show. */
+  views: readonly string[];
+  /** Where the page opens if its address does not say. */
+  start: string;
+  /** The block, first byte and length of each answer. */
+  answers: Record<string, readonly [number, number, number]>;
+  blocks: readonly Block[];
 }
+
+/** Unpacked blocks that are kept: the next answer is likely to be next to the last one. */
+const OPEN_BLOCKS = 8;
 
 /** The answers recorded in the page itself. */
 export class ReportSource extends CachedSource {
   readonly kind = "report";
   private readonly texts: number;
+  private readonly open = new Map<number, Promise<Uint8Array>>();
+  private readonly sets = new Map<string, ReadonlySet<number>>();
 
   constructor(private readonly file: ReportFile) {
     super();
@@ -26,37 +40,76 @@ export class ReportSource extends CachedSource {
     return new ReportSource(JSON.parse(element.textContent) as ReportFile);
   }
 
+  get start(): string {
+    return this.file.start;
+  }
+
+  override get views(): readonly string[] {
+    return this.file.views;
+  }
+
   override has<N extends QuestionName>(name: N, params: Params[N]): boolean {
     return questionKey(name, params as PlainParams) in this.file.answers;
   }
 
-  protected async fetchWire(name: QuestionName, params: PlainParams, key: string): Promise<ArrayBuffer> {
-    const packed = this.file.answers[key];
-    if (packed === undefined) throw new NotRecorded(this.notRecorded(name, params));
-    const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-    return new Response(stream).arrayBuffer();
+  override explained(name: Explaining, text: TextParams): ReadonlySet<number> {
+    const { example } = text;
+    if (example === undefined || text.model !== undefined || text.step !== undefined) return new Set();
+    const known = this.sets.get(`${name} ${example}`);
+    if (known) return known;
+    const held = new RegExp(`^${name}:\\{"example":${example},"position":(\\d+)\\}$`);
+    const found = new Set(Object.keys(this.file.answers).flatMap((key) => held.exec(key)?.[1] ?? []).map(Number));
+    this.sets.set(`${name} ${example}`, found);
+    return found;
   }
 
-  /** The positions of an example whose predictions are explained. */
-  private explained(name: "why" | "circuit", example: unknown): number[] {
-    if (typeof example !== "number") return [];
-    const held = new RegExp(`^${name}:\\{"example":${example},"position":(\\d+)\\}$`);
-    return Object.keys(this.file.answers)
-      .flatMap((key) => Number(held.exec(key)?.[1] ?? NaN))
-      .filter(Number.isFinite);
+  protected async fetchWire(name: QuestionName, params: PlainParams, key: string): Promise<ArrayBuffer> {
+    const place = this.file.answers[key];
+    if (place === undefined) throw new NotRecorded(this.notRecorded(name, params));
+    const [block, start, length] = place;
+    return (await this.unpacked(block)).slice(start, start + length).buffer as ArrayBuffer;
+  }
+
+  private unpacked(number: number): Promise<Uint8Array> {
+    const known = this.open.get(number) ?? unpack(this.file.blocks[number] as Block);
+    this.open.delete(number);
+    this.open.set(number, known); // most recently used last
+    for (const oldest of this.open.keys()) {
+      if (this.open.size <= OPEN_BLOCKS) break;
+      this.open.delete(oldest);
+    }
+    return known;
   }
 
   private notRecorded(name: QuestionName, params: PlainParams): string {
-    const model = this.file.title || "MODEL";
-    const open = `open the explorer to ask about others: pathsum explore ${model}`;
-    const explained = name === "why" || name === "circuit" ? this.explained(name, params["example"]) : [];
-    if (explained.length > 0) {
-      return `This report explains the predictions at ${explained.join(", ")} of this text; ${open}`;
-    }
-    if (["run", "attention", "scores", "why", "circuit"].includes(name)) {
-      return `This report holds ${plural(this.texts, "example text")}; ${open}`;
-    }
-    return `This report does not hold this; ${open}`;
+    const command = `pathsum explore ${this.file.title || "MODEL"}`;
+    const own = this.lacking(name, params);
+    return `${own} ${own.includes("example text") ? "To run others" : "For the rest"}, open the explorer: ${command}`;
   }
+
+  /** What it holds of this, or that it holds nothing of it; true whatever was asked. */
+  private lacking(name: QuestionName, params: PlainParams): string {
+    const isText = ["run", "attention", "scores", "why", "circuit", "story", "without"].includes(name);
+    if (!isText) return "This report does not hold this.";
+    const { example } = params as TextParams;
+    if (example === undefined || !this.has("run", { example })) return `This report holds ${plural(this.texts, "example text")}.`;
+    if (params["model"] !== undefined) return "This report holds this text of its first model only.";
+    if (params["step"] !== undefined) return `This report does not hold this text at step ${params["step"]}.`;
+    if (name === "scores") return "This report holds no score tables of this text.";
+    if (name !== "why" && name !== "circuit") return "This report does not hold this of this text.";
+    const explained = this.explained(name, { example });
+    const form = name === "why" ? "as a sum of paths" : "as a graph";
+    if (explained.has(params["position"] as number)) {
+      return `This report explains the prediction at ${params["position"]} of the next token only, against the mean of all tokens.`;
+    }
+    if (explained.size === 0) return `This report explains no prediction of this text ${form}.`;
+    return `This report explains the predictions at ${[...explained].join(", ")} of this text ${form}.`;
+  }
+}
+
+async function unpack(block: Block): Promise<Uint8Array> {
+  if (typeof block !== "string") return block;
+  const bytes = Uint8Array.from(atob(block), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }

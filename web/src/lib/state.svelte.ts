@@ -14,6 +14,8 @@ export interface Place {
   read(): string;
   write(hash: string, push: boolean): void;
   listen(changed: () => void): () => void;
+  /** A link that shows the same elsewhere; null where the page has no address of its own. */
+  address(): string | null;
 }
 
 /** Keys of older links: the head is `h` and the token `t` in every view. */
@@ -45,6 +47,7 @@ const readable = (value: string): string =>
 /** The page's own address. */
 export const windowPlace: Place = {
   read: () => location.hash,
+  address: () => location.href,
   write: (hash, push) => {
     if (push) history.pushState(null, "", hash);
     else history.replaceState(null, "", hash);
@@ -65,6 +68,7 @@ export function memoryPlace(start = ""): Place & { back(): void } {
   let changed: () => void = () => undefined;
   return {
     read: () => entries[entries.length - 1] as string,
+    address: () => null,
     write: (hash, push) => {
       if (push) entries.push(hash);
       else entries[entries.length - 1] = hash;
@@ -127,6 +131,11 @@ export class UrlState {
     const { view, values } = parseHash(hash);
     this.place.write(formatHash(view, values), options.push ?? false);
     this.read();
+  }
+
+  /** A link to what is shown; null where the page has no address of its own. */
+  get address(): string | null {
+    return this.place.address();
   }
 
   /** The address that `go(view, changes)` would lead to, for real links. */

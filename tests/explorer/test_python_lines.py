@@ -1,0 +1,72 @@
+"""The lines of Python that views offer reproduce what the views show.
+
+`web/src/lib/python.test.ts` writes the lines to copied_python.json.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pathsum.explorer.explorer import Explorer
+
+LINES: dict[str, list[str]] = json.loads(
+    (Path(__file__).parent / "copied_python.json").read_text(encoding="utf-8")
+)
+TEXT = "c a b d a b"
+
+
+def shown(view: str) -> Any:
+    """What the lines of a view show."""
+    space: dict[str, Any] = {}
+    exec("\n".join(LINES[view]), space)
+    return space["shown"]
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return Explorer(["hand-built-induction"], bundled=())
+
+
+@pytest.mark.parametrize("view", LINES)
+def test_they_run(view: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(view) is not None
+    assert capsys.readouterr().out
+
+
+def test_text_shows_the_mean_pattern(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("attention", {"text": TEXT, "precision": "full"})
+    assert torch.allclose(shown("text"), answer.dense.mean(0), atol=1e-6)
+    effects: Any = explorer.answer(
+        "attention", {"text": TEXT, "weighting": "effect", "head": "L1H0", "precision": "full"}
+    )
+    assert torch.equal(shown("text, effects").dense, effects.dense)
+
+
+@pytest.mark.parametrize(
+    ("view", "question", "more"),
+    [
+        ("why", "circuit", {"position": 5}),
+        ("why, the last token", "circuit", {"position": 6}),
+        ("why, a token against another", "circuit", {"position": 5, "token": 3, "versus": 4}),
+    ],
+)
+def test_why_shows_the_same_circuit(
+    explorer: Explorer, view: str, question: str, more: dict[str, Any]
+) -> None:
+    answer: Any = explorer.answer(question, {"text": TEXT, **more})
+    found = shown(view)
+    assert found.total == pytest.approx(answer.total, abs=1e-5)
+    assert [str(edge.edge) for edge in found.edges] == [str(edge.edge) for edge in answer.edges]
+
+
+def test_paths_show_the_same_sum(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("why", {"text": TEXT, "position": 5, "versus": "none"})
+    assert shown("paths").total == pytest.approx(answer.toward.total, abs=1e-5)
+
+
+def test_a_cell_shows_the_same_score(explorer: Explorer) -> None:
+    pattern: Any = explorer.answer("attention", {"text": TEXT, "head": "L1H0", "precision": "full"})
+    assert shown("text, a cell").attention == pytest.approx(float(pattern.dense[0, 5, 3]), abs=1e-6)

@@ -1,0 +1,12 @@
+import { mount } from "svelte";
+import Root from "./Root.svelte";
+import { type ReportFile, ReportSource } from "./lib/report";
+import { memoryPlace } from "./lib/state.svelte";
+import { inShadow } from "./shadow";
+
+/** Shows a view of a report inside an element of somebody else's page, which keeps its address and its styles. */
+export function embed(place: HTMLElement, style: string, file: ReportFile): void {
+  const target = inShadow(place, style);
+  target.style.height = "100%";
+  mount(Root, { target, props: { source: new ReportSource(file), place: memoryPlace(file.start), wholePage: false } });
+}

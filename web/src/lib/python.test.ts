@@ -1,0 +1,46 @@
+import { describe, expect, it } from "vitest";
+import { pythonOf, type ShownState } from "./python";
+
+const info = {
+  name: "hand-built-induction",
+  path: "hand-built-induction",
+  models: ["hand-built-induction", "hand-built-skip-trigrams"],
+  heads: ["L0H0", "L0H1", "L1H0", "L1H1"],
+  examples: [
+    { title: "a", text: 'c a b d a b', ids: [], about: "", kind: "text" as const },
+    { title: "b", text: null, ids: [1, 2, 3, 1], about: "", kind: "probe" as const },
+  ],
+};
+function lines(view: string, values: Record<string, string>, more: Partial<ShownState> = {}): string[] | null {
+  return pythonOf({ view, get: (key) => values[key], info, text: { example: 0 }, position: 5, token: 2, ...more });
+}
+
+/** The lines of each view, which Python's tests run. */
+const SHOWN = {
+  text: lines("text", {}),
+  "text, a head": lines("text", { h: "L1H0" }, { text: { text: "c a\tb d\n" } }),
+  "text, a cell": lines("text", { h: "L1H0", d: "5.3" }),
+  "text, effects": lines("text", { h: "L1H0", w: "effect" }),
+  why: lines("why", {}),
+  "why, the last token": lines("why", {}, { position: 6, token: 4 }),
+  "why, a token against another": lines("why", { tok: "3", vs: "4" }),
+  "why, with a head off": lines("why", { off: "L0H0" }),
+  paths: lines("paths", { vs: "none" }),
+  "paths of ids": lines("paths", {}, { text: { example: 1 }, position: 2 }),
+  head: lines("head", { h: "L1H0" }),
+  circuit: lines("circuit", {}),
+  "circuit, an edge": lines("circuit", { edge: "L0H0→L1H0.k" }),
+  compare: lines("compare", { other: "hand-built-induction" }),
+  "compare, two texts": lines("compare", { what: "texts" }),
+};
+
+describe("lines of Python", () => {
+  it("are those that Python's tests run", async () => {
+    await expect(`${JSON.stringify(SHOWN, null, 2)}\n`).toMatchFileSnapshot("../../../tests/explorer/copied_python.json");
+  });
+  it("load a snapshot, and say when the model has no file", () => {
+    expect(lines("atlas", {}, { text: { example: 0, step: 40 } })).toContain('model = open_model("hand-built-induction").at(40)');
+    expect(lines("atlas", {}, { info: { ...info, path: "" } })?.join("\n")).toContain("the model that this page was opened with");
+  });
+  it("are of views only", () => expect(lines("nothing", {})).toBeNull());
+});

@@ -1,0 +1,121 @@
+/** The lines of Python that reproduce what a view shows, from its state. */
+import type { ModelInfo, TextParams } from "../generated/answers";
+
+export interface ShownState {
+  view: string;
+  get: (key: string) => string | undefined;
+  info: Pick<ModelInfo, "name" | "path" | "models" | "heads" | "examples">;
+  text: TextParams;
+  /** The position whose prediction is explained, and the id of the token that is predicted there. */
+  position: number | null;
+  token: number | null;
+}
+
+const literal = (value: string | number): string => JSON.stringify(value);
+const dict = (params: object): string =>
+  `{${Object.entries(params)
+    .filter(([, value]) => value !== undefined)
+    .map(([key, value]) => `${literal(key)}: ${literal(value as string | number)}`)
+    .join(", ")}}`;
+
+/** Lines that end with `shown`, what the view shows; null for a view that has none. */
+export function pythonOf(state: ShownState): string[] | null {
+  const lines = VIEWS[state.view]?.(state);
+  return lines ? [...load(state), ...lines, "print(shown)"] : null;
+}
+
+function load({ info, text }: ShownState): string[] {
+  const imports = ["import pathsum as ps"];
+  if (info.path === "") return [...imports, "", `model = ...  # ${info.name}, the model that this page was opened with`];
+  if (text.step === undefined) return [...imports, "", `model = ps.load(${literal(info.path)})`];
+  return [
+    ...imports,
+    "from pathsum.explorer.open_models import open_model",
+    "",
+    `model = open_model(${literal(info.path)}).at(${text.step})`,
+  ];
+}
+
+/** The text of the page: as it was typed, or its tokens. */
+function given({ info, text }: ShownState): { text?: string; ids?: string } {
+  const example = text.example === undefined ? undefined : info.examples[text.example];
+  const typed = text.text ?? example?.text;
+  return typeof typed === "string" ? { text: typed } : { ids: text.ids ?? example?.ids.join(",") ?? "" };
+}
+
+function trace(state: ShownState): string {
+  const { text, ids } = given(state);
+  return `trace = model.trace(${text === undefined ? `[${ids}]` : literal(text)})`;
+}
+
+/** The options that choose the prediction, as `circuit` and `toward` take them. */
+function target({ get, position, token }: ShownState): string {
+  const versus = get("vs");
+  const against = versus === "none" ? "None" : versus !== undefined && /^\d+$/.test(versus) ? versus : '"mean"';
+  return `position=${position ?? -1}, token=${get("tok") ?? token ?? "None"}, versus=${against}`;
+}
+
+/** What only the page computes is asked of it in the same words. */
+function asked(state: ShownState, question: string, params: object): string[] {
+  const { step } = state.text;
+  const first = state.info.path === "" ? "model" : literal(state.info.path);
+  return [
+    "from pathsum.explorer import Explorer",
+    "",
+    `shown = Explorer([${first}]).answer(${literal(question)}, ${dict({ ...params, ...(step === undefined ? {} : { step }) })})`,
+  ];
+}
+
+const known = (state: ShownState): string | undefined => state.info.heads.find((head) => head === state.get("h"));
+
+const VIEWS: Record<string, (state: ShownState) => string[]> = {
+  text: (state) => {
+    const head = known(state);
+    const cell = /^(\d+)\.(\d+)$/.exec(state.get("d") ?? "");
+    if (cell && head) return [trace(state), `shown = trace.scores(${literal(head)}).cell(destination=${cell[1]}, source=${cell[2]})`];
+    const weighting = state.get("w");
+    if (weighting === "information" || weighting === "effect") {
+      return asked(state, "attention", { ...given(state), weighting, ...(head ? { head } : {}), precision: "full" });
+    }
+    if (head) return [trace(state), `shown = trace.pattern(${literal(head)})[0]  # [destination, source]`];
+    return [trace(state), "shown = sum(trace.pattern(head.id)[0] for head in model.heads) / len(model.heads)  # [destination, source]"];
+  },
+  why: (state) => {
+    const off = state.get("off");
+    if (off === undefined) return [trace(state), `shown = trace.circuit(${target(state)})`];
+    const [token, versus] = [state.get("tok"), state.get("vs")];
+    return asked(state, "without", {
+      ...given(state),
+      position: state.position ?? 0,
+      ...(token === undefined ? {} : { token: Number(token) }),
+      ...(versus === undefined ? {} : { versus: /^\d+$/.test(versus) ? Number(versus) : versus }),
+      off,
+    });
+  },
+  paths: (state) => [trace(state), `shown = trace.paths().toward(${target(state)})`],
+  atlas: () => ["shown = ps.atlas(model)"],
+  head: (state) => {
+    const head = known(state) ?? state.info.heads[0];
+    return [`head = model.head(${literal(head ?? "")})`, "shown = head.full_ov.topk(10)  # also head.full_qk, ps.skip_trigrams(model, ...)"];
+  },
+  circuit: (state) => {
+    const edge = state.get("edge");
+    return edge === undefined ? ["shown = ps.composition(model)"] : asked(state, "edge", { edge });
+  },
+  training: ({ info }) => [`shown = ps.dynamics(${literal(info.path)})`],
+  paper: () => ["shown = ps.paper(model)"],
+  compare: (state) => {
+    if (state.get("what") === "texts") {
+      const other = state.get("x2");
+      return asked(state, "texts", {
+        ...given(state),
+        position: state.position ?? 0,
+        ...(other === undefined ? {} : { other_text: other }),
+      });
+    }
+    const other = state.get("other") ?? state.info.models.find((name) => name !== state.info.name) ?? state.info.name;
+    const step = state.get("os");
+    if (step === undefined) return [`shown = ps.align_heads(model, ps.load(${literal(other)}))`];
+    return ["from pathsum.explorer.open_models import open_model", "", `shown = ps.align_heads(model, open_model(${literal(other)}).at(${step}))`];
+  },
+};
