@@ -5,7 +5,8 @@
 measures each claim on the runs of `pathsum train` that have the depth it is about, and replaces
 what was measured on runs of these names before. Nothing is measured on bundled models. The bigram
 table of a zero-layer run is that of its corpus, which is opened again; runs of one corpus share it.
-A run that has not finished is skipped, and the exit code says so.
+A run that has not finished is skipped, and the exit code says so. The table of docs/paper.md is
+made from the same file; without runs, that is all that is made.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from pathsum.explorer import paper
 from pathsum.explorer.claims.claim import Claim
+from pathsum.explorer.claims.measured import seeds_table
 from pathsum.explorer.claims.seeds import SEEDS, SeedValue, write_seeds
 from pathsum.explorer.claims.tour import SECTIONS
 from pathsum.model import Model
@@ -34,6 +36,8 @@ from pathsum.text import Corpus
 from pathsum.training import Recipe
 from pathsum.training.recipe import Data
 from pathsum.training.run_folder import read_run
+
+PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 
 
 @cache
@@ -80,11 +84,27 @@ def _value(one: Claim, run: Path, recipe: Recipe, layers: int) -> SeedValue:
     )
 
 
+def page_table() -> str:
+    """The table of the guide: every claim with its rule and its values over seeds."""
+    table = seeds_table()
+    rows = [[column.name for column in table.columns], ["---"] * len(table.columns)]
+    rows += [["–" if cell is None else str(cell) for cell in row] for row in table.rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def write_page(page: Path = PAGE) -> None:
+    """Replace the table of the guide."""
+    text = page.read_text(encoding="utf-8")
+    begin = text.index("| claim | rule |")
+    end = text.index("\n\n", begin) + 1
+    page.write_text(text[:begin] + page_table() + text[end:], encoding="utf-8")
+
+
 def main() -> int:
     """Measure the runs that were named; 1 if some have not finished."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
     parser.add_argument("--into", type=Path, default=SEEDS, metavar="FILE")
     asked = parser.parse_args()
     torch.set_num_threads(1)  # small models: threads that synchronize make it slower
@@ -104,6 +124,8 @@ def main() -> int:
             print(f"{run.name:20} {claim:18} {shown:>10}  {value.verdict}")
         print(f"{run.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
         write_seeds(stored, asked.into)
+    if asked.into == SEEDS:
+        write_page()
     return 0 if len(finished) == len(asked.runs) else 1
 
 

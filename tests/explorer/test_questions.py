@@ -12,6 +12,7 @@ from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
+from pathsum.explorer.report_contents import CLAIMS
 from pathsum.explorer.wire import decode
 from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
 from pathsum.result import Record, schema
@@ -53,6 +54,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "ablation": [{"head": last}],
         "places": [{"head": last}],
         "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
+        "claim": [{"claim": claim} for claim in CLAIMS],
         "compare": [{"other": explorer.name}],
         "texts": [{**text, "position": 5}, {**text, "position": 6, "other_ids": "1,2,3,4,2,3,1"}],
     }.get(name, [{}])
@@ -124,7 +126,7 @@ def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
 
 def test_a_model_without_heads_answers_what_it_can() -> None:
     explorer = explorer_of(NO_HEADS)
-    for name in ("model", "vocabulary", "run", "composition", "terms", "paper"):
+    for name in ("model", "vocabulary", "run", "composition", "terms", "paper", "claim"):
         for parameters in params_without_heads(name):
             check_types(decode(explorer.ask(name, parameters)), find_question(name).answer, name)
     patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
@@ -139,6 +141,8 @@ def test_a_model_without_heads_answers_what_it_can() -> None:
 
 
 def params_without_heads(name: str) -> list[dict[str, Any]]:
+    if name == "claim":
+        return [{"claim": claim} for claim in CLAIMS]
     return [{"ids": "1,2,3"}] if name == "run" else [{}]
 
 
@@ -154,8 +158,7 @@ def test_a_soft_capped_model_is_exact_before_the_cap() -> None:
         ("scores", {"ids": "1,2,3", "head": "L1H0"}),
     ):
         assert decode(explorer.ask(name, parameters))
-    holds = {claim["id"]: claim["holds"] for claim in decode(explorer.ask("paper"))["claims"]}
-    assert holds["paths"] == "holds"
+    assert decode(explorer.ask("claim", {"claim": "paths"}))["verdict"] == "holds"
 
 
 def test_an_exact_model_has_no_remainder() -> None:
@@ -322,33 +325,6 @@ def test_tokens_without_text_are_listed() -> None:
     common = model.tokenizer.encode(" the")[-1]
     assert got["tokens"][common] == model.tokenizer.text(common)
     assert 0 < len(got["undecodable"]) < len(got["tokens"]) // 4
-
-
-def test_the_tour_holds_on_the_hand_built_model() -> None:
-    claims = claims_of(explorer_of("hand-built induction"))
-    for name in ("paths", "basis", "two-k", "two-previous", "two-induction", "two-mechanism"):
-        assert claims[name]["holds"] == "holds", claims[name]
-    assert claims["two-mechanism"]["view"] == "#/circuit?edge=L0H0→L1H0.k"
-    assert claims["zero-current"]["holds"] == "not measurable here"
-    assert "no layers, and this one has 2" in claims["zero-current"]["note"]
-
-
-@pytest.mark.slow
-def test_the_tour_of_the_bundled_model_holds() -> None:
-    explorer = Explorer(["two-layer"])
-    claims = claims_of(explorer)
-    assert {claim["model"] for claim in claims.values()} <= set(
-        decode(explorer.ask("model"))["models"]
-    )
-    assert 15 <= len(claims) <= 24
-    assert claims["zero-bigram"]["model"] == "zero-layer"
-    assert claims["zero-bigram"]["view"].startswith("#/text?m=zero-layer")
-    assert claims["one-copying"]["paper_value"] == "10 of 12 heads"
-    assert [claim for claim in claims.values() if claim["holds"] != "holds"] == []
-
-
-def claims_of(explorer: Explorer) -> dict[str, dict[str, Any]]:
-    return {claim["id"]: claim for claim in decode(explorer.ask("paper"))["claims"]}
 
 
 @pytest.mark.parametrize("off", ["", "L1H0", "L0H0→L1H0.k", "embed→logits,L0H1→logits", "embed"])

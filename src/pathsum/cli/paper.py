@@ -1,11 +1,13 @@
 """`pathsum paper`: the paper's claims, each with a verdict from a rule written before."""
 
+import json
 from typing import Annotated
 
 import typer
 
 from pathsum.cli.options import AsJson, ModelName
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
+from pathsum.terminal import printable_json
 
 
 def paper(
@@ -15,6 +17,10 @@ def paper(
         typer.Option("--claim", metavar="ID", help="Only this claim; may be repeated."),
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="Also print the rule of each.")] = False,
+    seeds: Annotated[
+        bool,
+        typer.Option("--seeds", help="Print what was measured over seeds, and measure nothing."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """State the paper's claims: value here, over seeds and in the paper, and the verdict.
@@ -25,6 +31,14 @@ def paper(
     from pathsum.explorer.claims.tour import find_statement
     from pathsum.explorer.open_models import open_model
 
+    if seeds:
+        from pathsum.explorer.claims.measured import seeds_table
+
+        if as_json:
+            print(printable_json(json.dumps(seeds_table().to_dicts(), ensure_ascii=False)))
+        else:
+            console().print(seeds_table())
+        return
     for name in claim or []:
         find_statement(name)  # an unknown claim is an error before the work, not after it
     use_one_thread_if_small(open_model(model).model)

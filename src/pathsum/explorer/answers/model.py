@@ -85,7 +85,7 @@ GUIDE = (
     GuideLink("circuit", "Composition", "docs/composition.md"),
     GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
     GuideLink("training", "Training", "docs/training.md"),
-    GuideLink("paper", "The explorer", "docs/explorer.md"),
+    GuideLink("paper", "The paper's claims", "docs/paper.md"),
     GuideLink("compare", "The explorer", "docs/explorer.md"),
 )
 

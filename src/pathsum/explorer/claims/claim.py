@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsum.errors import InputError, NotExactError
-from pathsum.explorer.claims.picture import Picture
+from pathsum.explorer.claims.picture import PatternPicture, Picture
 from pathsum.explorer.claims.rule import Rule, Verdict
 from pathsum.explorer.claims.seeds import OverSeeds, over_seeds
 from pathsum.explorer.params import ModelParams
@@ -104,10 +104,26 @@ class Subject:
         query = "&".join(f"{name}={value}" for name, value in (model | step | state).items())
         return f"#/{view}?{query}" if query else f"#/{view}"
 
-    def probe_example(self) -> int:
-        """The index of the first example of repeated random tokens; 0 if there is none."""
+    def probe_example(self) -> int | None:
+        """The index of the first example of repeated random tokens; None if the page has none."""
         kinds = [example.kind for example in self.bench.examples(self.params)]
-        return kinds.index("probe") if "probe" in kinds else 0
+        return kinds.index("probe") if "probe" in kinds else None
+
+    def probe_link(self, head: str = "", near_end: int | None = None) -> str:
+        """The text view on repeated random tokens, at a head and so many tokens before the end."""
+        example = self.probe_example()
+        if example is None:
+            return self.link("text", **({"h": head} if head else {}))
+        state: dict[str, str | int] = {"e": example} | ({"h": head} if head else {})
+        if near_end is not None:
+            length = len(self.bench.examples(self.params)[example].ids)
+            state["t"] = max(0, length - near_end)
+        return self.link("text", **state)
+
+    def pattern_picture(self, head: str) -> PatternPicture | None:
+        """A head's attention on repeated random tokens."""
+        example = self.probe_example()
+        return None if example is None else PatternPicture(head, example)
 
 
 @dataclass(frozen=True)
@@ -153,7 +169,7 @@ def outline(
         rule_text=str(statement.rule),
         paper_value=statement.paper_value,
         paper_number=statement.paper_number,
-        seeds=_seeds(statement, layers),
+        seeds=seeds_of(statement, layers),
         model="" if where is None else where.model or bench.models[0].name,
         step=None if where is None else where.step,
         note=note,
@@ -207,14 +223,15 @@ def _layers(bench: Workbench, params: ModelParams) -> int:
     return bench.model(params).config.n_layers
 
 
-def _seeds(statement: Statement, layers: int) -> OverSeeds:
-    """Over seeds of the same depth; a claim about any model may have them at another."""
-    same = over_seeds(statement.id, statement.rule, layers)
-    if same.seeds:
-        return same
+def seeds_of(statement: Statement, layers: int | None = None) -> OverSeeds:
+    """Over seeds of this depth, else of the deepest models that the claim was measured on."""
+    if layers is not None:
+        same = over_seeds(statement.id, statement.rule, layers)
+        if same.seeds:
+            return same
     every = over_seeds(statement.id, statement.rule)
-    deepest = max((one.layers for one in every.seeds), default=layers)
-    return over_seeds(statement.id, statement.rule, deepest)
+    deepest = max((one.layers for one in every.seeds), default=None)
+    return every if deepest is None else over_seeds(statement.id, statement.rule, deepest)
 
 
 def as_estimate(score: Estimate) -> Estimate:

@@ -5,7 +5,7 @@ from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.claims import rules
 from pathsum.explorer.claims.claim import Measurement, Statement, Subject, as_estimate
-from pathsum.explorer.claims.picture import Bar, BarsPicture, GraphPicture, PatternPicture
+from pathsum.explorer.claims.picture import Bar, BarsPicture, GraphPicture
 from pathsum.heads.atlas import HeadEntry
 from pathsum.result.estimate import Estimate
 
@@ -48,7 +48,7 @@ def _sparse(subject: Subject) -> Measurement:
             bars,
             rules.SPARSE.holds,
         ),
-        note="in a small model every head shares directions with most others",
+        note="a small p says that two heads share directions, not that they are a circuit",
     )
 
 
@@ -83,8 +83,8 @@ def _previous_token(subject: Subject) -> Measurement:
     return Measurement(
         as_estimate(score),
         f"{best.head}: {score.value:.3f} of its attention{chance}",
-        view=subject.link("text", e=subject.probe_example(), h=str(best.head)),
-        picture=PatternPicture(str(best.head), subject.probe_example()),
+        view=subject.probe_link(str(best.head)),
+        picture=subject.pattern_picture(str(best.head)),
         note="on random tokens, repeated",
     )
 

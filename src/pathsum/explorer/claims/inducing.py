@@ -14,7 +14,6 @@ from pathsum.explorer.claims.picture import (
     Line,
     LinesPicture,
     LossPicture,
-    PatternPicture,
     Point,
     PointsPicture,
 )
@@ -37,8 +36,8 @@ def _induction_heads(subject: Subject) -> Measurement:
     return Measurement(
         as_estimate(stripe),
         f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{chance}",
-        view=_on_probe(subject, str(best.head)),
-        picture=PatternPicture(str(best.head), subject.probe_example()),
+        view=subject.probe_link(str(best.head), near_end=5),
+        picture=subject.pattern_picture(str(best.head)),
         note=f"induction heads found: {len(_found(subject).heads)}",
     )
 
@@ -119,7 +118,7 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
 
 
 def _random_tokens(subject: Subject) -> Measurement:
-    model = subject.model
+    model, example = subject.model, subject.probe_example()
     probe = repeats_probe(model)
     tokens, start = probe.tokens, second_copy(probe)
     end = start + probe.length
@@ -132,8 +131,8 @@ def _random_tokens(subject: Subject) -> Measurement:
         drop,
         f"{float(each[0].mean()):.2f} nats per token in the first copy, "
         f"{float(each[1].mean()):.2f} in the second",
-        view=subject.link("text", e=subject.probe_example()),
-        picture=LossPicture(subject.probe_example()),
+        view=subject.probe_link(),
+        picture=None if example is None else LossPicture(example),
         note=f"{len(tokens)} sequences of {probe.length} random tokens, paired",
     )
 
@@ -150,7 +149,7 @@ def _resting(subject: Subject) -> Measurement:
         resting,
         f"{best.head} gives the first token {resting.value:.2f} of its attention while no token "
         f"has repeated, {later:.2f} afterwards",
-        view=_on_probe(subject, str(best.head)),
+        view=subject.probe_link(str(best.head), near_end=5),
         picture=LinesPicture(
             f"Attention of {best.head} to the first token, on random tokens that repeat",
             "position",
@@ -171,12 +170,6 @@ def _best(subject: Subject) -> InductionHead:
     if not found.heads:
         raise InputError(found.why_none)
     return max(found.heads, key=lambda head: head.stripe.value)
-
-
-def _on_probe(subject: Subject, head: str) -> str:
-    example = subject.probe_example()
-    length = len(subject.bench.examples(subject.params)[example].ids)
-    return subject.link("text", e=example, h=head, t=max(0, length - 5))
 
 
 INDUCING = (

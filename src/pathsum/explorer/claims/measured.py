@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from pathsum.explorer.claims.claim import Claim, measure
+from pathsum.explorer.claims.claim import Claim, measure, seeds_of
 from pathsum.explorer.claims.rule import OVER_SEEDS, VERDICTS, Verdict
+from pathsum.explorer.claims.seeds import OverSeeds
 from pathsum.explorer.claims.tour import SECTIONS, find_statement
 from pathsum.explorer.open_models import open_models
 from pathsum.explorer.params import ModelParams
@@ -60,7 +61,7 @@ class Paper(Record, kind="paper"):
                 one.outline.id,
                 one.measured if one.value else one.note,
                 one.verdict,
-                _seeds_text(one),
+                _seeds_text(one.outline.seeds, one.outline.rule.unit),
                 one.outline.seeds.verdict,
                 one.outline.paper_value or None,
             )
@@ -77,13 +78,39 @@ class Paper(Record, kind="paper"):
         return Table((text_column("claim"), prose_column("rule")), rows, "rules")
 
 
-def _seeds_text(one: Claim) -> str | None:
+def _seeds_text(seeds: OverSeeds, unit: str) -> str | None:
     """The mean over seeds with its interval, or the values if there are too few for one."""
-    seeds = one.outline.seeds
     if seeds.mean is not None:
-        return f"{seeds.mean.format('.3g')} {one.outline.rule.unit}".strip()
+        return f"{seeds.mean.format('.3g')} {unit}".strip()
     values = [format(each.value, ".3g") for each in seeds.seeds if each.value is not None]
-    return ", ".join(values) or None
+    return f"{', '.join(values)} {unit}".strip() if values else None
+
+
+def seeds_table() -> Table:
+    """Every claim with its rule, its values over seeds, and the verdict; nothing is measured."""
+    columns = (
+        text_column("claim"),
+        prose_column("rule"),
+        prose_column("each seed"),
+        prose_column("mean over seeds"),
+        prose_column("the paper"),
+        text_column("verdict"),
+    )
+    rows: list[tuple[str | None, ...]] = []
+    for section in SECTIONS:
+        for one in section.statements:
+            seeds = seeds_of(one)
+            values = [
+                "–" if each.value is None else format(each.value, ".3g") for each in seeds.seeds
+            ]
+            mean = None if seeds.mean is None else _seeds_text(seeds, one.rule.unit)
+            rows.append(
+                (
+                    *(one.id, str(one.rule), ", ".join(values) or None, mean),
+                    *(one.paper_value or None, seeds.verdict or "not measured"),
+                )
+            )
+    return Table(columns, tuple(rows), "the paper's claims over seeds", OVER_SEEDS)
 
 
 @torch.no_grad()

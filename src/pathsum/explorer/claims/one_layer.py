@@ -9,7 +9,7 @@ from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.claims import rules
 from pathsum.explorer.claims.claim import Measurement, Statement, Subject, as_estimate
 from pathsum.explorer.claims.on_text import order_bars, terms_on_text
-from pathsum.explorer.claims.picture import Bar, BarsPicture, OffsetsPicture, PatternPicture
+from pathsum.explorer.claims.picture import Bar, BarsPicture, OffsetsPicture
 from pathsum.heads.kinds import COPYING_BY_WEIGHTS
 from pathsum.model import Model
 from pathsum.result.estimate import Estimate
@@ -153,8 +153,8 @@ def _no_induction(subject: Subject) -> Measurement:
         as_estimate(stripe),
         f"the best head, {best.head}, gives {stripe.value:.3f} of its attention to the token after "
         "the earlier copy",
-        view=subject.link("text", e=subject.probe_example(), h=str(best.head)),
-        picture=PatternPicture(str(best.head), subject.probe_example()),
+        view=subject.probe_link(str(best.head)),
+        picture=subject.pattern_picture(str(best.head)),
         note="random tokens, repeated: an induction head would draw a stripe parallel to the "
         "diagonal",
     )

@@ -27,20 +27,23 @@ def _sum_of_paths(subject: Subject) -> Measurement:
     text = TextParams(model=subject.params.model, step=subject.params.step, example=0)
     trace = subject.bench.run(text).trace
     paths = trace.paths()
-    remainder = paths.remainder()
     token = int(trace.logits[0, -1].argmax())
     toward = paths.toward(position=-1, token=token)
     orders = {int(order): value for order, value in toward.by_order.items()}
     bars = [Bar(f"paths through {n} heads", float(value)) for n, value in orders.items()]
     bars.append(Bar("their sum", float(sum(orders.values()))))
-    bars.append(Bar("the model's logit", float(trace.uncapped_logits[0, -1, token])))
+    logit = float(trace.uncapped_logits[0, -1, token])
+    bars.append(Bar("the model's logit", logit))
+    largest = float(trace.uncapped_logits.abs().max())
+    # Orders are summed by another computation than the total, so both are compared.
+    remainder = max(paths.remainder(), abs(sum(orders.values()) - logit) / largest)
     return Measurement(
         Estimate(remainder),
         f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
         f"a relative error of {remainder:.1g}",
         view=subject.link("paths", e=0),
         picture=BarsPicture(
-            f"The logit of the last prediction, {subject.model.token_text(token)!r}, by order",
+            f"The logit of the last prediction, {subject.model.output_text(token)!r}, by order",
             "logit",
             tuple(bars),
         ),

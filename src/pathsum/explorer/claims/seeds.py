@@ -102,3 +102,4 @@ def write_seeds(claims: dict[str, list[dict[str, Any]]], file: Path = SEEDS) -> 
     """Write the file that `over_seeds` reads."""
     stored = {"format": FORMAT, "version": VERSION, "claims": claims}
     file.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _stored.cache_clear()

@@ -28,7 +28,7 @@ def _current_token_only(subject: Subject) -> Measurement:
     difference = float((before - after).abs().max())
     shown = before.topk(min(MOST_POINTS, len(before))).indices.tolist()
     points = (
-        Point(subject.model.token_text(token), float(before[token]), float(after[token]), "tokens")
+        Point(subject.model.output_text(token), float(before[token]), float(after[token]), "tokens")
         for token in shown
     )
     return Measurement(
