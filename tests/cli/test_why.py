@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pathsum.cli.main import main
+from pathsum.model import construct
 
 ARGUMENTS = ["why", "hand-built-induction", "a b c d a", "--token", "b"]
 
@@ -40,6 +41,34 @@ def test_edges_are_cut_to_another_text(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*ARGUMENTS, "--other", "c b a d a"]) == 0
     assert main([*ARGUMENTS, "--other", "c b"]) == 2
     assert "same length" in capsys.readouterr().err
+
+
+def test_the_other_text_is_token_ids_where_the_text_is(capsys: pytest.CaptureFixture[str]) -> None:
+    model = construct.induction()
+    here, there = (",".join(map(str, model.encode(text))) for text in ("a b c d a", "c b a d a"))
+    asked = ["why", "hand-built-induction", "--token", "b", "--json"]
+    assert main([*asked, "--tokens", here, "--other", there]) == 0
+    by_ids = json.loads(capsys.readouterr().out)
+    assert main([*asked, "a b c d a", "--other", "c b a d a"]) == 0
+    assert by_ids["edges"] == json.loads(capsys.readouterr().out)["edges"]
+    assert main([*asked, "--tokens", here, "--other", "c b a d a"]) == 2
+    assert "is not a list of token ids" in capsys.readouterr().err
+
+
+def test_options_of_faithfulness_need_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = {"--reference": "zero", "--over": str(tmp_path), "--draws": "3", "--seed": "1"}
+    for name, value in options.items():
+        assert main([*ARGUMENTS, name, value]) == 2
+        assert f"{name} belongs to --faithfulness" in " ".join(capsys.readouterr().err.split())
+    assert main([*ARGUMENTS, "--faithfulness", "--diff", "hand-built-induction-by-q"]) == 2
+    assert "--diff and --faithfulness" in " ".join(capsys.readouterr().err.split())
+
+
+def test_notes_of_heads_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "two-layer", "a b", "--position", "0", "--threshold", "0.02"]) == 0
+    assert "there is nothing else to attend to" in capsys.readouterr().out
 
 
 def test_faithfulness_is_a_table_over_sizes(capsys: pytest.CaptureFixture[str]) -> None:

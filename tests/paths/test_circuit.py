@@ -1,12 +1,15 @@
 """The circuit of a prediction, on models whose circuits are known."""
 
 import json
+from types import NoneType
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 
 from pathsum.errors import InputError, NotExactError, PathError, TokenError
-from pathsum.model import Trace, construct
+from pathsum.model import Config, Trace, construct, random_model
 from pathsum.model.edits import Message
 from pathsum.model.run import run_logits
 from pathsum.names import Edge, Node, NodeEdge
@@ -22,7 +25,7 @@ def strong(circuit: Circuit, share: float = 0.01) -> set[str]:
 
 def test_induction_by_k_composition() -> None:
     """[a][b] … [a] → [b]: the previous-token head writes a into the key of b."""
-    found = construct.induction().trace("a b c d a").circuit(position=-1, token="b", versus="mean")
+    found = construct.induction().trace("a b c d a").circuit(token="b", threshold=0.01)
     assert strong(found) == {
         "L1H0@5→logits@5",
         "embed@2→L1H0@5.v",
@@ -41,17 +44,43 @@ def test_induction_by_k_composition() -> None:
 
 
 def test_induction_by_q_composition() -> None:
-    found = construct.induction_by_q().trace("a b c d a").circuit(token="b")
-    kinds = {str(edge) for edge in found.edges if edge.kind == "q" and edge.edge.writer.head}
-    assert kinds == {"L0H0@5→L1H0@5.q"}
+    """[a][b] … [a] → [b]: the query of the last a points to the place after its first copy."""
+    found = (
+        construct.induction_by_q()
+        .trace("a b c d a")
+        .circuit(token="b", threshold=0.01, effects=False)
+    )
+    assert strong(found) == {
+        "L1H0@5→logits@5",
+        "embed@2→L1H0@5.v",
+        "L0H0@5→L1H0@5.q",
+        "pos@2→L1H0@5.k",
+        "pos@1→L0H0@5.v",
+        "embed@5→L0H0@5.q",
+        "embed@1→L0H0@5.k",
+        # What it beat: the start token, on which the head rests, and the last a itself, which
+        # matches as well and is ruled out by its position.
+        "embed@0→L0H0@5.k",
+        "embed@5→L0H0@5.k",
+        "pos@5→L0H0@5.k",
+        "pos@5→L0H0@5.q",
+    }
 
 
 def test_a_virtual_head_is_two_v_edges() -> None:
-    model = construct.virtual_head({"a": "x", "b": "y"})
-    trace = model.trace("b b a b b")
-    found = trace.circuit(position=-1)
-    heads = [edge for edge in found.edges if edge.edge.writer.head and edge.edge.reader.head]
-    assert {edge.kind.value for edge in heads if abs(edge.share) > 0.5 * found.total} == {"v"}
+    """Both heads attend one back: what stands two back is moved twice, and nothing else matters."""
+    found = (
+        construct.virtual_head({"a": "x", "b": "y"})
+        .trace("b b a b b")
+        .circuit(threshold=0.01, effects=False)
+    )
+    assert strong(found) == {
+        "L1H0@5→logits@5",
+        "L0H0@4→L1H0@5.v",
+        "embed@3→L0H0@4.v",
+        *("pos@1@5→L1H0@5.q", "pos@1@4→L1H0@5.k"),
+        *("pos@0@4→L0H0@4.q", "pos@0@3→L0H0@4.k"),
+    }
 
 
 def test_the_previous_token_head_gets_credit_on_a_trained_model() -> None:
@@ -168,10 +197,25 @@ def test_a_rival_position_is_what_the_score_is_compared_with() -> None:
 
 
 def test_the_first_position_has_no_scores_to_explain() -> None:
-    model = construct.induction()
-    found = model.trace("a b").circuit(position=0, threshold=1e-6)
+    found = load("two-layer").trace("a b").circuit(position=0, effects=False)
     heads = [node for node in found.nodes if node.node.head]
+    assert heads
     assert all(node.attended is None and "nothing else" in node.note for node in heads)
+    assert not [edge for edge in found.edges if edge.kind != "v"]
+
+
+def test_uniform_attention_says_so() -> None:
+    config = Config(n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=11, n_ctx=8)
+    model = random_model(config, seed=3)
+    model.weights.layers[0].W_Q[0] = 0
+    found = model.trace(torch.tensor([[1, 2, 3, 4]])).circuit(threshold=1e-3, effects=False)
+    notes = {str(node.node): node.note for node in found.nodes if node.node.head}
+    assert notes["L0H0@3"].startswith("it attends to all 4 sources alike")
+    assert "alike" not in notes["L0H1@3"]
+    attended = found.node("L0H0@3").attended
+    assert attended is not None
+    assert attended.effect == pytest.approx(0, abs=1e-6)
+    assert "it attends to all 4 sources alike" in str(found)
 
 
 def test_bad_input() -> None:
@@ -273,7 +317,9 @@ def test_the_picture_has_every_node_and_edge() -> None:
         (group.findtext(f"{space}title") or "").split()[0]: group.find(f"{space}rect")
         for group in picture.iter(f"{space}g")
     }
-    assert boxes.keys() == {str(node.node) for node in found.nodes}
+    assert {name for name in boxes if not name.startswith("left-out@")} == {
+        str(node.node) for node in found.nodes
+    }
     corners = {
         name: (float(b.get("x", 0)), float(b.get("y", 0)))
         for name, b in boxes.items()
@@ -286,7 +332,135 @@ def test_the_picture_has_every_node_and_edge() -> None:
     assert corners["embed@1"][0] < corners["embed@2"][0] < corners["embed@5"][0]
 
 
+# What circuit-tracer's viewer reads, and the types it takes them to have; our own fields after it.
+METADATA: dict[str, Any] = {
+    "slug": str,
+    "scan": str,
+    "transcoder_list": list,
+    "prompt_tokens": list,
+    "prompt": str,
+    "node_threshold": float,
+    "schema_version": int,
+}
+PARAMS: dict[str, Any] = {
+    "pinnedIds": list,
+    "supernodes": list,
+    "linkType": str,
+    "clickedId": str,
+    "sg_pos": str,
+}
+NODE: dict[str, Any] = {
+    "node_id": str,
+    "feature": int,
+    "layer": str,
+    "ctx_idx": int,
+    "feature_type": str,
+    "token_prob": float,
+    "is_target_logit": bool,
+    "run_idx": int,
+    "reverse_ctx_idx": int,
+    "jsNodeId": str,
+    "clerp": str,
+    "influence": (float, NoneType),
+    "activation": float,
+}
+LINK: dict[str, Any] = {
+    "source": str,
+    "target": str,
+    "weight": float,
+    "kind": str,
+    "exact": float,
+    "unit": str,
+    "effect": (float, NoneType),
+}
+
+
+def check_types(found: dict[str, Any], types: dict[str, Any]) -> None:
+    assert found.keys() == types.keys()
+    for name, kind in types.items():
+        assert isinstance(found[name], kind), name
+        assert kind is bool or not isinstance(found[name], bool), name
+
+
+def test_the_graph_has_the_types_that_the_viewer_expects() -> None:
+    found = load("two-layer").trace("self.zorble = zorble\n        return self.zor").circuit()
+    graph = json.loads(json.dumps(found.to_graph(), allow_nan=False))
+    assert graph.keys() == {"metadata", "qParams", "nodes", "links"}
+    check_types(graph["metadata"], METADATA)
+    check_types(graph["qParams"], PARAMS)
+    for node in graph["nodes"]:
+        check_types(node, NODE)
+        assert node["layer"] == "E" or 0 <= int(node["layer"]) <= 2
+        assert 0 <= node["ctx_idx"] < len(graph["metadata"]["prompt_tokens"])
+        assert node["influence"] is None or 0 <= node["influence"] <= 1
+    for link in graph["links"]:
+        check_types(link, LINK)
+    (logit,) = [node for node in graph["nodes"] if node["feature_type"] == "logit"]
+    assert logit["layer"] == "2"
+    assert logit["is_target_logit"]
+    # The viewer reads the probability and the token out of this text.
+    shown = float(logit["clerp"].split("(p=")[1].split(")")[0])
+    assert shown == pytest.approx(found.probability, abs=1e-3)
+    assert logit["clerp"].split('"')[1] == "ble"
+
+
+def test_the_viewer_keeps_every_node_of_the_graph_apart() -> None:
+    """It deletes features of more than 2/3 of the tokens, and gives nodes of one feature one text.
+
+    A feature is a layer and a number, so that no two nodes may share them.
+    """
+    found = construct.induction().trace("a b c d a").circuit(token="b", threshold=1e-3)
+    graph = found.to_graph()
+    for name in ("node_id", "jsNodeId"):
+        assert len({node[name] for node in graph["nodes"]}) == len(graph["nodes"])
+    features = {(node["layer"], node["feature"]) for node in graph["nodes"]}
+    assert len(features) == len(graph["nodes"])
+    ids = {node["node_id"] for node in graph["nodes"]}
+    assert all(link["source"] in ids and link["target"] in ids for link in graph["links"])
+    links = [(link["source"], link["target"], link["kind"]) for link in graph["links"]]
+    assert len(set(links)) == len(links)
+
+
+def test_inputs_add_up_in_the_graph_with_what_was_left_out() -> None:
+    found = load("two-layer").trace("a b c a").circuit(effects=False)
+    graph = found.to_graph()
+    rest = [node["node_id"] for node in graph["nodes"] if node["node_id"].startswith("left-out@")]
+    assert rest
+    inner = [one for one in found.nodes if one.node.head or one.node.component == "logits"]
+    assert set(rest) <= {f"left-out@{one.node}" for one in inner}
+
+    def into(node: Node, kind: str) -> float:
+        here = [link for link in graph["links"] if link["target"] == str(node)]
+        return sum(link["weight"] for link in here if link["kind"] == kind)
+
+    for one in inner:
+        assert into(one.node, "v") == pytest.approx(one.value, abs=1e-4)
+        if one.attended is not None and not one.note:
+            assert into(one.node, "k") == pytest.approx(one.attended.effect, abs=1e-4)
+    dot, svg = found.to_dot(), found.to_svg()
+    for name in rest:
+        assert f'"{name}" ->' in dot
+        assert f"<title>{name}" in svg
+
+
+def test_a_token_in_the_graph_cannot_break_the_viewer() -> None:
+    model = construct.induction(['(p="', "a/b", "c"])
+    found = model.trace('(p=" a/b c (p="').circuit(token='(p="')
+    (logit,) = [node for node in found.to_graph()["nodes"] if node["feature_type"] == "logit"]
+    assert float(logit["clerp"].split("(p=")[1].split(")")[0]) == pytest.approx(
+        found.probability, abs=1e-3
+    )
+    assert "/" not in found.to_graph()["metadata"]["slug"]
+
+
 def test_a_token_that_looks_like_markup_is_escaped() -> None:
     model = construct.induction(["<b>", "&", "c"])
     found = model.trace("<b> & c <b>").circuit(token="&")
     assert ET.fromstring(found.to_svg()) is not None
+
+
+def test_a_token_that_looks_like_terminal_markup_is_printed() -> None:
+    found = construct.induction(["[/b]", "[red]", "c"]).trace("[/b] [red] c [/b]")
+    shown = str(found.circuit(token="[red]"))
+    assert "'[red]'" in shown
+    assert "'[/b]'" in shown

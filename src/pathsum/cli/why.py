@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from pathsum.cli.options import (
+    LARGEST,
     MOST_DRAWS,
     AsJson,
     Device,
@@ -14,7 +15,6 @@ from pathsum.cli.options import (
     ModelName,
     Position,
     Revision,
-    Seed,
     TargetToken,
     TokenIds,
     Versus,
@@ -22,17 +22,21 @@ from pathsum.cli.options import (
     parse_versus,
 )
 from pathsum.cli.prompts_file import read_prompts
-from pathsum.cli.sequences import read_input, text_sequences
+from pathsum.cli.sequences import parse_ids, read_input, text_sequences
 from pathsum.cli.view import progress, show
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pathsum.model import Model
     from pathsum.paths.circuit import Circuit, CircuitDiff, MeanCircuit
     from pathsum.result import Progress
 
 # Windows of a text file that a mean is taken over.
 MEAN_SEQUENCES = 64
+# Random circuits to compare with, unless a number is given.
+DRAWS = 20
 GRAPHS = (".json", ".dot", ".svg")
 
 Prompts: TypeAlias = Annotated[
@@ -51,7 +55,10 @@ Rival: TypeAlias = Annotated[
 ]
 Other: TypeAlias = Annotated[
     str | None,
-    typer.Option("--other", help="Cut edges carry what they carry on this text, not nothing."),
+    typer.Option(
+        "--other",
+        help="Cut edges carry what they carry on this text (ids with --tokens), not nothing.",
+    ),
 ]
 Cut: TypeAlias = Annotated[
     bool, typer.Option("--cut/--no-cut", help="Cut every edge and recompute what follows.")
@@ -74,21 +81,33 @@ Faithful: TypeAlias = Annotated[
     ),
 ]
 ReferenceName: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--reference",
         help="With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other' (what "
-        "they carry on the text of --other, or on corrupted prompts).",
+        "they carry on the text of --other, or on corrupted prompts); default: 'mean'.",
     ),
 ]
 Over: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--over", help="Take the mean over this text file; default: the prompt."),
+    typer.Option(
+        "--over",
+        help="With --faithfulness, take the mean over this text file; default: the prompt.",
+    ),
 ]
 Draws: TypeAlias = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--draws", min=1, max=MOST_DRAWS, help="How many random circuits to compare with."
+        "--draws",
+        min=1,
+        max=MOST_DRAWS,
+        help=f"With --faithfulness, how many random circuits to compare with; default: {DRAWS}.",
+    ),
+]
+FaithfulSeed: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", min=0, max=LARGEST, help="With --faithfulness, seed of the random circuits."
     ),
 ]
 
@@ -108,10 +127,10 @@ def why(
     graph: Graph = None,
     diff: Diff = None,
     faithfulness: Faithful = False,
-    reference: ReferenceName = "mean",
+    reference: ReferenceName = None,
     over: Over = None,
-    draws: Draws = 20,
-    seed: Seed = 0,
+    draws: Draws = None,
+    seed: FaithfulSeed = None,
     revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -121,6 +140,8 @@ def why(
     from pathsum.paths.circuit import Circuit, mean_circuit
 
     _check_arguments(text, tokens, prompts, graph, other, rival)
+    of_faithfulness = {"--reference": reference, "--over": over, "--draws": draws, "--seed": seed}
+    _check_faithfulness(faithfulness, diff, of_faithfulness)
     loaded = open_model(model, device, dtype, as_json, revision)
     second = None if diff is None else open_model(diff, device, dtype, as_json)
     effects = cut and not faithfulness and diff is None
@@ -138,7 +159,7 @@ def why(
                 effects=effects,
                 progress=advance,
             )
-        cut_to = None if other is None else one.trace(other)
+        cut_to = None if other is None else one.trace(_as_given(other, tokens))
         trace = one.trace(read_input(text, tokens))
         return trace.circuit(
             *(position, token, against, threshold, rival, 0, effects, cut_to, advance)
@@ -155,9 +176,18 @@ def why(
         else:
             mean = None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES)
             kept = found.faithfulness(
-                reference, text=mean, draws=draws, seed=seed, progress=advance
+                reference or "mean",
+                text=mean,
+                draws=DRAWS if draws is None else draws,
+                seed=seed or 0,
+                progress=advance,
             )
             show(kept, as_json)
+
+
+def _as_given(other: str, tokens: list[str] | None) -> "str | list[int]":
+    """The other text, or its ids where the text is given by ids."""
+    return other if tokens is None else parse_ids([other], "--other")[0]
 
 
 def _difference(found: "Circuit | MeanCircuit", other: "Circuit | MeanCircuit") -> "CircuitDiff":
@@ -168,6 +198,19 @@ def _difference(found: "Circuit | MeanCircuit", other: "Circuit | MeanCircuit") 
     assert isinstance(found, MeanCircuit)
     assert isinstance(other, MeanCircuit)
     return found.diff(other)
+
+
+def _check_faithfulness(
+    faithfulness: bool, diff: str | None, options: "Mapping[str, object]"
+) -> None:
+    """Raise InputError for options that would be ignored."""
+    from pathsum.errors import InputError
+
+    if faithfulness and diff is not None:
+        raise InputError("--diff and --faithfulness print different tables; give one of them")
+    for name, value in options.items():
+        if value is not None and not faithfulness:
+            raise InputError(f"{name} belongs to --faithfulness; add it, or leave {name} out")
 
 
 def _check_arguments(

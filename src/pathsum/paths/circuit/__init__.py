@@ -11,7 +11,9 @@ edge_orders    other circuits to compare with: by gradients, random
 prompts        Prompt: a text with what is asked of it, and names of positions
 mean_circuit   the circuits of many prompts, averaged with intervals
 diff           the difference of two circuits, edge by edge
-drawing        the graph as JSON, for Graphviz, and as SVG
+picture        what is shown of a circuit, of one prompt or of many
+tree           the picture as an indented tree
+drawing        the picture as circuit-tracer's JSON, for Graphviz, and as SVG
 """
 
 from pathsum.paths.circuit.circuit import (

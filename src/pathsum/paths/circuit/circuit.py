@@ -1,20 +1,29 @@
 """Circuit: the graph of one prediction, from the logits down to the tokens."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 from rich.tree import Tree
 
 from pathsum.errors import InputError
-from pathsum.files import write_output
 from pathsum.model import Trace
 from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit import drawing
 from pathsum.paths.circuit.edge_orders import best_first
+from pathsum.paths.circuit.picture import (
+    Picture,
+    PictureEdge,
+    PictureNode,
+    Rest,
+    Unit,
+    layer_of,
+    with_rest,
+)
+from pathsum.paths.circuit.tree import print_tree
 from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
@@ -23,8 +32,6 @@ if TYPE_CHECKING:
     from pathsum.paths.circuit.diff import CircuitDiff
     from pathsum.paths.circuit.faithfulness import Baseline, Faithfulness
     from pathsum.paths.circuit.reference import Reference
-
-Unit = Literal["logits", "score"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,9 @@ class Attended:
     uniform: float
     effect: float
     error: float
+
+    def __str__(self) -> str:
+        return f"attends {self.weight:.0%} to {self.source}"
 
 
 @dataclass(frozen=True)
@@ -288,53 +298,66 @@ class Circuit(Record, kind="circuit"):
 
     def tree(self) -> Tree:
         """The circuit as an indented tree, each node opened where it is met first."""
-        top = Node("logits", self.position)
-        tree = Tree(self.title)
-        self._grow(tree, top, opened=set())
-        return tree
+        return print_tree(self.picture)
 
     def __rich__(self) -> RenderableType:
-        return Group(self.tree(), self.sentence, self._note())
+        return Group(self.tree(), Text(self.sentence), self._note())
 
     def to_graph(self) -> dict[str, Any]:
         """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
-        return drawing.to_graph(self)
+        return drawing.to_graph(self.picture)
 
     def to_dot(self) -> str:
         """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
-        return drawing.to_dot(self)
+        return drawing.to_dot(self.picture)
 
     def to_svg(self) -> str:
         """The graph as a picture: tokens below, the prediction on top, edges as in `to_dot`."""
-        return drawing.to_svg(self)
+        return drawing.to_svg(self.picture)
 
     def write_graph(self, file: FilePath) -> None:
         """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
-        if file.suffix in (".dot", ".svg"):
-            text = self.to_dot() if file.suffix == ".dot" else self.to_svg()
-        else:
-            text = json.dumps(self.to_graph(), indent=1)
-        write_output(file, text)
+        drawing.write_graph(self.picture, file)
 
-    def _grow(self, tree: Tree, node: Node, opened: set[Node]) -> None:
-        opened.add(node)
-        for side in (Side.V, Side.K, Side.Q):
-            for edge in self.inputs(node, side):
-                branch = tree.add(_line(edge, self.node(edge.edge.writer)))
-                writer = edge.edge.writer
-                if writer.head is not None and writer in opened:
-                    branch.add("(above)")
-                elif writer.head is not None:
-                    self._grow(branch, writer, opened)
-            for rest in self._left_out(node, side):
-                count = f"{rest.count} edge{'' if rest.count == 1 else 's'}"
-                tree.add(f"{side.value.upper()} left out ({count}) {rest.share:+.3f}")
-
-    def _left_out(self, node: Node, side: Side) -> Iterator[LeftOut]:
-        yield from (
-            rest
+    @property
+    def picture(self) -> Picture:
+        """What is printed and drawn: nodes and edges, and what was left out as further nodes."""
+        layers = self._prediction.trace.model.config.n_layers
+        nodes = [
+            PictureNode(
+                name=str(found.node),
+                component=found.node.component,
+                column=found.node.position,
+                layer=float(layer_of(found.node.component, layers)),
+                text=found.text,
+                value=found.value,
+                detail="" if found.attended is None else str(found.attended),
+                note=found.note,
+            )
+            for found in self.nodes
+        ]
+        edges = [
+            PictureEdge(
+                *(str(edge.edge.writer), str(edge.edge.reader), edge.kind),
+                *(edge.exact, edge.unit, edge.share, edge.effect),
+            )
+            for edge in self.edges
+        ]
+        rests = (
+            Rest(str(rest.node), rest.kind, rest.exact, rest.share, rest.count)
             for rest in self.left_out
-            if rest.node == node and rest.kind == side and abs(rest.share) >= 5e-4
+        )
+        more_nodes, more_edges = with_rest(nodes, rests)
+        return Picture(
+            title=self.title,
+            model=self.model,
+            columns=self.tokens,
+            n_layers=layers,
+            token_text=self.token_text,
+            probability=self.probability,
+            threshold=self.threshold,
+            nodes=(*nodes, *more_nodes),
+            edges=(*edges, *more_edges),
         )
 
     def _note(self) -> str:
@@ -349,14 +372,3 @@ class Circuit(Record, kind="circuit"):
         if self.raised_from is None:
             return ""
         return f" (not {self.raised_from:.2g}, to keep at most {self.max_nodes} nodes)"
-
-
-def _line(edge: CircuitEdge, writer: CircuitNode) -> str:
-    effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
-    exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
-    where = ""
-    if writer.attended is not None:
-        where = f"  (attends {writer.attended.weight:.0%} to {writer.attended.source})"
-    text = f" {writer.text!r}" if writer.text else ""
-    share = f"{exact}{edge.share:+.2f} logits{effect}"
-    return f"{edge.kind.value.upper()} {edge.edge.writer}{text}  {share}{where}"

@@ -1,13 +1,15 @@
-"""A circuit as a graph: circuit-tracer's JSON, Graphviz, and a picture of its own."""
+"""A picture of a circuit as a graph: circuit-tracer's JSON, Graphviz, and SVG."""
 
 import html
+import json
+import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from pathsum.names import HeadId, Node, Side, Source
-
-if TYPE_CHECKING:
-    from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, CircuitNode
+from pathsum.files import write_output
+from pathsum.names import HeadId, Part, Side
+from pathsum.paths.circuit.picture import Picture, PictureEdge, PictureNode
 
 # Sizes of the picture, in pixels.
 _WIDE, _HIGH, _GAP, _ROW, _MARGIN = 78, 34, 10, 92, 16
@@ -16,158 +18,227 @@ _DASHES = {Side.V: "", Side.Q: "7 4", Side.K: "2 4"}
 _STYLES = {Side.V: "solid", Side.Q: "dashed", Side.K: "dotted"}
 
 
-def edge_layer(node: Node) -> int:
-    """The layer of a node; −1 for what is there before the first layer."""
-    component = node.component
-    if isinstance(component, HeadId | Source):
-        return component.layer
-    return 1 << 30 if component == "logits" else -1
+def write_graph(picture: Picture, file: Path) -> None:
+    """Write it to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
+    if file.suffix in (".dot", ".svg"):
+        text = to_dot(picture) if file.suffix == ".dot" else to_svg(picture)
+    else:
+        text = json.dumps(to_graph(picture), indent=1)
+    write_output(file, text)
 
 
-def to_graph(circuit: "Circuit") -> dict[str, Any]:
-    """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
-    layers = max((edge_layer(found.node) for found in circuit.nodes), default=0)
+def to_graph(picture: Picture) -> dict[str, Any]:
+    """The graph in circuit-tracer's JSON format: metadata, nodes, links.
+
+    Links have a weight, the share, as in that format; `kind`, `exact`, `unit` and `effect` are
+    fields of our own, and two nodes may have one link of each kind.
+    """
+    top = picture.nodes[0]
+    ranks = _ranks(picture)
     return {
         "metadata": {
-            "slug": f"{circuit.model}-{circuit.position}",
-            "scan": circuit.model,
-            "prompt_tokens": list(circuit.tokens),
-            "prompt": "".join(circuit.tokens),
-            "node_threshold": circuit.threshold,
+            "slug": re.sub(r"[^A-Za-z0-9._-]+", "-", f"{picture.model}-{top.name}"),
+            "scan": picture.model,
+            "transcoder_list": [],
+            "prompt_tokens": list(picture.columns),
+            "prompt": "".join(picture.columns),
+            "node_threshold": picture.threshold,
             "schema_version": 1,
         },
-        "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": ""},
-        "nodes": [_graph_node(found, layers) for found in circuit.nodes],
+        "qParams": {
+            "pinnedIds": [],
+            "supernodes": [],
+            "linkType": "both",
+            "clickedId": "",
+            "sg_pos": "",
+        },
+        "nodes": [
+            _graph_node(picture, node, number, ranks.get(node.name))
+            for number, node in enumerate(picture.nodes)
+        ],
         "links": [
             {
-                "source": str(edge.edge.writer),
-                "target": str(edge.edge.reader),
+                "source": edge.writer,
+                "target": edge.reader,
                 "weight": edge.share,
                 "kind": edge.kind.value,
                 "exact": edge.exact,
                 "unit": edge.unit,
                 "effect": edge.effect,
             }
-            for edge in circuit.edges
+            for edge in picture.edges
         ],
     }
 
 
-def _graph_node(found: "CircuitNode", layers: int) -> dict[str, Any]:
-    component, layer = found.node.component, edge_layer(found.node)
-    kinds = {"logits": "logit", "embed": "embedding"}
-    kind = "attention head" if isinstance(component, HeadId) else str(component)
+def _graph_node(
+    picture: Picture, node: PictureNode, number: int, influence: float | None
+) -> dict[str, Any]:
+    is_logit, kind = node.component == "logits", _feature_type(node)
+    # The viewer takes a layer and a feature to be one thing at several tokens: it gives all of them
+    # one text, and deletes those of most tokens. So no two nodes share a number; an embedding has
+    # that of its position, as in circuit-tracer.
+    feature = node.column if kind == "embedding" else len(picture.columns) + number
     return {
-        "node_id": str(found.node),
-        "feature": component.head if isinstance(component, HeadId) else None,
-        "layer": "E" if layer < 0 else str(min(layer, layers)),
-        "ctx_idx": found.node.position,
-        "feature_type": kinds.get(str(component), kind),
-        "jsNodeId": str(found.node),
-        "clerp": f"{component} {found.text}".strip(),
-        "influence": found.value,
-        "is_target_logit": component == "logits",
+        "node_id": node.name,
+        "feature": feature,
+        "layer": "E" if node.layer < 0 else str(int(node.layer)),
+        "ctx_idx": node.column,
+        "feature_type": kind,
+        "token_prob": picture.probability if is_logit else 0.0,
+        "is_target_logit": is_logit,
+        "run_idx": 0,
+        "reverse_ctx_idx": 0,
+        "jsNodeId": node.name,
+        "clerp": _clerp(picture, node),
+        "influence": influence,
+        "activation": node.value,
     }
 
 
-def to_dot(circuit: "Circuit") -> str:
+def _feature_type(node: PictureNode) -> str:
+    """The viewer knows `logit` and `embedding`, and takes names with `error` as unexplained."""
+    if node.component is None:
+        return "left out error"
+    if isinstance(node.component, HeadId):
+        return "attention head"
+    if isinstance(node.component, Part):
+        return node.component.kind
+    kinds = {"logits": "logit", "embed": "embedding"}
+    return kinds.get(str(node.component), str(node.component))
+
+
+def _clerp(picture: Picture, node: PictureNode) -> str:
+    """What the viewer shows; for the logit it reads token and probability out of it."""
+    if node.component == "logits":
+        token = picture.token_text.replace("(p=", "( p=").replace('"', "”")
+        return f'Output "{token}" (p={picture.probability:.3f})'
+    if node.component is None:
+        return f"left out ({node.text})"
+    return f"{node.component} {node.text}".strip()
+
+
+def _ranks(picture: Picture) -> dict[str, float]:
+    """How much of all values the nodes down to each make up, the largest first, as in the format.
+
+    The viewer's slider hides nodes above a number between 0 and 1. The logit is always shown.
+    """
+    ordered = sorted(picture.nodes[1:], key=lambda node: -abs(node.value))
+    total, sofar, found = sum(abs(node.value) for node in ordered), 0.0, dict[str, float]()
+    for node in ordered:
+        sofar += abs(node.value)
+        found[node.name] = min(1.0, sofar / total) if total else 1.0
+    return found
+
+
+def to_dot(picture: Picture) -> str:
     """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
     lines = ["digraph circuit {", "  rankdir=BT;", "  node [shape=box, fontname=Helvetica];"]
-    for found in circuit.nodes:
-        label = f"{found.node}\\n{_quoted(found.text)}\\n{found.value:+.2f}"
-        lines.append(f'  "{found.node}" [label="{label}"];')
-    widest = _widest(circuit)
-    for edge in circuit.edges:
+    for node in picture.nodes:
+        name = "left out" if node.component is None else node.name
+        label = f"{_quoted(name)}\\n{_quoted(node.text)}\\n{node.value:+.2f}"
+        style = ", style=dashed" if node.component is None else ""
+        lines.append(f'  "{_quoted(node.name)}" [label="{label}"{style}];')
+    widest = _widest(picture)
+    for edge in picture.edges:
         width = 0.5 + 4 * abs(edge.share) / widest
         lines.append(
-            f'  "{edge.edge.writer}" -> "{edge.edge.reader}" [style={_STYLES[edge.kind]}, '
+            f'  "{_quoted(edge.writer)}" -> "{_quoted(edge.reader)}" [style={_STYLES[edge.kind]}, '
             f'penwidth={width:.2f}, label="{edge.kind.value.upper()} {edge.share:+.2f}"];'
         )
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def to_svg(circuit: "Circuit") -> str:
-    """A picture: a column per position, a row per layer, tokens below, the prediction on top.
+def to_svg(picture: Picture) -> str:
+    """A picture: a column per place, a row per layer, tokens below, the prediction on top.
 
-    Positions without a node are left out. V edges are solid, Q dashed, K dotted, their width is the
+    Places without a node are left out. V edges are solid, Q dashed, K dotted, their width is the
     magnitude of the share; hovering shows the numbers.
     """
-    places = _layout(circuit)
+    places = _layout(picture)
     width = max((x for x, _ in places.values()), default=0) + _WIDE + _MARGIN
     width = max(width, 420)
     bottom = max((y for _, y in places.values()), default=0) + _HIGH
     height = bottom + 64
-    edges = sorted(circuit.edges, key=lambda edge: abs(edge.share))
-    shapes = [_edge_shape(edge, places, _widest(circuit)) for edge in edges]
-    shapes += [_node_shape(found, *places[found.node]) for found in circuit.nodes]
+    edges = sorted(picture.edges, key=lambda edge: abs(edge.share))
+    shapes = [_edge_shape(edge, places, _widest(picture)) for edge in edges]
+    shapes += [_node_shape(node, *places[node.name]) for node in picture.nodes]
     columns: dict[int, list[int]] = defaultdict(list)
-    for node, (x, _) in places.items():
-        columns[node.position].append(x)
-    for position, xs in sorted(columns.items()):
+    for node in picture.nodes:
+        columns[node.column].append(places[node.name][0])
+    for column, xs in sorted(columns.items()):
         middle = (min(xs) + max(xs) + _WIDE) // 2
-        token = circuit.tokens[position]
-        shapes.append(_text(middle, bottom + 20, _short(token, 11), "font-weight='bold'"))
-        shapes.append(_text(middle, bottom + 34, str(position), "fill='#777'"))
+        token = _short(picture.columns[column], 11)
+        shapes.append(_text(middle, bottom + 20, token, "font-weight='bold'"))
+        shapes.append(_text(middle, bottom + 34, str(column), "fill='#777'"))
     legend = "V solid, Q dashed, K dotted; width: share of the prediction; red: lowers it"
     shapes.append(_text(_MARGIN, height - 10, legend, "text-anchor='start' fill='#777'"))
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' "
         f"width='{width}' height='{height}' font-family='Helvetica, Arial, sans-serif' "
-        f"font-size='11'><title>{html.escape(circuit.title)}</title>"
+        f"font-size='11'><title>{html.escape(picture.title)}</title>"
         "<rect width='100%' height='100%' fill='#fff'/>" + "\n".join(shapes) + "</svg>\n"
     )
 
 
-def _layout(circuit: "Circuit") -> dict[Node, tuple[int, int]]:
-    """The upper left corner of each node; nodes of one layer and position stand side by side."""
-    cells: dict[tuple[int, int], list[Node]] = defaultdict(list)
-    for one in circuit.nodes:
-        cells[edge_layer(one.node), one.node.position].append(one.node)
+def _layout(picture: Picture) -> dict[str, tuple[int, int]]:
+    """The upper left corner of each node; nodes of one layer and place stand side by side."""
+    cells: dict[tuple[float, int], list[str]] = defaultdict(list)
+    for node in picture.nodes:
+        cells[node.layer, node.column].append(node.name)
     layers = sorted({layer for layer, _ in cells}, reverse=True)
+    # What was left out is close below its node.
+    steps = [_ROW if layer == int(layer) else _ROW // 2 for layer in layers]
+    rows = {layer: _MARGIN + sum(steps[1 : at + 1]) for at, layer in enumerate(layers)}
     left, columns = _MARGIN, dict[int, tuple[int, int]]()
-    for position in sorted({position for _, position in cells}):
-        most = max(len(cells.get((layer, position), ())) for layer in layers)
-        columns[position] = left, most * (_WIDE + _GAP) - _GAP
-        left += columns[position][1] + 2 * _GAP
-    found: dict[Node, tuple[int, int]] = {}
-    for (layer, position), nodes in cells.items():
-        start, room = columns[position]
+    for column in sorted({column for _, column in cells}):
+        most = max(len(cells.get((layer, column), ())) for layer in layers)
+        columns[column] = left, most * (_WIDE + _GAP) - _GAP
+        left += columns[column][1] + 2 * _GAP
+    found: dict[str, tuple[int, int]] = {}
+    for (layer, column), names in cells.items():
+        start, room = columns[column]
         # Each cell is in the middle of its column.
-        start += (room - (len(nodes) * (_WIDE + _GAP) - _GAP)) // 2
-        for number, node in enumerate(sorted(nodes, key=str)):
-            x = start + number * (_WIDE + _GAP)
-            found[node] = x, _MARGIN + layers.index(layer) * _ROW
+        start += (room - (len(names) * (_WIDE + _GAP) - _GAP)) // 2
+        for number, name in enumerate(sorted(names)):
+            found[name] = start + number * (_WIDE + _GAP), rows[layer]
     return found
 
 
-def _node_shape(found: "CircuitNode", x: int, y: int) -> str:
-    stroke = "#b3261e" if found.value < 0 else "#444"
-    name = str(found.node.component)
-    name = f"→ {_short(found.text, 8)}" if name == "logits" else name
+def _node_shape(node: PictureNode, x: int, y: int) -> str:
+    stroke = "#b3261e" if node.value < 0 else "#444"
+    name = "left out" if node.component is None else str(node.component)
+    name = f"→ {_short(node.text, 8)}" if name == "logits" else name
     middle = x + _WIDE // 2
-    hint = html.escape(f"{found.node} {found.text}: {found.value:+.3f} logits")
+    hint = html.escape(f"{node.name} {node.text}: {node.value:+.3f} logits")
+    dashed = " stroke-dasharray='4 3'" if node.component is None else ""
     return (
         f"<g><title>{hint}</title><rect x='{x}' y='{y}' width='{_WIDE}' height='{_HIGH}' rx='5' "
-        f"fill='#f6f6f4' stroke='{stroke}'/>{_text(middle, y + 15, name, '')}"
-        f"{_text(middle, y + 28, f'{found.value:+.2f}', _fill(stroke))}</g>"
+        f"fill='#f6f6f4' stroke='{stroke}'{dashed}/>{_text(middle, y + 15, name, '')}"
+        f"{_text(middle, y + 28, f'{node.value:+.2f}', _fill(stroke))}</g>"
     )
 
 
-def _edge_shape(edge: "CircuitEdge", places: dict[Node, tuple[int, int]], widest: float) -> str:
+def _edge_shape(edge: PictureEdge, places: dict[str, tuple[int, int]], widest: float) -> str:
     """From the top of the writer to the bottom of the reader."""
-    (x0, y0), (x1, y1) = places[edge.edge.writer], places[edge.edge.reader]
+    (x0, y0), (x1, y1) = places[edge.writer], places[edge.reader]
     x0, x1, y1 = x0 + _WIDE // 2, x1 + _WIDE // 2, y1 + _HIGH
-    bend = max(20, (y0 - y1) // 2)
+    bend = max(4, (y0 - y1) // 2)
     width = 0.8 + 5 * abs(edge.share) / widest
-    effect = "" if edge.effect is None else f", cut {edge.effect:+.3f}"
-    exact = "" if edge.unit == "logits" else f" {edge.exact:+.3f} score,"
-    hint = html.escape(f"{edge}:{exact} {edge.share:+.3f} logits{effect}")
     color = _COLORS[edge.kind] if edge.share >= 0 else "#b3261e"
     return (
         f"<path d='M{x0} {y0} C{x0} {y0 - bend} {x1} {y1 + bend} {x1} {y1}' fill='none' "
         f"stroke='{color}' stroke-width='{width:.2f}' stroke-dasharray='{_DASHES[edge.kind]}' "
-        f"stroke-opacity='0.75'><title>{hint}</title></path>"
+        f"stroke-opacity='0.75'><title>{html.escape(_edge_hint(edge))}</title></path>"
     )
+
+
+def _edge_hint(edge: PictureEdge) -> str:
+    side = "" if edge.reader.startswith("logits@") else f".{edge.kind.value}"
+    effect = "" if edge.effect is None else f", cut {edge.effect:+.3f}"
+    exact = "" if edge.unit == "logits" else f" {edge.exact:+.3f} score,"
+    detail = f" {edge.detail}" if edge.detail else ""
+    return f"{edge.writer}→{edge.reader}{side}:{exact} {edge.share:+.3f}{detail} logits{effect}"
 
 
 def _text(x: int, y: int, text: str, style: str) -> str:
@@ -183,8 +254,8 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _widest(circuit: "Circuit") -> float:
-    return max((abs(edge.share) for edge in circuit.edges), default=1.0) or 1.0
+def _widest(picture: Picture) -> float:
+    return max((abs(edge.share) for edge in picture.edges), default=1.0) or 1.0
 
 
 def _quoted(text: str) -> str:

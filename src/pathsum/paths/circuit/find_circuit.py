@@ -8,8 +8,8 @@ from pathsum.model import Trace
 from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction
 from pathsum.paths.circuit.cut import check_other, cut_effects
-from pathsum.paths.circuit.drawing import edge_layer
 from pathsum.paths.circuit.grow import Growth, grow_circuit
+from pathsum.paths.circuit.picture import layer_of
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Progress, silent
 
@@ -77,6 +77,7 @@ def _record(
 ) -> Circuit:
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
+    layers = model.config.n_layers
     logits = trace.logits[sequence, at]
     size = max(abs(growth.total), float(logits.abs().max()))
     return Circuit(
@@ -92,8 +93,10 @@ def _record(
         floor=growth.floor,
         raised_from=growth.first_floor if growth.floor > growth.first_floor else None,
         max_nodes=max_nodes,
-        nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node))),
-        edges=tuple(sorted(edges, key=lambda e: (_order(e.edge.reader), "vkq".index(e.kind)))),
+        nodes=tuple(sorted(growth.nodes, key=lambda found: _order(found.node, layers))),
+        edges=tuple(
+            sorted(edges, key=lambda e: (_order(e.edge.reader, layers), "vkq".index(e.kind)))
+        ),
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         remainder=abs(growth.added_up - growth.total) / size,
@@ -132,6 +135,6 @@ def _versus_text(trace: Trace, target: Target) -> str | None:
     return trace.model.output_text(int(target.versus[0]))
 
 
-def _order(node: Node) -> tuple[int, int, str]:
+def _order(node: Node, n_layers: int) -> tuple[int, int, str]:
     """From the logits down, then by position."""
-    return -edge_layer(node), node.position, str(node.component)
+    return -layer_of(node.component, n_layers), node.position, str(node.component)

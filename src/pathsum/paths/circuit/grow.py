@@ -198,6 +198,10 @@ class Growth:
             effect=found.effect,
             error=found.error,
         )
+        if sink is None and _are_alike(scores):
+            return attended, (
+                f"it attends to all {len(scores)} sources alike, so there are no scores to explain"
+            )
         if abs(found.effect) < self.floor:
             return attended, "where it looks matters too little to take its scores apart"
         positions = range(first, here + 1)
@@ -347,6 +351,12 @@ class FrozenRow:
             writers = (*writers, part)
         found = torch.cat(parts)
         return Inputs(Side.Q, writers, found[:, :1], found[:, 1:], along[:1], (position,))
+
+
+def _are_alike(scores: Float[Tensor, " src"]) -> bool:
+    """Whether scores are equal up to rounding, so that attention is uniform."""
+    rounding = 16 * torch.finfo(scores.dtype).eps * max(1.0, float(scores.abs().max()))
+    return float(scores.max() - scores.min()) <= rounding
 
 
 def _contrast(
