@@ -152,3 +152,11 @@ export const KINDS: Record<"q" | "k" | "v", LineStyle> = {
   k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
   v: { light: "#6f6a00", dark: "#d6cf4a", dash: "none", name: "value" },
 };
+
+/** How several heads on one text are told apart: a hue and a line style each, always with their names. */
+export const HEAD_STYLES: readonly LineStyle[] = [
+  { light: "#0067a5", dark: "#6cb8ff", dash: "none", name: "solid" },
+  { light: "#b84a00", dark: "#ffa35c", dash: "7 3", name: "dashed" },
+  { light: "#00795a", dark: "#4fd6a8", dash: "2 3", name: "dotted" },
+  { light: "#9a3f86", dark: "#ec9bd8", dash: "9 3 2 3", name: "dash and dot" },
+];

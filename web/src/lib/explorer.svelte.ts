@@ -5,6 +5,7 @@ import type { Source } from "./source";
 import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
 import { label } from "./tokens";
+import { TriedTexts } from "./tried.svelte";
 
 /** What the status line says; a view fills in its own parts. */
 export interface Status {
@@ -16,6 +17,8 @@ export interface Status {
 /** Everything views share. `useExplorer()` gives it to any component. */
 export class Explorer {
   readonly keyboard = new Keyboard();
+  /** Texts that the reader typed. */
+  readonly tried: TriedTexts;
   /** The vocabulary of the model that is shown, once it has arrived (requested at the start). */
   vocabulary = $state.raw<Vocabulary | null>(null);
   status = $state.raw<Status>({});
@@ -32,7 +35,10 @@ export class Explorer {
     readonly theme: Theme,
     /** The element that holds the page: keys are heard and overlays placed here. */
     readonly root: HTMLElement,
-  ) {}
+  ) {
+    // A notebook's storage belongs to the notebook.
+    this.tried = new TriedTexts(() => (source.kind === "live" ? localStorage : null));
+  }
 
   /** Whether spaces are marked in running text (`·`); tables mark them always. */
   get visibleSpaces(): boolean {

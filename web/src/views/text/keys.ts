@@ -1,5 +1,6 @@
 import { CONTRASTS } from "../../lib/contrast";
 import type { KeyBinding } from "../../lib/keyboard.svelte";
+import { toggled } from "./many";
 import { strongest } from "./patterns";
 import type { TextScene } from "./scene.svelte";
 
@@ -55,6 +56,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer up, down", group, run: (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads) },
     { keys: "Enter", about: "lock or unlock the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
     { keys: "h", about: "lock or unlock the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
+    { keys: "m", about: "draw the focused head on the text together with others, or no longer", group, run: () => focus.head !== null && url.set({ many: toggled(scene.many, focus.head) }, { push: true }) },
     { keys: "d", about: "lock or unlock the cell of the strongest source, or the one under the pointer", group, run: lockCell },
     { keys: ["Shift+ArrowLeft", "Shift+ArrowRight"], about: "previous, next source of the locked cell", group, run: (event) => source(event.key === "ArrowLeft" ? -1 : 1) },
     { keys: "a", about: "all heads together", group, run: () => focus.freeHead() },

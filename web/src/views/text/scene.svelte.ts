@@ -1,7 +1,7 @@
 import { untrack } from "svelte";
 import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
-import type { Scale } from "../../lib/color";
+import { HEAD_STYLES, type Scale } from "../../lib/color";
 import { contrastOf } from "../../lib/contrast";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
@@ -9,6 +9,7 @@ import { label } from "../../lib/tokens";
 import { isSameText, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
 import { mostInteresting } from "../../lib/interesting";
+import { type HeadOnText, manyAt, parseMany } from "./many";
 import { Patterns, type Side, type Weighting } from "./patterns";
 
 export const WEIGHTINGS: readonly { value: Weighting; label: string; about: string; unit: string }[] = [
@@ -162,6 +163,18 @@ export class TextScene {
   get contrast(): Contrast {
     return contrastOf(this.explorer.url);
   }
+
+  /** Heads that are drawn on the text together, each with its own line. */
+  readonly many = $derived.by((): readonly string[] => parseMany(this.explorer.url.get("many"), this.info.heads));
+
+  /** What each of them does at the focused token. */
+  readonly manyHere = $derived.by((): readonly HeadOnText[] => {
+    const { patterns, many } = this;
+    const token = this.focus.token;
+    if (!patterns || many.length === 0) return [];
+    if (token === null || token >= patterns.n) return many.map((head, at) => ({ head, style: HEAD_STYLES[at]!, found: [] }));
+    return manyAt(patterns, many, token, this.side, this.hideFirst);
+  });
 
   get ranks(): boolean {
     return this.explorer.url.get("rk") === "1";
