@@ -1,22 +1,112 @@
 """The report opened from disk: the same page, with what it holds and words about the rest."""
 
+import json
 import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
+from tests.browser.test_layout import WIDTHS, faults
 from tests.browser.test_live import VIEWS, settled
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_opens(page: Page, report_file: str, view: str, pictures: Path) -> None:
-    page.goto(f"{report_file}#/{view.lower()}")
-    expect(page.get_by_role("heading").first).to_be_visible()
+# What each view cannot be without: an element, and words that it shows.
+ESSENTIALS = {
+    "text": ("section[aria-label=Details]", "predicts"),
+    "why": ("section[aria-label=Circuit]", "moved"),
+    "atlas": ("section[aria-label='Table of scores']", "induction"),
+    "circuit": ("main", "composition"),
+    "paths": ("section[aria-label=Waterfall]", "direct"),
+    "training": ("main", "step"),
+    "paper": ("main", "holds"),
+    "compare": ("main", "Matched heads"),
+}
+FIELDS = "main textarea, main input:not([type=checkbox], [type=range], [type=radio])"
+
+
+def held(address: str) -> list[str]:
+    """The views that a report says it holds."""
+    text = Path(unquote(urlsplit(address).path)).read_text(encoding="utf-8")
+    found = re.search(r'"title":"[^"]*","views":(\[[^]]*\])', text)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_it_has_the_tabs_that_have_something_to_show(page: Page, report_file: str) -> None:
+    page.goto(report_file)
     settled(page)
-    page.screenshot(path=pictures / f"report-{view.lower()}.png")
+    tabs = page.get_by_role("navigation", name="Views").get_by_role("link").all_inner_texts()
+    views = [view for view in held(report_file) if view != "head"]
+    assert [tab.lower() for tab in tabs] == views
+    assert {"text", "why", "atlas", "circuit", "paths", "paper", "compare"} <= {*views}
+    for view in {view.lower() for view in VIEWS} - {*views}:
+        page.goto(f"{report_file}#/{view}")
+        expect(page.get_by_role("status").filter(has_text="does not hold the view")).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ESSENTIALS)
+def test_every_view_shows_something(
+    page: Page, report_file: str, view: str, pictures: Path
+) -> None:
+    if view not in held(report_file):
+        pytest.skip(f"the model has nothing for {view}")
+    page.goto(f"{report_file}#/{view}")
+    settled(page)
+    place, words = ESSENTIALS[view]
+    expect(page.locator(place).first).to_contain_text(re.compile(words, re.IGNORECASE))
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("Not in this report")).to_have_count(0)
+    page.screenshot(path=pictures / f"report-{view}.png")
+
+
+@pytest.mark.parametrize("view", ["text", "why", "paths", f"head?h={INDUCTION}"])
+def test_nothing_looks_as_if_it_could_be_edited(page: Page, report_file: str, view: str) -> None:
+    page.goto(f"{report_file}#/{view}")
+    settled(page)
+    expect(page.locator(FIELDS)).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["why", "paths"])
+def test_every_prediction_of_the_first_text_is_explained(
+    page: Page, report_file: str, view: str
+) -> None:
+    page.goto(f"{report_file}#/{view}?e=0")
+    settled(page)
+    tokens = page.get_by_role("option")
+    expect(page.locator("[role=option].mute")).to_have_count(0)
+    for position in range(0, tokens.count(), 7):
+        page.goto(f"{report_file}#/{view}?e=0&t={position}")
+        settled(page)
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_predictions_without_an_explanation_are_marked(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/why?e=1")
+    settled(page)
+    mute = page.locator("[role=option].mute")
+    assert mute.count() > 10
+    before = page.url
+    mute.nth(3).click()
+    assert page.url == before
+    expect(page.get_by_text("does not explain those in italics")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["text", "why", "paths", "atlas", "circuit", "paper"])
+def test_its_layout(page: Page, report_file: str, view: str) -> None:
+    page.goto(f"{report_file}#/{view}")
+    found: dict[int, list[str]] = {}
+    for width, height in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": height})
+        settled(page)
+        page.wait_for_timeout(150)
+        if wrong := faults(page):
+            found[width] = wrong
+    assert found == {}
 
 
 def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) -> None:

@@ -13,7 +13,7 @@ import html
 import json
 import struct
 import zlib
-from base64 import b64encode
+from base64 import b85encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,10 +23,20 @@ from pathsum.errors import InputError
 MAX_BYTES = 300_000
 HEIGHT = 720
 
-# No "<" in it, so nothing in it can end its element.
-_LOADER = """(async (place, packed) => {
-const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+# Base 85, which takes 6 % less room than base 64. The comma stands for "<", so that nothing in it
+# begins or ends an element.
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
+_LOADER = """(async (place, letters, size, packed) => {
+const value = Object.fromEntries([...letters].map((letter, number) => [letter, number]));
+const bytes = new Uint8Array((packed.length / 5) * 4);
+const view = new DataView(bytes.buffer);
+for (let word = 0; word * 5 < packed.length; word++) {
+let sum = 0;
+for (let i = 0; i < 5; i++) sum = sum * 85 + value[packed[word * 5 + i]];
+view.setUint32(word * 4, sum);
+}
+const unpack = new DecompressionStream("deflate-raw");
+const stream = new Blob([bytes.subarray(0, size)]).stream().pipeThrough(unpack);
 const whole = await new Response(stream).arrayBuffer();
 const length = new DataView(whole).getUint32(0, true);
 const text = (from, size) => new TextDecoder().decode(new Uint8Array(whole, from, size));
@@ -38,7 +48,7 @@ const script = URL.createObjectURL(new Blob([next(head.script)], { type: "text/j
 const { embed } = await import(script);
 URL.revokeObjectURL(script);
 embed(place, style, { ...head.report, blocks: head.blocks.map(next) });
-})(document.currentScript.previousElementSibling, "%s");"""
+})(document.currentScript.previousElementSibling, "%s", %d, "%s");"""
 
 
 def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
@@ -54,11 +64,13 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     whole = b"".join((struct.pack("<I", len(text)), text, style, script, *blocks))
     # The best compression: every percent counts here.
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
-    packed = b64encode(compressor.compress(whole) + compressor.flush()).decode("ascii")
+    data = compressor.compress(whole) + compressor.flush()
+    # Whole words of four bytes; the browser is told how many of them are data.
+    packed = b85encode(data + bytes(-len(data) % 4)).decode("ascii").replace("<", ",")
     label = html.escape(f"{report['title']}: {', '.join(report['views'])} (pathsum)")
     made = (
         f'<div role="group" aria-label="{label}" style="height: {HEIGHT}px"></div>'
-        f"<script>{_LOADER % packed}</script>\n"
+        f"<script>{_LOADER % (_LETTERS, len(data), packed)}</script>\n"
     ).encode()
     if len(made) > MAX_BYTES:
         raise InputError(

@@ -16,7 +16,7 @@ COMPRESSION = 6
 # Bytes after which a block is closed: the browser unpacks a whole block for its first answer.
 BLOCK_BYTES = 2**19
 # Digits that are kept: single precision has seven, and a page shows at most four.
-DIGITS = 6
+DIGITS, SLIM_DIGITS = 6, 4
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Packed:
         self._blocks[number] += wire
 
 
-def compact(wire: bytes) -> bytes:
+def compact(wire: bytes, digits: int = DIGITS) -> bytes:
     """An answer with the numbers of its header rounded; its arrays stay as they are.
 
     >>> from pathsum.explorer.wire import decode
@@ -53,14 +53,14 @@ def compact(wire: bytes) -> bytes:
     """
     (length,) = struct.unpack_from("<I", wire)
     begin = 4 + length + (-(4 + length) % ALIGNMENT)
-    header = json.loads(wire[4 : 4 + length], parse_float=_rounded)
+    header = json.loads(wire[4 : 4 + length], parse_float=lambda text: _rounded(text, digits))
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     whole = struct.pack("<I", len(head)) + head
     return whole + bytes(-len(whole) % ALIGNMENT) + wire[begin:]
 
 
-def _rounded(text: str) -> float:
-    return float(f"{float(text):.{DIGITS}g}")
+def _rounded(text: str, digits: int) -> float:
+    return float(f"{float(text):.{digits}g}")
 
 
 def deflate(data: bytes) -> str:

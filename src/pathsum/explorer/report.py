@@ -14,15 +14,16 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError, InputError, NotExactError
+from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.fragment import assemble_fragment
-from pathsum.explorer.packing import Packed, compact, deflate, inflate
+from pathsum.explorer.packing import SLIM_DIGITS, Packed, compact, deflate, inflate
 from pathsum.explorer.params import ModelParams, answer_key
 from pathsum.explorer.report_contents import (
     ESSENTIAL,
@@ -32,6 +33,7 @@ from pathsum.explorer.report_contents import (
     position_of,
     recorded,
 )
+from pathsum.explorer.wire import encode
 from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
@@ -91,7 +93,8 @@ def report(
     of them is explained, or with `position` the one there. `views` are those of `ReportView`; by
     default all that the model has something to show in. With `fragment`, the file is one view
     without a page around it, of at most 300 kB, to be pasted into an HTML page. For anything else,
-    use `pathsum explore`. Numbers are rounded to six digits, attention to half precision.
+    use `pathsum explore`. Numbers are rounded to six digits (four in a
+    fragment), attention to half precision.
     """
     target = check_output(path)
     wanted = None if views is None else _parse_views(views)
@@ -174,14 +177,20 @@ def _in_order(
     """Every question with its pending answer, in the report's order."""
     pending: deque[tuple[Recorded, Future[bytes]]] = deque()
     for question in recorded(explorer, contents):
-        pending.append((question, pool.submit(_compacted, explorer, question)))
+        pending.append((question, pool.submit(_compacted, explorer, question, contents.slim)))
         if len(pending) >= MAX_PENDING:
             yield pending.popleft()
     yield from pending
 
 
-def _compacted(explorer: Explorer, question: Recorded) -> bytes:
-    return compact(explorer.ask(question.name, question.params))
+def _compacted(explorer: Explorer, question: Recorded, slim: bool) -> bytes:
+    if not slim:
+        return compact(explorer.ask(question.name, question.params))
+    record = explorer.answer(question.name, question.params)
+    if isinstance(record, Vocabulary):
+        # Nothing is drawn from it in a report.
+        record = replace(record, counts=None, drawable=record.drawable[:0])
+    return compact(encode(record), SLIM_DIGITS)
 
 
 def _start(explorer: Explorer, view: str, position: int | None) -> str:

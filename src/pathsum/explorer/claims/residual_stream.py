@@ -90,7 +90,9 @@ def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
 
 
 def _shared_channel(subject: Subject) -> Measurement:
-    found = subject.bench.result(subject.params, "bandwidth", bandwidth)
+    found = subject.bench.slow_result(
+        subject.params, "bandwidth", lambda model, to: bandwidth(model, progress=to)
+    )
     last = found.stream[-1]
     writes = found.embedding.effective + sum(head.writes for head in found.heads)
     names = [f"before layer {use.layer}" for use in found.stream[:-1]] + ["before unembedding"]
@@ -103,7 +105,7 @@ def _shared_channel(subject: Subject) -> Measurement:
             "dimensions",
             ("written and read", "written only", "read only", "free"),
             tuple(
-                Stack(name, (use.both, use.written, use.read, use.free))
+                Stack(name, tuple(map(float, (use.both, use.written, use.read, use.free))))
                 for name, use in zip(names, found.stream, strict=True)
             ),
         ),

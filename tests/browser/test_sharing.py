@@ -1,0 +1,99 @@
+"""What can be taken along: a link, lines of Python, pictures of single panels, a fragment."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.test_live import settled
+
+import pathsum as ps
+
+pytestmark = pytest.mark.browser
+
+GRAPH = "The circuit of this prediction"
+PAGE = """<!doctype html><meta charset="utf-8"><title>A post</title>
+<style>* { color: red; } button { font-size: 60px; }</style><p>Before.</p>{fragment}<p>After.</p>"""
+
+
+@pytest.fixture
+def copied(context: BrowserContext, live: str) -> None:
+    """A page that may use the clipboard."""
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=live.rstrip("/"))
+
+
+def clipboard(page: Page) -> str:
+    return page.evaluate("() => navigator.clipboard.readText()")
+
+
+@pytest.mark.usefixtures("copied")
+def test_the_link_is_copied(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?e=0&t=12")
+    settled(page)
+    page.get_by_role("button", name="link", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="link copied")).to_be_visible()
+    assert clipboard(page) == f"{live}#/why?e=0&t=12"
+
+
+@pytest.mark.usefixtures("copied")
+def test_the_python_of_a_view_makes_what_it_shows(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?e=0&t=12")
+    graph = page.get_by_role("group", name=GRAPH)
+    expect(graph).to_be_visible()
+    page.get_by_role("button", name="Python", exact=True).click()
+    expect(page.locator("pre.python")).to_contain_text("trace.circuit(position=12")
+    space: dict[str, Any] = {}
+    exec(clipboard(page), space)
+    shown = space["shown"]
+    strongest = shown.edges[0].edge
+    assert shown.position == 12 and shown.token == space["trace"].tokens[0, 13]
+    expect(graph).to_contain_text(str(strongest.writer).partition("@")[0])
+
+
+def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> None:
+    page.goto(f"{live}#/why?e=0&t=12")
+    expect(page.get_by_role("group", name=GRAPH)).to_be_visible()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Save the graph as SVG").click()
+    drawn = Path(started.value.path()).read_text(encoding="utf-8")
+    assert drawn.startswith("<svg") and "put into a key" in drawn
+    assert "Switch heads off" not in drawn  # a panel of its own
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Save the numbers of the graph as CSV").click()
+    assert "writer,reader,kind" in Path(started.value.path()).read_text(encoding="utf-8")
+
+
+def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
+    page.goto(f"{live}#/compare?what=texts")
+    settled(page)
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Save the numbers of two texts as CSV").click()
+    lines = Path(started.value.path()).read_text(encoding="utf-8").splitlines()
+    assert re.match(r"\W*part,clean,", lines[0]) and len(lines) > 2
+
+
+@pytest.mark.parametrize("view", ["why", "text", "paths", "circuit"])
+def test_a_fragment_shows_its_view_inside_another_page(
+    page: Page, tmp_path: Path, view: str
+) -> None:
+    text = "Ada met Bob. Ada met"
+    made, post = tmp_path / "fragment.html", tmp_path / "post.html"
+    got = ps.report("two-layer", made, texts=[text], views=[view], fragment=True)
+    assert got.bytes <= 300_000
+    post.write_text(PAGE.replace("{fragment}", made.read_text()), encoding="utf-8")
+    page.goto(post.as_uri())
+    inside = page.get_by_role("group", name=re.compile("two-layer"))
+    expect(inside.get_by_role("heading", level=1)).to_be_visible()
+    marks = {
+        "why": inside.get_by_role("group", name=GRAPH),
+        "text": inside.get_by_role("listbox"),
+        "paths": inside.get_by_role("region", name="Waterfall"),
+        "circuit": inside.get_by_role("main").locator("canvas, svg").first,
+    }
+    expect(marks[view]).to_be_visible()
+    expect(inside.get_by_role("alert")).to_have_count(0)
+    expect(inside.get_by_role("navigation")).to_have_count(0)  # one view needs no tabs
+    # The styles of the post do not reach into it.
+    size = inside.get_by_role("button").first.evaluate("(one) => getComputedStyle(one).fontSize")
+    assert size != "60px"
