@@ -9,10 +9,12 @@ import pathsum as ps
 from pathsum.circuits import virtual_weights
 from pathsum.circuits.composition.virtual_weights import VirtualWeights
 from pathsum.circuits.stream.bandwidth import Bandwidth
-from pathsum.circuits.stream.deletion import head_deletions
+from pathsum.circuits.stream.deletion import _own_position, head_deletions
 from pathsum.circuits.stream.dimensions import joint_use
 from pathsum.errors import HeadError, InputError
+from pathsum.model.store import MemoryStore
 from pathsum.model.symmetries import random_rotation, rotate_stream
+from pathsum.model.weights import Weights
 from pathsum.result import schema
 
 
@@ -223,3 +225,29 @@ def test_virtual_weights_of_a_planted_path() -> None:
     assert virtual_weights(model, "L0H0", "L1H0.v").p <= 1e-6
     assert virtual_weights(model, "L0H0", "logits").score == pytest.approx(0, abs=1e-6)
     assert virtual_weights(model, "L1H0", "logits").z > 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"score_cap": 0.5}, {"windows": (3, None)}, {"sinks": True}],
+    ids=["plain", "cap", "window", "sinks"],
+)
+def test_attention_to_the_own_position_is_that_of_a_run_without_content(
+    changes: dict[str, Any],
+) -> None:
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 8, "d_head": 4, "d_vocab": 9, "n_ctx": 12}
+    config = ps.Config(**sizes, n_kv_heads=2, **changes)
+    tensors = dict(ps.random_model(config, dtype=torch.float64).weights.items())
+    draw = torch.Generator().manual_seed(1)
+    for layer in range(2):
+        for name, kv in (("b_Q", 4), ("b_K", 2)):
+            tensors[f"layers.{layer}.{name}"] = torch.randn(kv, 4, generator=draw).double()
+        if config.sinks:
+            tensors[f"layers.{layer}.sinks"] = torch.randn(4, generator=draw).double()
+        tensors[f"layers.{layer}.W_O"] = torch.zeros_like(tensors[f"layers.{layer}.W_O"])
+    tensors["W_E"] = torch.zeros_like(tensors["W_E"])
+    model = ps.Model(Weights(config, MemoryStore(tensors)), "without content")
+    trace = model.trace(torch.zeros(1, 12, dtype=torch.long))
+    for layer in range(2):
+        own = trace.patterns[layer][0].diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
+        torch.testing.assert_close(_own_position(model, layer), own)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from tests.identities.configs import models
 
-from pathsum.circuits.offset_parts import offset_parts, position_scores
+from pathsum.circuits.offset_parts import _position_sides, offset_parts
 from pathsum.circuits.positional import positional
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
@@ -27,7 +27,8 @@ def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: 
     length = model.config.n_ctx
     own = silent.trace(torch.zeros(1, length, dtype=torch.long)).attention_scores(0)[0]
     for head in silent.heads:
-        ours, theirs = position_scores(head), own[head.id.head]
+        queries, keys = _position_sides(head, None)
+        ours, theirs = queries @ keys.T, own[head.id.head]
         # b_K's part is constant along a row.
         difference = (ours - ours[:, :1]) - (theirs - theirs[:, :1])
         assert float(difference.abs().max()) <= 1e-8 * max(1.0, float(theirs.abs().max()))

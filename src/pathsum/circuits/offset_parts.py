@@ -13,7 +13,7 @@ from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales, score
 from pathsum.model import Head, Model
 from pathsum.model.folding import gain_of, key_read, query_read
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import attention_pattern, soft_cap
+from pathsum.model.transformer import attention_pattern, pattern_at
 
 # Offsets that keys are rotated to at a time: a file may claim a context of millions.
 OFFSETS = 4096
@@ -139,12 +139,6 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
     return Q, W_K.T @ shared.covariance @ W_K
 
 
-def position_scores(head: Head, shared: TokenMoments | None = None) -> Float[Tensor, "dest src"]:
-    """posQ[i] · posK[j] for all positions, b_Q's part of the query included, in float64."""
-    queries, keys = _position_sides(head, shared)
-    return queries @ keys.T
-
-
 def _position_sides(
     head: Head, shared: TokenMoments | None
 ) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
@@ -251,11 +245,10 @@ def _pattern(head: Head, scores: Float[Tensor, "dest src"]) -> Float[Tensor, "de
 
 def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[Tensor, " offset"]:
     """The same for a destination that sees every offset, offset 0 first."""
-    config, sinks = head.model.config, head.model.weights.layers[head.id.layer].sinks
-    seen = soft_cap(scores[: config.window(head.id.layer)], config.score_cap)
-    sink = seen.new_empty(0) if sinks is None else sinks[head.id.head : head.id.head + 1].to(seen)
-    found = torch.cat((seen, sink)).softmax(0)[: len(seen)]
-    return torch.cat((found, found.new_zeros(len(scores) - len(seen))))
+    layer = head.model.weights.layers[head.id.layer]
+    offsets = torch.arange(len(scores), device=scores.device)[None]
+    number = torch.tensor([head.id.head], device=scores.device)
+    return pattern_at(head.model.config, layer, number, offsets, scores[None])[0]
 
 
 def _key_bias(head: Head) -> Float[Tensor, " k"]:

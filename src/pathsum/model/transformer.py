@@ -97,7 +97,7 @@ def queries_and_keys(
     `places` are the positions that are read, by default all from 0 on.
     """
     if places is None:
-        places = torch.arange(read.shape[1], device=read.device)
+        places = torch.arange(read.shape[1])
     placed = read if layer.W_pos is None else read + layer.W_pos[places]
     query, key = project(placed, layer.W_Q, layer.b_Q), project(placed, layer.W_K, layer.b_K)
     return normed_and_rotated(config, layer, query, key, places)
@@ -198,14 +198,24 @@ def attend_at(
     Keys from positions after its own, or out of its window, are not looked at.
     """
     scores = torch.einsum("nk,nsk->ns", query * config.score_scale, key)
-    scores = soft_cap(scores, config.score_cap)
     offset = place[:, None] - torch.arange(key.shape[1], device=key.device)
+    return pattern_at(config, layer, head, offset, scores)
+
+
+def pattern_at(
+    config: Config,
+    layer: LayerWeights,
+    head: Int[Tensor, " node"],
+    offset: Int[Tensor, "#node src"],
+    scores: Float[Tensor, "node src"],
+) -> Float[Tensor, "node src"]:
+    """The patterns of single destinations from their scores; `offset` is destination − source."""
     window = config.window(layer.index)
     hidden = offset < 0 if window is None else (offset < 0) | (offset >= window)
-    scores = scores.masked_fill(hidden, -torch.inf)
+    scores = soft_cap(scores, config.score_cap).masked_fill(hidden, -torch.inf)
     if layer.sinks is None:
         return scores.softmax(-1)
-    return torch.cat((scores, layer.sinks[head][:, None]), -1).softmax(-1)[..., :-1]
+    return torch.cat((scores, layer.sinks.to(scores)[head][:, None]), -1).softmax(-1)[..., :-1]
 
 
 def _softmax(scores: Pattern, sinks: Float[Tensor, " head"] | None) -> Pattern:

@@ -18,6 +18,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows, require_finite
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
+from pathsum.model.transformer import attention_pattern
 from pathsum.result.p_value import LEAST_FITTED
 
 # Positions over which attention by position terms is averaged.
@@ -36,8 +37,8 @@ class HeadDeletion:
                     less than 10⁻⁶
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
-    `own_position`  mean attention to its own position by position terms alone, over the first 64
-                    positions; NaN where weights do not determine it
+    `own_position`  mean attention to its own position by positions and biases alone, over the first
+                    64 positions; NaN where weights do not determine it
     `deletes`       p < 0.01 after dividing by the number of heads, and own_position ≥ 0.5; None
                     where p is that small and own_position is not known from weights
     """
@@ -134,7 +135,7 @@ def _own_token(
 
 
 def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
-    """Attention to the own position by position terms alone, where they are a part of the scores.
+    """Attention to the own position with a zero embedding, where positions are part of the scores.
 
     Only with positions="qk", where they enter after normalization and no scale multiplies them.
     """
@@ -143,11 +144,16 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
         return torch.full((config.n_heads,), torch.nan)
     places = min(PLACES, config.n_ctx)
-    keys = for_query_heads(config, reads.pos_K[:, :places])
-    scores = reads.pos_Q[:, :places] @ keys.mT * config.score_scale
+    queries = reads.pos_Q[:, :places] + reads.b_Q[:, None]
+    keys = for_query_heads(config, reads.pos_K[:, :places] + reads.b_K[:, None])
+    scores = queries @ keys.mT * config.score_scale
     require_finite(scores, "a table of attention scores between positions")
-    future = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
-    pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
+    pattern = attention_pattern(
+        scores[None],
+        cap=config.score_cap,
+        window=config.window(layer),
+        sinks=model.weights.layers[layer].sinks,
+    )[0]
     # The first position can attend only to itself.
     return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
 

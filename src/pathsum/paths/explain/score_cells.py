@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId
-from pathsum.model.transformer import soft_cap
+from pathsum.model.transformer import pattern_at
 from pathsum.names import Part
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
 from pathsum.paths.score_sum import ScoreSum
@@ -219,15 +219,10 @@ def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
 def _attention(scores: ScoreSum, rows: Float[Tensor, "rows src"]) -> Float[Tensor, "rows src"]:
     """The softmax of rows of scores that end at their destination, as the model does it."""
     config, head = scores.trace.model.config, scores.head
-    rows = soft_cap(rows, config.score_cap)
-    window = config.window(head.layer)
-    if window is not None and window < rows.shape[1]:
-        rows = rows.clone()
-        rows[:, :-window] = -torch.inf
-    sinks = scores.trace.model.weights.layers[head.layer].sinks
-    if sinks is None:
-        return rows.softmax(-1)
-    return torch.cat((rows, sinks[head.head].expand(len(rows), 1)), -1).softmax(-1)[:, :-1]
+    layer = scores.trace.model.weights.layers[head.layer]
+    offsets = torch.arange(rows.shape[1] - 1, -1, -1, device=rows.device)[None]
+    numbers = torch.full((len(rows),), head.head, device=rows.device)
+    return pattern_at(config, layer, numbers, offsets, rows)
 
 
 def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
