@@ -1,5 +1,7 @@
 """Claims about composition: which heads read which, and who does it most."""
 
+from pathsum.circuits.composition.edges import Edges
+from pathsum.circuits.composition.reads_and_writes import KINDS
 from pathsum.errors import InputError
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
@@ -28,7 +30,7 @@ def _composition(subject: Subject) -> Measurement:
 def _sparse(subject: Subject) -> Measurement:
     found = _edges(subject, max_p=ALPHA)
     composed = all_composition(subject.bench, subject.params)
-    kinds = {kind: composed.edges([kind], max_p=ALPHA, k=1) for kind in ("q", "k", "v")}
+    kinds = {kind: composed.edges([kind], max_p=ALPHA, k=1) for kind in KINDS}
     bars = tuple(
         Bar(
             f"{kind.upper()}-composition",
@@ -100,7 +102,7 @@ def previous_token_head(subject: Subject, above: int = 0) -> HeadEntry:
     return max(found, key=lambda entry: entry.scores["previous_token"].value)
 
 
-def _edges(subject: Subject, max_p: float | None = None):
+def _edges(subject: Subject, max_p: float | None = None) -> Edges:
     found = all_composition(subject.bench, subject.params).edges(max_p=max_p)
     if not found.tested:
         raise InputError("no head of this model reads another, so there is no composition")

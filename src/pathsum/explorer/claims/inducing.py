@@ -162,7 +162,9 @@ def _resting(subject: Subject) -> Measurement:
 
 
 def _found(subject: Subject) -> Induction:
-    return subject.bench.result(subject.params, "induction", induction)
+    return subject.bench.slow_result(
+        subject.params, "induction", lambda model, to: induction(model, progress=to)
+    )
 
 
 def _best(subject: Subject) -> InductionHead:

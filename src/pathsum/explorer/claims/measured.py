@@ -142,6 +142,11 @@ def paper(
     found: list[Claim] = []
     for number, (section, one) in enumerate(chosen):
         progress(number, len(chosen), one.title)
-        found.append(measure(section, one, bench, ModelParams(), over_bigram))
+        within = bench.reporting(
+            lambda _, __, what, at=number, title=one.title: progress(
+                at, len(chosen), f"{title}: {what}"
+            )
+        )
+        found.append(measure(section, one, within, ModelParams(), over_bigram))
     progress(len(chosen), len(chosen), "done")
     return Paper(bench.models[0].name, tuple(found), OVER_SEEDS)

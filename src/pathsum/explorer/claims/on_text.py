@@ -9,22 +9,23 @@ from pathsum.explorer.claims.claim import Subject
 from pathsum.explorer.claims.picture import Bar
 from pathsum.model import Model
 from pathsum.paths import TermImportance, by_layer, term_importance
+from pathsum.result import Progress
 
 
 def terms_on_text(subject: Subject) -> TermImportance:
     """Losses and gains by order and by layer; the note says on what text."""
 
-    def compute(model: Model) -> TermImportance:
+    def compute(model: Model, progress: Progress) -> TermImportance:
         if model.held_out is None:
             texts = subject.bench.text_pieces(subject.params)
             tokens, name = texts.tokens, texts.name
         else:
             tokens = torch.stack(text_rows(model, [model.held_out]))
             name = f"{len(tokens)} sequences of held-out text"
-        found = term_importance(model, tokens, sets=by_layer(model))
+        found = term_importance(model, tokens, sets=by_layer(model), progress=progress)
         return replace(found, note=f"on {name}")
 
-    return subject.bench.result(subject.params, "terms on text", compute)
+    return subject.bench.slow_result(subject.params, "terms on text", compute)
 
 
 def order_bars(found: TermImportance) -> tuple[Bar, ...]:

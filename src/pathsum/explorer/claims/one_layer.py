@@ -12,6 +12,7 @@ from pathsum.explorer.claims.on_text import order_bars, terms_on_text
 from pathsum.explorer.claims.picture import Bar, BarsPicture, OffsetsPicture
 from pathsum.heads.kinds import COPYING_BY_WEIGHTS
 from pathsum.model import Model
+from pathsum.result import Progress
 from pathsum.result.estimate import Estimate
 
 TRIPLES = 50
@@ -121,10 +122,11 @@ def _bugs(subject: Subject) -> Measurement:
 
 
 def _strongest(subject: Subject) -> SkipTrigrams:
-    def compute(model: Model) -> SkipTrigrams:
-        return skip_trigrams(model, k=min(TRIPLES, int(common_tokens(model).sum()) ** 2))
+    def compute(model: Model, progress: Progress) -> SkipTrigrams:
+        k = min(TRIPLES, int(common_tokens(model).sum()) ** 2)
+        return skip_trigrams(model, k=k, progress=progress)
 
-    found = subject.bench.result(subject.params, "trigrams", compute)
+    found = subject.bench.slow_result(subject.params, "trigrams", compute)
     if len(found) == 0:
         raise InputError(found.note)
     return found

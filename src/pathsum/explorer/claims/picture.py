@@ -87,7 +87,7 @@ class Stack:
     """A row of parts that add up."""
 
     name: str
-    parts: tuple[float, ...]
+    parts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
