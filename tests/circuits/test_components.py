@@ -14,6 +14,8 @@ from pathsum.circuits.composition.pair_components import (
 )
 from pathsum.circuits.composition.projection_kernel import ProjectionKernel
 from pathsum.errors import HeadError, InputError
+from pathsum.model import Weights
+from pathsum.model.store import MemoryStore
 from pathsum.result import schema
 
 CONFIG = ps.Config(n_layers=2, n_heads=8, d_model=40, d_head=6, d_vocab=11, n_ctx=9)
@@ -173,3 +175,18 @@ def test_a_floored_p_times_the_directions_tried_is_a_bound() -> None:
         table = replace(found, k=k).to_table()
         row = next(row for row in table.rows if row[:3] == ("L0H0", "L1H0", "K"))
         assert table.columns[-1].write(row[-1]) == written
+
+
+def test_directions_of_rounding_have_no_p() -> None:
+    """Heads of rank two: what else the decomposition returns is no direction of theirs."""
+    model = ps.random_model(CONFIG, seed=1)
+    flat = {name: tensor.clone() for name, tensor in model.weights.items()}
+    for name, tensor in flat.items():
+        if name.endswith(("W_V", "W_K")):
+            tensor[..., 2:] = 0.0
+    low = replace(model, weights=Weights(CONFIG, MemoryStore(flat)))
+    pair = pair_components(low, "L0H0", "L1H0", "k")
+    assert pair.p_cosine.shape == pair.cosine.shape == (6, 6)
+    assert int((~pair.p_cosine.isnan()).sum()) == 4
+    assert not bool(pair.p_cosine[:2, :2].isnan().any())
+    assert abs(float(pair.share.sum()) - pair.score**2) < 1e-9

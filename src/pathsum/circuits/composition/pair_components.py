@@ -46,7 +46,8 @@ class PairComponents(Record, kind="composition-pair"):
     `read`      share of each read direction in ‖M‖²
     `share`     [written, read]: parts of score², which add up to it
     `cosine`    [written, read]: |cos| between two directions, which by chance is about 1/√d
-    `p_cosine`  [written, read]: how often chance gives at least that cosine
+    `p_cosine`  [written, read]: how often chance gives at least that cosine; NaN for directions
+                of rounding, which heads of lower rank have
     `angles`    principal angles between the two subspaces in degrees, smallest first
     `kernel`    Σ cos² of these angles over the smaller dimension; `kernel_chance` is its mean
                 over random rotations, with `kernel_z` and `kernel_p`
@@ -191,6 +192,9 @@ def pair_components(
     ranks = torch.tensor([1, r1, r2], dtype=torch.float64)
     line, first, second = (UnitMoments.of_rank(rank) for rank in ranks)
     of_subspaces = unit_null(first, second, d)
+    p_cosine = unit_null(line, line, d).p(cosine**2)
+    # Directions of rounding are whatever the decomposition made of them.
+    p_cosine[r1:], p_cosine[:, r2:] = torch.nan, torch.nan
     return PairComponents(
         model=model.name,
         writer=h1.label,
@@ -204,7 +208,7 @@ def pair_components(
         read=read,
         share=share,
         cosine=cosine,
-        p_cosine=unit_null(line, line, d).p(cosine**2),
+        p_cosine=p_cosine,
         angles=torch.rad2deg(angles),
         kernel=float(overlap) * max(r1, r2),
         kernel_chance=max(r1, r2) / d,
