@@ -2,6 +2,8 @@
 
 import cmath
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -71,3 +73,39 @@ def test_means_over_offsets_are_those_of_a_sum(offsets: range) -> None:
     cos, sin = mean_cos_sin(speed, offsets)
     torch.testing.assert_close(cos, angles.cos().mean(0), rtol=0, atol=1e-11)
     torch.testing.assert_close(sin, angles.sin().mean(0), rtol=0, atol=1e-11)
+
+
+def test_a_device_without_float64() -> None:
+    """MPS has none; the meta device stands in, with an eye on every dtype that reaches it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class No64(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(found):
+                if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                    assert tensor.dtype != torch.float64, func
+            return found
+
+    with No64():
+        rotated = rotate(config("halves"), torch.empty(2, 3, 8, device="meta"), torch.arange(3))
+    assert (rotated.shape, rotated.dtype) == ((2, 3, 8), torch.float32)
+
+
+def test_composition_leaves_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ps.random_model(ps.Config(2, 2, 8, 4, 9, 8))
+    moved: list[object] = []
+
+    def to(self: ps.Model, dtype: object = None, device: object = None) -> ps.Model:
+        moved.append(device)
+        return model
+
+    monkeypatch.setattr(ps.Model, "to", to)
+    weights = SimpleNamespace(config=model.config, device=SimpleNamespace(type="mps"))
+    stand_in = ps.Model.__new__(ps.Model)
+    object.__setattr__(stand_in, "weights", weights)
+    ps.composition(stand_in)
+    assert moved == ["cpu"]

@@ -247,7 +247,7 @@ def layer_eigenvalues(
     weights: Weights, layer: int, product: Float[Tensor, "d d"]
 ) -> Complex[Tensor, "head k"]:
     """The eigenvalues of the full OV of every head of a layer, given `token_product`."""
-    config, raw = weights.config, weights.layers[layer]
+    config, raw = weights.config, weights.attention[layer]
     W_V = for_query_heads(config, fold_read(config.norm, raw.W_V, raw.ln1_w))
     H, k, d = raw.W_O.shape
     between = (raw.W_O.reshape(H * k, d) @ product).reshape(H, k, d)

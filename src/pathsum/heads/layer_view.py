@@ -172,7 +172,7 @@ def layer_view(
         stream=trace.streams[layer],
         read=trace.streams[layer] * trace.scales.attention[layer][..., None],
         pattern=trace.patterns[layer],
-        ov=OwnOV(W_V, trace.model.weights.layers[layer].W_O, W_U),
+        ov=OwnOV(W_V, trace.model.weights.attention[layer].W_O, W_U),
     )
 
 
@@ -259,7 +259,7 @@ def random_views(
 
     Heads are side by side: every head of the first draw, then every head of the second, and so on.
     """
-    config, raw = model.config, model.weights.layers[layer]
+    config, raw = model.config, model.weights.attention[layer]
     roots = root(raw.W_Q), root(raw.W_K)
     placed = attention_read(config, raw, view.stream)[0]
     if raw.W_pos is not None:
@@ -294,7 +294,7 @@ def rotated_ovs(
     They take reads as `unfolded_read` gives them. `entries_per_draw` is the size of what is made of
     each draw.
     """
-    raw = model.weights.layers[layer]
+    raw = model.weights.attention[layer]
     value_roots, write_roots = for_query_heads(model.config, root(raw.W_V)), root(raw.W_O.mT)
     at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
     for start in range(0, frames.count, at_once):
@@ -307,7 +307,7 @@ def unfolded_read(
     model: Model, layer: int, read: Float[Tensor, "*pos d"]
 ) -> Float[Tensor, "*pos d"]:
     """What W_V as it is stored reads, given what the folded one does: centered, times the gain."""
-    config, gain = model.config, model.weights.layers[layer].ln1_w
+    config, gain = model.config, model.weights.attention[layer].ln1_w
     read = remove_mean(read, config.norm == "layer")
     return read if gain is None or config.norm == "none" else read * gain
 

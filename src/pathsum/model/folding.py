@@ -77,7 +77,7 @@ class Reads:
 
 def layer_reads(weights: Weights, layer: int) -> Reads:
     """A layer's folded reads. Costs a pass over its weights."""
-    config, raw = weights.config, weights.layers[layer]
+    config, raw = weights.config, weights.attention[layer]
     q_gain = W_gain = raw.W_Q.new_ones(()) if raw.q_norm_w is None else raw.q_norm_w
     k_gain = K_gain = raw.W_K.new_ones(()) if raw.k_norm_w is None else raw.k_norm_w
     if config.qk_norm == "rms_all":
@@ -102,14 +102,14 @@ def gain_of(gain: Float[Tensor, "*head k"], head: int) -> Float[Tensor, " k"]:
 
 def query_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
     """W_Q and b_Q of one head with the normalization folded in, before any QK-norm gain."""
-    raw = weights.layers[head.layer]
+    raw = weights.attention[head.layer]
     W, own = raw.W_Q[head.head], None if raw.b_Q is None else raw.b_Q[head.head]
     return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
 
 
 def key_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
     """The same for W_K and b_K, which query heads may share."""
-    raw, kv = weights.layers[head.layer], head.head // weights.config.heads_per_kv
+    raw, kv = weights.attention[head.layer], head.head // weights.config.heads_per_kv
     W, own = raw.W_K[kv], None if raw.b_K is None else raw.b_K[kv]
     return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
 
@@ -157,7 +157,7 @@ def for_query_heads(
 
 def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
     """Σ_h b_V W_O + b_O: what a layer's heads write wherever they attend."""
-    raw = weights.layers[layer]
+    raw = weights.attention[layer]
     b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
     b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
     written = torch.einsum("hk,hkd->d", b_V, raw.W_O)

@@ -126,7 +126,7 @@ class Head:
 
     @property
     def _layer(self) -> LayerWeights:
-        return self.model.weights.layers[self.id.layer]
+        return self.model.weights.attention[self.id.layer]
 
     def _read(self, W: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return fold_read(self.model.config.norm, W, self._layer.ln1_w)

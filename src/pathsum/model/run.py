@@ -219,7 +219,7 @@ class _Pass:
             scale, query_scale, key_scale = (_repeated(s[index], self.batch) for s in scales)
         else:
             read, scale = transformer.attention_read(config, layer, stream)
-            places = torch.arange(self.edited.offset, self.tokens.shape[1], device=read.device)
+            places = torch.arange(self.edited.offset, self.tokens.shape[1])
             query, key, query_scale, key_scale = transformer.queries_and_keys(
                 config, layer, read, places
             )

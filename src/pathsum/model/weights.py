@@ -3,11 +3,9 @@
 Sources make one, analyses consume one.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -16,11 +14,9 @@ from torch import Tensor
 from pathsum.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
+from pathsum.model.layers import Layers
 from pathsum.model.store import Store
 from pathsum.names import Edge, HeadId
-
-# Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
-CONVERTED_LAYERS_KEPT = 2 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +56,8 @@ class LayerWeights:
 
 
 LAYER_NAMES = tuple(field.name for field in fields(LayerWeights) if field.name != "index")
+MLP_NAMES = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out", "ln2_w", "ln2_b", "post2_w")
+ATTENTION_NAMES = tuple(name for name in LAYER_NAMES if name not in MLP_NAMES)
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 
@@ -129,8 +127,9 @@ class Weights:
     Names and shapes are checked at once (they are known without reading); that every number is
     finite is checked when a tensor is first read. Half-precision files are computed in float32.
 
-    `edits` lists what was edited (`Model.edited`): some of it in these weights, the rest in every
-    run.
+    `layers[l]` has all tensors of a layer, `attention[l]` only those of its heads: enough for what
+    needs no run, and a fraction of what is read. `edits` lists what was edited (`Model.edited`):
+    some of it in these weights, the rest in every run.
     """
 
     def __init__(
@@ -146,8 +145,9 @@ class Weights:
         self.edits = edits
         _check_names_and_shapes(config, store.shapes)
         self.dtype = dtype or _computing_dtype(store)
-        self.device = device or store.get("W_E").device
-        self.layers = Layers(self)
+        self.device = device or store.device("W_E")
+        self.attention = Layers(self, ATTENTION_NAMES)
+        self.layers = Layers(self, LAYER_NAMES, self.attention)
 
     @cached_property
     def W_E(self) -> Float[Tensor, "vocab d"]:
@@ -232,67 +232,6 @@ class Weights:
         """Whether reading this tensor makes a copy."""
         converted = self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
         return converted or self.store.copies(name)
-
-
-class Layers(Sequence[LayerWeights]):
-    """A model's layers, each read on first use."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
-        self._kept_bytes: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return self._weights.config.n_layers
-
-    @overload
-    def __getitem__(self, index: int) -> LayerWeights: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[LayerWeights]: ...
-    def __getitem__(self, index: int | slice) -> LayerWeights | Sequence[LayerWeights]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        layer = index + len(self) if index < 0 else index
-        if not 0 <= layer < len(self):
-            raise IndexError(f"layer {index} of a model with {len(self)}")
-        if layer not in self._kept:
-            self._keep(layer)
-        self._kept.move_to_end(layer)
-        return self._kept[layer]
-
-    def _keep(self, layer: int) -> None:
-        weights = self._weights
-        read: dict[str, Any] = {}
-        copied = 0
-        for name in LAYER_NAMES:
-            flat = f"layers.{layer}.{name}"
-            if flat in weights.store.shapes:
-                read[name] = weights.read(flat)
-                copied += read[name].nbytes if weights.converts(flat) else 0
-        if weights.config.positions == "qk" and "W_pos" not in read:
-            read["W_pos"] = weights.W_pos
-        copied += _fold_post_gain(read, layer)
-        self._kept[layer] = LayerWeights(**read, index=layer)
-        self._kept_bytes[layer] = copied
-        while sum(self._kept_bytes.values()) > CONVERTED_LAYERS_KEPT and len(self._kept) > 1:
-            dropped, _ = self._kept.popitem(last=False)
-            del self._kept_bytes[dropped]
-
-
-def _fold_post_gain(read: dict[str, Any], layer: int) -> int:
-    """Multiply the gain of the norm after the heads into what they write; the bytes copied."""
-    gain = read.get("post1_w")
-    if gain is None:
-        return 0
-    if bool((gain == 0).any()):
-        raise WeightsError(
-            f"layers.{layer}.post1_w is exactly 0 in some dimension, so what the heads write there "
-            "cannot be told from what the norm removes; use a tiny number instead of 0"
-        )
-    for name in ("W_O", "b_O"):
-        if name in read:
-            read[name] = read[name] * gain
-    return read["W_O"].nbytes
 
 
 def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWeights:

@@ -135,6 +135,8 @@ def composition(
     scales, and a direction that many heads share inflates it. Patch the edge to see whether the
     model uses it.
     """
+    if model.weights.device.type == "mps":
+        model = model.to(device="cpu")  # MPS has no float64, which the nulls need
     config = model.config
     check_offset(config, offset)
     centered = is_centered(config, center)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root
 from pathsum.algebra.nulls import UnitMoments
+from pathsum.circuits.composition.stored_factor import StoredFactor
 from pathsum.model.processes import shared_map, shared_sum
 from pathsum.result import Progress, silent
 
@@ -37,14 +38,14 @@ Method: TypeAlias = Literal["blocks", "factors"]
 class Outer:
     """The outer factors X of one layer's forms, any range of their columns at a time.
 
-    Holds the stored weights as they are and applies what normalization does to a read (gain,
+    Leaves the weights where they are stored and applies what normalization does to a read (gain,
     centering) to the requested columns, so that a model is not copied. Each factor is scaled by its
     largest entry, which changes no score and keeps squares of it finite.
     """
 
     def __init__(
         self,
-        stored: Float[Tensor, "n k d"],
+        stored: StoredFactor,
         *,
         gain: Float[Tensor, " d"] | None = None,
         centered: bool = False,
@@ -52,7 +53,7 @@ class Outer:
     ) -> None:
         self._stored = stored
         self._copies = copies
-        whole = stored if gain is None else stored * gain
+        whole = stored.whole() if gain is None else stored.whole() * gain
         peak = _largest(whole)
         mean = whole.mean(-1, keepdim=True) if centered else torch.zeros_like(whole[..., :1])
         if centered:
@@ -82,16 +83,13 @@ class Outer:
 
     def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
         """Room for columns of n factors, laid out as the weights are: that makes filling quick."""
-        k = self._stored.shape[1]
-        if self._stored.stride(-1) == 1:
-            return self._stored.new_empty(n, k, width)
-        return self._stored.new_empty(n, width, k).mT
+        return self._stored.space(n, width)
 
     def columns(self, start: int, stop: int, out: Float[Tensor, "n k b"]) -> None:
         """Columns start … stop − 1 of every factor, written to `out`."""
         wide = self._factor.shape[-1] > 1
         factor = self._factor[..., start:stop] if wide else self._factor
-        stored = self._stored[..., start:stop]
+        stored = self._stored.columns(start, stop)
         if self._copies == 1:
             torch.addcmul(self._shift, stored, factor, out=out)
         else:

@@ -1,0 +1,63 @@
+"""StoredFactor: one layer's W_Q, W_K, W_V or W_O, whole or some columns at a time."""
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.model import Config, Weights
+
+MOST_HELD = 1 << 30
+"""Bytes of converted weights that composition holds; beyond, columns are converted when needed."""
+
+FactorName: TypeAlias = Literal["W_Q", "W_K", "W_V", "W_O"]
+
+
+class StoredFactor:
+    """The outer factors [head, k, d] of one layer, as they are stored.
+
+    A mapped tensor costs no memory. One that has to be converted (half precision, GGUF, another
+    device) is held if `held`; otherwise the requested columns are converted each time, so that
+    memory does not grow with the depth of the model.
+    """
+
+    def __init__(self, weights: Weights, layer: int, name: FactorName, *, held: bool) -> None:
+        self._weights, self._name, self._across = weights, f"layers.{layer}.{name}", name != "W_O"
+        self._held: Tensor | None = None
+        whole = self.whole()
+        self.shape, self.dtype, self.device = whole.shape, whole.dtype, whole.device
+        self.by_columns = whole.stride(-1) != 1
+        if held or not weights.converts(self._name):
+            self._held = whole
+
+    def whole(self) -> Float[Tensor, "n k d"]:
+        """All columns, checked to be finite; a copy where weights are converted."""
+        return self._laid(self._weights.read(self._name)) if self._held is None else self._held
+
+    def columns(self, start: int, stop: int) -> Float[Tensor, "n k b"]:
+        """Columns start … stop − 1."""
+        if self._held is not None:
+            return self._held[..., start:stop]
+        stored = self._laid(self._weights.store.get(self._name))
+        return stored[..., start:stop].to(dtype=self.dtype).to(device=self.device)
+
+    def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
+        """Room for columns of n factors, laid out as the weights are: that makes filling quick."""
+        k = self.shape[1]
+        if self.by_columns:
+            return torch.empty(n, width, k, dtype=self.dtype, device=self.device).mT
+        return torch.empty(n, k, width, dtype=self.dtype, device=self.device)
+
+    def _laid(self, tensor: Tensor) -> Float[Tensor, "n k d"]:
+        return tensor.mT if self._across else tensor
+
+
+def are_held(weights: Weights) -> bool:
+    """Whether the converted factors of all layers fit into `MOST_HELD`."""
+    return weights.config.n_layers * _layer_bytes(weights.config, weights.dtype) <= MOST_HELD
+
+
+def _layer_bytes(config: Config, dtype: torch.dtype) -> int:
+    heads = 2 * (config.n_heads + config.n_kv_heads)
+    return heads * config.d_head * config.d_model * dtype.itemsize

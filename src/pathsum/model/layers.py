@@ -1,0 +1,93 @@
+"""Layers: the tensors of one layer at a time, read when they are first used."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import Tensor
+
+from pathsum.errors import WeightsError
+
+if TYPE_CHECKING:
+    from pathsum.model.weights import LayerWeights, Weights
+
+# Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
+CONVERTED_LAYERS_KEPT = 2 << 30
+
+
+class Layers(Sequence["LayerWeights"]):
+    """A model's layers, each read on first use; of each the tensors in `names`.
+
+    Tensors that `parts` has are taken from there, so that both share one copy.
+    """
+
+    def __init__(
+        self, weights: "Weights", names: Sequence[str], parts: "Layers | None" = None
+    ) -> None:
+        self.names = tuple(names)
+        self._weights, self._parts = weights, parts
+        self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
+        self._kept_bytes: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._weights.config.n_layers
+
+    @overload
+    def __getitem__(self, index: int) -> "LayerWeights": ...
+    @overload
+    def __getitem__(self, index: slice) -> "Sequence[LayerWeights]": ...
+    def __getitem__(self, index: int | slice) -> "LayerWeights | Sequence[LayerWeights]":
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        layer = index + len(self) if index < 0 else index
+        if not 0 <= layer < len(self):
+            raise IndexError(f"layer {index} of a model with {len(self)}")
+        if layer not in self._kept:
+            self._keep(layer)
+        self._kept.move_to_end(layer)
+        return self._kept[layer]
+
+    def _keep(self, layer: int) -> None:
+        from pathsum.model.weights import LayerWeights
+
+        weights, read = self._weights, dict[str, Any]()
+        if self._parts is not None:
+            part = self._parts[layer]
+            read = {name: getattr(part, name) for name in self._parts.names}
+        for name in self.names:
+            flat = f"layers.{layer}.{name}"
+            if name not in read and flat in weights.store.shapes:
+                read[name] = weights.read(flat)
+        if weights.config.positions == "qk" and read.get("W_pos") is None:
+            read["W_pos"] = weights.W_pos
+        if self._parts is None:
+            _fold_post_gain(read, layer)
+        self._kept[layer] = LayerWeights(**read, index=layer)
+        self._kept_bytes[layer] = sum(
+            tensor.nbytes
+            for name, tensor in read.items()
+            if isinstance(tensor, Tensor) and self._is_copy(layer, name)
+        )
+        while sum(self._kept_bytes.values()) > CONVERTED_LAYERS_KEPT and len(self._kept) > 1:
+            dropped, _ = self._kept.popitem(last=False)
+            del self._kept_bytes[dropped]
+
+    def _is_copy(self, layer: int, name: str) -> bool:
+        flat, weights = f"layers.{layer}.{name}", self._weights
+        folded = weights.config.norm_place != "before" and name in ("W_O", "b_O")
+        return folded or (flat in weights.store.shapes and weights.converts(flat))
+
+
+def _fold_post_gain(read: dict[str, Any], layer: int) -> None:
+    """Multiply the gain of the norm after the heads into what they write, if there is one."""
+    gain = read.get("post1_w")
+    if gain is None:
+        return
+    if bool((gain == 0).any()):
+        raise WeightsError(
+            f"layers.{layer}.post1_w is exactly 0 in some dimension, so what the heads write there "
+            "cannot be told from what the norm removes; use a tiny number instead of 0"
+        )
+    for name in ("W_O", "b_O"):
+        if name in read:
+            read[name] = read[name] * gain
