@@ -1,5 +1,7 @@
 """Tiny checkpoints of transformers as GGUF files, which the gguf package writes."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +9,16 @@ import torch
 from safetensors.torch import load_file
 from tests.sources import tiny
 
-_NAMES = {
+_LLAMA = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
     "mlp.gate_proj": "ffn_gate",
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
@@ -24,6 +28,38 @@ _NAMES = {
     "lm_head": "output",
     "model.layers.": "blk.",
 }
+_AFTER = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GPT2 = {
+    "transformer.wte": "token_embd",
+    "transformer.wpe": "position_embd",
+    "transformer.ln_f": "output_norm",
+    "transformer.h.": "blk.",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+_NEOX = {
+    "gpt_neox.embed_in": "token_embd",
+    "gpt_neox.final_layer_norm": "output_norm",
+    "embed_out": "output",
+    "gpt_neox.layers.": "blk.",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output",
+    "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+}
+_NAMES = {"gpt2": _GPT2, "gpt_neox": _NEOX}
+_NAMES |= {case: {**_LLAMA, **_AFTER} for case in ("gemma2", "gemma3", "olmo2")}
+_ARCHITECTURES = {"gpt_neox": "gptneox", "phi3-windows": "phi3"}
 
 
 def adjacent(weight: torch.Tensor, d_head: int) -> torch.Tensor:
@@ -32,31 +68,21 @@ def adjacent(weight: torch.Tensor, d_head: int) -> torch.Tensor:
     return split.transpose(1, 2).reshape(weight.shape)
 
 
-def convert(case: str, folder: Path, kind: Any = None) -> Path:
-    """A tiny checkpoint of transformers as a GGUF file."""
+def convert(case: str, folder: Path, kind: Any = None, **metadata: Any) -> Path:
+    """A tiny checkpoint of transformers as a GGUF file; `metadata` adds whole numbers to it."""
     import gguf
 
-    fields = tiny.CASES[case][2]
-    heads, d = fields["num_attention_heads"], fields["hidden_size"]
-    d_head = fields.get("head_dim", d // heads)
-    file = folder / "model.gguf"
-    writer = gguf.GGUFWriter(file, case)
-    writer.add_block_count(2)
-    writer.add_context_length(32)
-    writer.add_embedding_length(d)
-    writer.add_feed_forward_length(fields["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(2)
-    writer.add_key_length(d_head)
-    writer.add_value_length(d_head)
-    writer.add_rope_freq_base(5_000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
+    written = json.loads((folder / "config.json").read_text())
+    fields = tiny.CASES[case][2] | {"rms_norm_eps": written.get("rms_norm_eps", 1e-6)}
+    file, architecture = folder / "model.gguf", _ARCHITECTURES.get(case, case)
+    writer = gguf.GGUFWriter(file, architecture)
+    _write_sizes(writer, fields, architecture)
+    for name, value in metadata.items():
+        writer.add_uint32(name.replace("__", "."), value)
     for name, tensor in load_file(folder / "model.safetensors").items():
-        if case == "llama" and (".q_proj" in name or ".k_proj" in name):
-            tensor = adjacent(tensor, d_head)
-        for theirs, ours in _NAMES.items():
+        numbers = _as_stored(case, name, tensor, fields).contiguous().numpy()
+        for theirs, ours in _NAMES.get(case, _LLAMA).items():
             name = name.replace(theirs, ours)
-        numbers = tensor.numpy()
         if kind is None or tensor.ndim == 1:
             writer.add_tensor(name, numbers)
         else:
@@ -66,3 +92,65 @@ def convert(case: str, folder: Path, kind: Any = None) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return file
+
+
+def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None:
+    heads = fields.get("num_attention_heads", fields.get("n_head"))
+    d = fields.get("hidden_size", fields.get("n_embd"))
+    d_head = fields.get("head_dim", d // heads)
+    writer.add_block_count(fields.get("num_hidden_layers", 2))
+    writer.add_context_length(32)
+    writer.add_embedding_length(d)
+    writer.add_feed_forward_length(fields.get("intermediate_size", 4 * d))
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(fields.get("num_key_value_heads", heads))
+    writer.add_layer_norm_rms_eps(fields["rms_norm_eps"])
+    writer.add_layer_norm_eps(1e-5)
+    rope = fields.get("rope_parameters", {})
+    full = rope.get("full_attention", rope)
+    if full:
+        writer.add_key_length(d_head)
+        writer.add_value_length(d_head)
+        writer.add_rope_freq_base(full["rope_theta"])
+        writer.add_rope_dimension_count(int(d_head * full.get("partial_rotary_factor", 1.0)))
+    if full.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(writer_scaling("linear"))
+        writer.add_rope_scaling_factor(full["factor"])
+    if "sliding_attention" in rope:
+        local = rope["sliding_attention"]["rope_theta"]
+        writer.add_float32(f"{architecture}.rope.freq_base_swa", local)
+        writer.add_uint32(f"{architecture}.attention.sliding_window_pattern", 3)
+    if fields.get("sliding_window"):
+        writer.add_sliding_window(fields["sliding_window"])
+    if "attn_logit_softcapping" in fields:
+        writer.add_attn_logit_softcapping(fields["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(fields["final_logit_softcapping"])
+    if architecture == "gptneox":
+        writer.add_parallel_residual(fields.get("use_parallel_residual", True))
+
+
+def writer_scaling(name: str) -> Any:
+    """The constant of the gguf package for a way to scale rotations."""
+    import gguf
+
+    return gguf.RopeScalingType(name)
+
+
+def _as_stored(case: str, name: str, tensor: torch.Tensor, fields: dict[str, Any]) -> torch.Tensor:
+    """What llama.cpp's converter makes of a tensor."""
+    heads = fields.get("num_attention_heads", fields.get("n_head"))
+    d = fields.get("hidden_size", fields.get("n_embd"))
+    d_head = fields.get("head_dim", d // heads)
+    if case == "llama" and (".q_proj" in name or ".k_proj" in name):
+        return adjacent(tensor, d_head)
+    if case == "gpt2" and tensor.ndim == 2 and ".h." in name:
+        return tensor.T
+    if case == "gpt_neox" and "query_key_value" in name:
+        return tensor.unflatten(0, (heads, 3, d_head)).transpose(0, 1).flatten(0, 2)
+    if case.startswith("gemma") and "norm.weight" in name:
+        tensor = tensor + 1
+    # The files have no score scale; these cases have one of their own.
+    scaled = {"gemma2": "self_attn.q_proj", "gemma3": "self_attn.q_norm"}.get(case, "none")
+    if scaled in name:
+        tensor = tensor * math.sqrt(d_head / fields["query_pre_attn_scalar"])
+    return tensor

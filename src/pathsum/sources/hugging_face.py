@@ -15,6 +15,7 @@ from pathsum.sources.checkpoint import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.family import find_family, is_buffer
 from pathsum.sources.mapped_store import Layout
+from pathsum.sources.text_part import text_part
 from pathsum.text import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -29,8 +30,9 @@ def open_hugging_face(folder: Path, name: str | None = None) -> Model:
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
+    facts, source = text_part(facts, open_tensors(folder))
     layout = _describe(facts)
-    return _model(layout, open_tensors(folder), str(folder), name or folder.name, tokenizer, start)
+    return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
 
 
 def from_hf(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Model:
@@ -51,7 +53,8 @@ def from_hf(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Mo
     ours = wrap_tokenizer(tokenizer)
     start = None if ours is None else _leading_special(ours)
     label = name or str(getattr(config, "name_or_path", "") or where)
-    return _model(_describe(facts), MemoryStore(tensors), where, label, ours, start)
+    facts, source = text_part(facts, MemoryStore(tensors))
+    return _model(_describe(facts), source, where, label, ours, start)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:

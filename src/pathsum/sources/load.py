@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pathsum.errors import FileError, near_misses
+from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists
 from pathsum.model import Model
 from pathsum.result import Progress, silent
@@ -34,16 +34,20 @@ def load(
     when they are first used.
     """
     text = str(name)
+    known, path = (*known_names(), *FETCHED), Path(text).expanduser()
+    if revision is not None and ((isinstance(name, str) and text in known) or exists(path)):
+        raise InputError(
+            f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
+            "leave it out"
+        )
     if isinstance(name, str) and text in known_names():
         return load_named(text)
     if isinstance(name, str) and text in FETCHED:
         return load_fetched(text, progress)
-    path = Path(text).expanduser()
     if exists(path):
         return open_path(path)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
         return open_path(download(text, revision, token), name=text)
-    known = (*known_names(), *FETCHED)
     raise FileError(
         f"there is no model {text!r}: it is not a name that pathsum knows ({', '.join(known)}), "
         f"nor a folder or file, nor a hub id (owner/name){near_misses(text, known)}"

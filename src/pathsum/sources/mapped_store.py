@@ -5,8 +5,8 @@ A family says where each of our tensors is stored, as a fact:
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
 Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, m d_mlp, v d_vocab,
-p n_ctx; a number stands for itself. The left side is the shape in the checkpoint, so a tensor that
-does not have it is found before anything is read.
+o d_vocab_out, p n_ctx; a number stands for itself. The left side is the shape in the checkpoint, so
+a tensor that does not have it is found before anything is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +27,7 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "d": lambda config: config.d_model,
     "m": lambda config: config.d_mlp,
     "v": lambda config: config.d_vocab,
+    "o": lambda config: config.d_vocab_out,
     "p": lambda config: config.n_ctx,
 }
 _COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -118,6 +119,10 @@ class MappedStore(Store):
         """Whether one of our tensors is more than a view of the checkpoint's."""
         fact = self._stored[name]
         return bool(fact.add) or fact.multiply != 1.0 or self._source.copies(fact.name)
+
+    def device(self, name: str) -> torch.device:
+        """Where the checkpoint's tensor is."""
+        return self._source.device(self._stored[name].name)
 
     def get(self, name: str) -> Tensor:
         """One of our tensors."""

@@ -48,8 +48,8 @@ _MLP = {
 }
 _MODEL = {
     "W_E": Stored("embed.W_E", "v d"),
-    "W_U": Stored("unembed.W_U", "d v"),
-    "b_U": Stored("unembed.b_U", "v", optional=True),
+    "W_U": Stored("unembed.W_U", "d o"),
+    "b_U": Stored("unembed.b_U", "o", optional=True),
     "ln_f_w": Stored("ln_final.w", "d", optional=True),
     "ln_f_b": Stored("ln_final.b", "d", optional=True),
 }
@@ -191,6 +191,7 @@ def _config(facts: Facts, source: Store) -> Config:
         d_model=facts.size("d_model"),
         d_head=d_head,
         d_vocab=facts.size("d_vocab", vocabulary),
+        d_vocab_out=_outputs(facts, vocabulary),
         n_ctx=facts.size("n_ctx"),
         **fields,
     )
@@ -223,6 +224,12 @@ def _score_scale(facts: Facts, d_head: int) -> float:
         return 1.0
     scale = facts.number("attn_scale", -1.0)
     return 1 / scale if scale > 0 else 1 / math.sqrt(d_head)
+
+
+def _outputs(facts: Facts, vocabulary: int) -> int:
+    """The number of outputs; −1 and absent stand for one per token."""
+    given = facts.values.get("d_vocab_out", -1)
+    return facts.size("d_vocab", vocabulary) if given == -1 else facts.size("d_vocab_out")
 
 
 def _cap(facts: Facts, name: str) -> float | None:

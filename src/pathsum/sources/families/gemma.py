@@ -12,6 +12,7 @@ from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
 from pathsum.sources.families.linear import attention, mlp, norm
 from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
+from pathsum.sources.families.rotary import rope_facts, scale_queries
 from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
@@ -39,6 +40,12 @@ def _gemma3(facts: Facts) -> Layout:
     local = rope.get("sliding_attention", {"rope_theta": facts.number("rope_local_base_freq", 1e4)})
     if local.get("rope_type", "default") != "default":
         raise ConfigError(f"{facts.where} scales the rotations of layers with windows")
+    found = rope_facts(Facts(full, facts.where)).values
+    if found.get("rope_type", found.get("type")) == "yarn":
+        raise ConfigError(
+            f"{facts.where} scales the rotations of some layers by YaRN, which also multiplies "
+            "their queries; pathsum computes it only where all layers are scaled alike"
+        )
     fields = _fields(Facts(full, facts.where)) | _scores(facts)
     fields |= {"norm_place": "both", "qk_norm": "rms", "windows": _alternating(facts, every=6)}
     fields["rotary_local_base"] = Facts(local, facts.where).number("rope_theta", 10_000.0)
@@ -53,6 +60,7 @@ def _fields(facts: Facts) -> dict[str, Any]:
     # Files of the first Gemma say "gelu" and mean the approximation; transformers reads them so.
     for name in ("hidden_activation", "hidden_act"):
         facts.only(name, "gelu_pytorch_tanh", "gelu")
+    facts.only("use_bidirectional_attention", False)
     fields = llama_fields(facts, activation="gelu_tanh_gated")
     # Embeddings are multiplied and the unembedding is not: two tensors for us.
     return fields | {"d_head": facts.size("head_dim", 256), "tied": False}
@@ -94,6 +102,7 @@ def _layout(facts: Facts, config: Config, norms: dict[str, Stored]) -> Layout:
         **norm("ln_f", "model.norm", add=1.0),
     }
     layer = {**norms, **attention(*PROJECTIONS, bias=bias, out_bias=bias), **mlp(*GATED)}
+    layer = scale_queries(facts, layer, config.rotary_width)
     return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
