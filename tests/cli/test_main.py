@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pathsum.cli.demo import NEXT
+from pathsum.cli.demo import DEFAULT, NEXT
 from pathsum.cli.main import main
 
 
@@ -26,9 +26,24 @@ def test_demo_runs_unattended(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "all paths add up to the model's own number" in shown
 
 
+def test_the_demo_of_another_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written: list[tuple[str, Path]] = []
+    monkeypatch.setattr("pathsum.cli.demo._write_report", lambda *found: written.append(found))
+    page = Path("page.html")
+    assert main(["demo", "--model", "hand-built-induction", "--report", str(page)]) == 0
+    shown = capsys.readouterr().out
+    assert "hand-built induction: 2 layers of 2 heads, attention only.\n" in shown
+    assert "So it works by K-composition with L0H0" in shown
+    assert "which followed 'b' earlier" in shown
+    assert "pathsum atlas hand-built-induction" in shown
+    assert written == [("hand-built-induction", page)]
+
+
 def test_the_demo_goes_on_with_commands_that_work(capsys: pytest.CaptureFixture[str]) -> None:
     for command, _ in NEXT:
-        words = command.split()[1:]
+        words = command.format(model=DEFAULT).split()[1:]
         # Training takes minutes; --show resolves the recipe and stops there.
         # A server serves until it is interrupted.
         extra = {"train": ["--show"], "explore": ["--help"]}.get(words[0], [])

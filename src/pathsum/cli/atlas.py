@@ -13,6 +13,7 @@ from pathsum.cli.options import (
     ModelName,
     Page,
     ProbeSequences,
+    Revision,
     Seed,
     TokenIds,
     open_model,
@@ -38,6 +39,7 @@ def atlas(
     draws: Draws = 200,
     seed: Seed = 0,
     page: Page = None,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -48,7 +50,7 @@ def atlas(
 
     if page is not None:
         check_output(page)
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     if head is not None:
         loaded.head(head)  # an unknown head is an error before the work, not after it
     with join_world() as world:

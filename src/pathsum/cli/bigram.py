@@ -10,6 +10,7 @@ from pathsum.cli.options import (
     Device,
     Dtype,
     ModelName,
+    Revision,
     open_model,
 )
 from pathsum.cli.view import progress, show
@@ -24,6 +25,7 @@ def bigram(
         int | None, typer.Option("--k", "-k", help="How many rows (20), or tokens (10).")
     ] = None,
     corpus: Corpus = None,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -32,7 +34,7 @@ def bigram(
     from pathsum.circuits import bigram as direct_path
     from pathsum.circuits import continuations, open_text
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     if token is not None:
         show(continuations(loaded, token, k), as_json)
         return

@@ -11,6 +11,7 @@ from pathsum.cli.options import (
     Dtype,
     ModelName,
     Offset,
+    Revision,
     open_model,
 )
 from pathsum.cli.view import progress, show
@@ -58,6 +59,7 @@ def composition(
         typer.Option(help="Center what heads write; auto: where the model's norm does."),
     ] = Center.auto,
     offset: Offset = None,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -77,7 +79,7 @@ def composition(
     from pathsum.errors import InputError
     from pathsum.model.processes import join_world
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     wanted = {one.value for one in kind or ()}
     kinds: list[CompositionKind] = [one for one in KINDS if not wanted or one in wanted]
     if nulls:

@@ -1,4 +1,4 @@
-"""`pathsum demo`: a trained two-layer model reverse-engineered in the order of the paper."""
+"""`pathsum demo`: a trained model reverse-engineered in the order of the paper."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from pathsum.cli.view import console, progress, use_one_thread_if_small
+from pathsum.cli.options import open_model
+from pathsum.cli.view import SMALL_MODEL, console, progress, use_one_thread_if_small
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
@@ -17,49 +18,68 @@ if TYPE_CHECKING:
 TEXT = "self.zorble = zorble\n        self.quix = quix\n        return self.zor"
 BAR = "█"
 REPORT = Path("pathsum-demo.html")
+DEFAULT = "two-layer"
 NEXT = (
-    ("pathsum explore two-layer", "the same page, live: type your own text"),
-    ("pathsum atlas two-layer", "every score of every head, against chance"),
-    ("pathsum composition two-layer", "which heads read which through the stream"),
+    ("pathsum explore {model}", "the same page, live: type your own text"),
+    ("pathsum atlas {model}", "every score of every head, against chance"),
+    ("pathsum composition {model}", "which heads read which through the stream"),
     ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
-    ("pathsum terms two-layer", "what each order of paths is worth"),
+    ("pathsum terms {model}", "what each order of paths is worth"),
     ("pathsum train two-layer --quick", "train one yourself, in minutes"),
 )
 
 
 def demo(
-    report: Annotated[Path, typer.Option("--report", help="File to write the report to.")] = REPORT,
+    name: Annotated[
+        str,
+        typer.Option("--model", metavar="MODEL", help="A model that reads text, such as smollm2."),
+    ] = DEFAULT,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            help=f"File to write the report to; default: {REPORT} for a small model, none for a "
+            "large one.",
+        ),
+    ] = None,
 ) -> None:
-    """Take the bundled two-layer model apart: induction, and one prediction as a sum over paths."""
+    """Take a trained model apart: induction, and one prediction as a sum over paths."""
     from pathsum.heads import induction
-    from pathsum.sources import load
 
-    check_output(report)
-    model = load("two-layer")
-    config = model.config
+    if report is not None or name == DEFAULT:
+        check_output(report or REPORT)
+    model = open_model(name, None, None, as_json=False)
+    small = model.weights.n_parameters < SMALL_MODEL
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
-    _print(
-        f"{model.name}: {config.n_layers} layers of {config.n_heads} heads, attention only, "
-        f"trained from scratch.\n"
-    )
-    found = induction(model)
+    _print(f"{_described(name, model)}\n")
+    with progress() as advance:
+        found = induction(model, progress=advance)
     _show_induction(found)
     if found.heads:
         _show_prediction(model, found.heads[0])
-    _write_report(report)
+    if report is not None or small:
+        _write_report(name, report or REPORT)
     _print("Next", bold=True)
     for command, what in NEXT:
-        _print(f"  {command:<34} {what}")
+        _print(f"  {command.format(model=name):<34} {what}")
 
 
-def _write_report(file: Path) -> None:
+def _described(name: str, model: "Model") -> str:
+    config = model.config
+    parts = f"{config.n_layers} layers of {config.n_heads} heads"
+    mlps = "attention only" if config.mlp == "none" else f"MLPs of {config.d_mlp:,} neurons"
+    trained = ", trained from scratch" if name == DEFAULT else ""
+    return f"{model.name}: {parts}, {mlps}{trained}."
+
+
+def _write_report(name: str, file: Path) -> None:
     from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report
 
     _print("5. Everything on one page, to open in a browser", bold=True)
-    use_one_thread_if_small(open_model("two-layer").model)
+    use_one_thread_if_small(open_model(name).model)
     with progress() as advance:
-        written = report("two-layer", file, progress=advance)
+        written = report(name, file, progress=advance)
     size = f"{written.bytes / 1e6:.1f} MB"
     _print(f"   {written.path} ({size}); it loads nothing from elsewhere\n")
 
@@ -91,13 +111,16 @@ def _show_induction(found: "Induction") -> None:
 
 def _show_prediction(model: "Model", head: "InductionHead") -> None:
     _print("3. One prediction as a sum over paths", bold=True)
-    _print(f"   {TEXT!r}")
-    trace = model.trace(TEXT)
+    shown, prompt = _prompt(model)
+    _print(f"   {shown}")
+    trace = model.trace(prompt)
     token = _what_followed(trace)
+    last = model.token_text(int(trace.tokens[0, -1]))
+    relation = "the prediction" if token is None else f"which followed {last!r} earlier"
+    token = int(trace.logits[0, -1].argmax()) if token is None else token
     why = trace.paths().toward(position=-1, token=token, versus="mean")
     _print(
-        f"   the logit of {model.token_text(token)!r}, which followed "
-        f"{model.token_text(int(trace.tokens[0, -1]))!r} earlier: {why.total:+.2f} above the mean"
+        f"   the logit of {model.token_text(token)!r}, {relation}: {why.total:+.2f} above the mean"
     )
     for ranked in why.top(k=4):
         _print(f"   {ranked.value:+6.2f}  {ranked.path}")
@@ -105,10 +128,24 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
     _show_row(trace, head)
 
 
-def _what_followed(trace: "Trace") -> int:
-    """The token that followed the last one the first time it occurred."""
+def _prompt(model: "Model") -> tuple[str, list[int]]:
+    """The text of the demo as token ids or, if the model cannot read it, tokens that repeat."""
+    from pathsum.errors import TokenError
+
+    try:
+        return repr(TEXT), model.encode(TEXT)
+    except TokenError:
+        few = model.token_pool().ids()[:4].tolist()
+        start = [] if model.config.start_token is None else [model.config.start_token]
+        tokens = [*start, *few, *few[:2]]
+        return " ".join(map(model.token_text, tokens)), tokens
+
+
+def _what_followed(trace: "Trace") -> int | None:
+    """The token that followed the last one the first time it occurred, if it did."""
     tokens = trace.tokens[0].tolist()
-    return tokens[tokens.index(tokens[-1]) + 1]
+    first = tokens.index(tokens[-1])
+    return None if first == len(tokens) - 1 else tokens[first + 1]
 
 
 def _show_row(trace: "Trace", head: "InductionHead") -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import ModelName, OtherModels
+from pathsum.cli.options import ModelName, OtherModels, fetch_models
 from pathsum.cli.view import console, use_one_thread_if_small
 
 
@@ -43,6 +43,7 @@ def explore(
     from pathsum.server.guard import LOOPBACK
 
     use_few_arenas()
+    fetch_models([model, *(others or [])])
     explorer = Explorer([model, *(others or [])], keep=True)
     use_one_thread_if_small(explorer.workbench.models[0].model)
     server = ExplorerServer(explorer, host, port, token, allow_anyone)

@@ -7,6 +7,7 @@ from pathsum.cli.options import (
     Dtype,
     ModelName,
     ProbeSequences,
+    Revision,
     Seed,
     open_model,
 )
@@ -18,6 +19,7 @@ def induction(
     sequences: ProbeSequences = 10,
     draws: Draws = 200,
     seed: Seed = 0,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -25,7 +27,7 @@ def induction(
     """Find induction heads and test how they work by cutting edges and replacing patterns."""
     from pathsum.heads import induction as find_induction
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     with progress(as_json) as advance:
         found = find_induction(
             loaded, sequences=sequences, draws=draws, seed=seed, progress=advance

@@ -11,6 +11,7 @@ from pathsum.cli.options import (
     InputText,
     ModelName,
     Position,
+    Revision,
     TargetToken,
     TokenIds,
     Versus,
@@ -33,6 +34,7 @@ def paths(
         int,
         typer.Option("--budget", help="How many paths to search before giving up the proof."),
     ] = 50_000,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -40,7 +42,7 @@ def paths(
     """Explain a prediction: the exact sum over paths, by order, head, edge and source token."""
     from pathsum.paths.explain.answer import answer
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     compared = parse_versus(versus)
     with progress(as_json) as advance:
         found = answer(

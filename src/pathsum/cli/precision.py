@@ -9,6 +9,7 @@ from pathsum.cli.options import (
     AsJson,
     Device,
     ModelName,
+    Revision,
     Seed,
     Sequences,
     TextFile,
@@ -36,6 +37,7 @@ def precision(
     tokens: TokenIds = None,
     sequences: Sequences = 4,
     seed: Seed = 0,
+    revision: Revision = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +47,6 @@ def precision(
     """
     from pathsum.model.precision import precision_gap
 
-    loaded = open_model(model, device, None, as_json)
+    loaded = open_model(model, device, None, as_json, revision)
     measured = measured_sequences(loaded, text, tokens, sequences, None, 4, seed)
     show(precision_gap(loaded, measured, None if low is None else low.value), as_json)

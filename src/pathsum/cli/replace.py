@@ -13,6 +13,7 @@ from pathsum.cli.options import (
     ModelName,
     PredictionScore,
     Repeats,
+    Revision,
     Seed,
     Sequences,
     Targets,
@@ -67,6 +68,7 @@ def replace(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -74,7 +76,7 @@ def replace(
     """Replace a head by a description: what share of its ablation cost does that recover?"""
     from pathsum.paths import replace as put_in_place
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
     with progress(as_json) as advance:
         found = put_in_place(

@@ -10,6 +10,7 @@ from pathsum.cli.options import (
     Dtype,
     InputText,
     ModelName,
+    Revision,
     TokenIds,
     open_model,
 )
@@ -34,6 +35,7 @@ def scores(
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="How many terms to list.")] = 10,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -41,7 +43,9 @@ def scores(
     """Decompose a head's attention scores into (query part, key part) terms, exactly."""
 
     expanded = (
-        open_model(model, device, dtype, as_json).trace(read_input(text, tokens)).scores(head)
+        open_model(model, device, dtype, as_json, revision)
+        .trace(read_input(text, tokens))
+        .scores(head)
     )
     if cell is None:
         show(expanded.summary(k), as_json)

@@ -16,6 +16,7 @@ from pathsum.cli.options import (
     ModelName,
     PredictionScore,
     Repeats,
+    Revision,
     Seed,
     Sequences,
     Targets,
@@ -68,6 +69,7 @@ def terms(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -77,7 +79,7 @@ def terms(
     from pathsum.model.sequences import spaced
     from pathsum.paths import term_importance
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     given = given_sequences(loaded, text, tokens)
     wanted = parse_targets(targets, tokens)
     measured_on = "the given tokens"

@@ -11,6 +11,7 @@ from pathsum.cli.options import (
     Dtype,
     ModelName,
     Offset,
+    Revision,
     open_model,
 )
 from pathsum.cli.view import progress, show
@@ -41,6 +42,7 @@ def trigrams(
     ] = None,
     offset: Offset = None,
     corpus: Corpus = None,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -49,7 +51,7 @@ def trigrams(
     from pathsum.circuits import open_text, skip_trigrams, source_table
     from pathsum.result import Record
 
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     found: Record
     with progress(as_json) as advance:
         if source is not None:

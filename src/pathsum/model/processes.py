@@ -7,6 +7,7 @@ analysis, each in one process. The pieces are joined in their own order, so the 
 single process.
 """
 
+import io
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,17 @@ class World:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
         return bool(self.mean(torch.tensor(float(flag), device=self.device)) > 0)
+
+
+def local_device(device: str) -> str:
+    """The device that a name means in this process: under torchrun each has a GPU of its own.
+
+    >>> local_device("cpu")
+    'cpu'
+    """
+    if device == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    return device
 
 
 @contextmanager
@@ -119,6 +131,23 @@ def _shared(
     progress(len(pieces), len(pieces), what)
     if size > 1:
         gathered: list[Any] = [None] * size
-        dist.all_gather_object(gathered, mine)
-        everything: dict[int, Found] = {k: v for part in gathered for k, v in part.items()}
+        dist.all_gather_object(gathered, pack(mine))
+        everything: dict[int, Found] = {k: v for part in gathered for k, v in unpack(part).items()}
         yield from (everything[place] for place in range(len(pieces)))
+
+
+def pack(found: Any) -> bytes:
+    """What one process computed, as bytes."""
+    buffer = io.BytesIO()
+    torch.save(found, buffer)
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> Any:
+    """The same in another process, tensors of any GPU on its own."""
+    # From our own processes: the pickle is as trusted as the program.
+    return torch.load(io.BytesIO(packed), map_location=_own_gpu, weights_only=False)
+
+
+def _own_gpu(storage: Any, place: str) -> Any:
+    return storage if place == "cpu" else storage.cuda(torch.cuda.current_device())
