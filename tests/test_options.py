@@ -9,12 +9,14 @@ import enum
 import importlib
 import inspect
 import json
+import pkgutil
 import subprocess
 import sys
 import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -64,13 +66,19 @@ def _options(function: Callable[..., Any]) -> Iterator[tuple[str, list[str], Any
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(function, localns=_names())
+
+
+@cache
+def _names() -> dict[str, Any]:
+    """What annotations may name: modules import some of it only for type checkers."""
+    import pathsum
+
     names: dict[str, Any] = {}
-    for room in ROOMS:
-        names |= vars(importlib.import_module(f"pathsum.{room}"))
-    try:
-        return typing.get_type_hints(function, localns=names)
-    except (NameError, TypeError):
-        return {}
+    for found in pkgutil.walk_packages(pathsum.__path__, "pathsum."):
+        if not found.name.endswith("__main__"):
+            names |= vars(importlib.import_module(found.name))
+    return names
 
 
 def _arguments(folder: Path) -> dict[str, Any]:

@@ -188,7 +188,6 @@ def test_paths_print_their_heads_and_have_the_papers_formula() -> None:
     path = Path("embed", ["L0H7", "L1H4"])
     assert str(path) == path.to_json() == "embed→L0H7→L1H4"
     assert path.formula == "A[L1H4]·A[L0H7] ⊗ W_E·OV[L0H7]·OV[L1H4]·W_U"
-    assert path.latex == r"A^{1.4} A^{0.7} \otimes W_E W_{OV}^{0.7} W_{OV}^{1.4} W_U"
     assert Path("embed").formula == "Id ⊗ W_E·W_U"
     assert Path("mlp0", ["L1H4"]).formula == "A[L1H4] ⊗ MLP[0]·OV[L1H4]·W_U"
     assert Path("bias_U").formula == "Id ⊗ b_U"

@@ -105,26 +105,6 @@ class Path(Printed):
         circuits = [f"OV[{head}]" for head in self.heads]
         return f"{patterns} ⊗ {'·'.join([self.source.symbol, *circuits, 'W_U'])}"
 
-    @property
-    def latex(self) -> str:
-        """The formula in LaTeX."""
-        if self.source.kind == "unembed_bias":
-            return r"\mathrm{Id} \otimes b_U"
-
-        def upper(symbol: str, head: HeadId) -> str:
-            return rf"{symbol}^{{{head.layer}.{head.head}}}"
-
-        patterns = " ".join(upper("A", head) for head in reversed(self.heads)) or r"\mathrm{Id}"
-        source = {
-            "embed": "W_E",
-            "pos": r"W_{\mathrm{pos}}",
-            "mlp": rf"\mathrm{{MLP}}_{{{self.source.layer}}}",
-            "bias": f"b_{{{self.source.layer}}}",
-        }[self.source.kind]
-        circuits = [upper(r"W_{OV}", head) for head in self.heads]
-        weights = " ".join([source, *circuits, "W_U"])
-        return rf"{patterns} \otimes {weights}"
-
     def ov(self, model: "Model") -> "Factored":
         """The product of its heads' OV in the residual basis (normalization scales omitted)."""
         from pathsum.model.path import path_ov

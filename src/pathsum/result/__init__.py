@@ -15,7 +15,7 @@ from pathsum.result.estimate import Estimate
 from pathsum.result.options import parse_choice, parse_option
 from pathsum.result.progress import Progress, silent
 from pathsum.result.record import Record, records
-from pathsum.result.schema import schema, schemas
+from pathsum.result.schema import schema
 from pathsum.result.table import Column, Table, prose_column, stacked, text_column, token_column
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "prose_column",
     "records",
     "schema",
-    "schemas",
     "silent",
     "stacked",
     "text_column",

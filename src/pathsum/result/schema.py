@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 from torch import Tensor
 
 from pathsum.errors import FailedError
-from pathsum.result.record import Record, records
+from pathsum.result.record import Record
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -44,11 +44,6 @@ def schema(record: type[Record]) -> Schema:
         "title": record.__name__,
         **body,
     }
-
-
-def schemas() -> dict[str, Schema]:
-    """The schemas of all imported kinds of records."""
-    return {kind: schema(record) for kind, record in records().items()}
 
 
 def fields_schema(cls: type) -> Schema:

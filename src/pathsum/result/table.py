@@ -5,7 +5,6 @@ is not enough, whole columns are left out, the last first, and a note names them
 label that is shown is never cut.
 """
 
-import csv
 import html
 import io
 import math
@@ -102,14 +101,6 @@ class Table:
         """One dictionary per row, keyed by column name."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
-
-    def to_csv(self) -> str:
-        """Comma-separated values with a header; numbers in full, absent values empty."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([column.heading for column in self.columns])
-        writer.writerows(self.rows)
-        return out.getvalue()
 
     def to_text(self, width: int = 100) -> str:
         """The terminal view without colors, as a string."""
