@@ -91,3 +91,14 @@ def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["effect"][0][2] < -9
     assert "leave --edge out" in refused(capsys, "patch", MODEL, *texts, "--edge", "L0H0->L1H0.k")
     assert "into is 'none'" in refused(capsys, "patch", MODEL, *texts, "--patched-run", "none")
+
+
+def test_sweep_of_ablations(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("a b c d a", "--sweep", "--token", "b", "--by")
+    assert "··#···" in ran(capsys, "patch", MODEL, *asked, "zero")
+    found = json.loads(ran(capsys, "patch", MODEL, *asked, "mean", "--node", "L0H0", "--json"))
+    assert (found["by"], found["nodes"]) == ("mean", ["L0H0"])
+    assert found["corrupted"] is None
+    assert found["effect"][0][2] < -5
+    wrong = refused(capsys, "patch", MODEL, *asked, "zero", "--patched-run", "corrupted")
+    assert "leave --patched-run out" in " ".join(wrong.split())

@@ -11,6 +11,7 @@ from pathsum.cli.options import (
     InputText,
     ModelName,
     Position,
+    Revision,
     TargetToken,
     TokenIds,
     Versus,
@@ -58,10 +59,11 @@ Sweep: TypeAlias = Annotated[
     bool, typer.Option("--sweep", help="Patch every head (or each --node) at every position.")
 ]
 PatchedRun: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--patched-run",
-        help="With --sweep: patch OTHER_TEXT's run ('corrupted') or TEXT's ('clean').",
+        help="With --sweep and --with: patch OTHER_TEXT's run ('corrupted', the default) or TEXT's "
+        "('clean').",
     ),
 ]
 
@@ -76,10 +78,11 @@ def patch(
     node: Nodes = None,
     into: Into = None,
     sweep: Sweep = False,
-    patched_run: PatchedRun = "corrupted",
+    patched_run: PatchedRun = None,
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -91,8 +94,9 @@ def patch(
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
     names = [*(edge or []), *(node or [])]
-    _check_choice(other_text, by, names, into, edge, sweep)
-    loaded = open_model(model, device, dtype, as_json)
+    _check_choice(other_text, by, names, into)
+    _check_sweep(sweep, by, names, edge, into, patched_run)
+    loaded = open_model(model, device, dtype, as_json, revision)
     given = read_input(text, tokens)
     there: Any = other_text
     if other_text is not None and tokens is not None:
@@ -103,6 +107,7 @@ def patch(
             swept = patch_sweep(
                 *(loaded, given, there),
                 **target,
+                by=by,
                 nodes=node or None,
                 into=patched_run,
                 progress=advance,
@@ -124,8 +129,6 @@ def _check_choice(
     by: str | None,
     names: list[str],
     into: list[str] | None,
-    edges: list[str] | None,
-    sweep: bool,
 ) -> None:
     """Raise InputError if the options do not say one thing."""
     from pathsum.errors import InputError
@@ -137,9 +140,26 @@ def _check_choice(
         )
     if names and into:
         raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")
-    if sweep and edges:
-        raise InputError("--sweep goes over nodes at all positions; leave --edge out")
-    if sweep and other_text is None:
-        raise InputError("--sweep patches from another run; give --with OTHER_TEXT")
-    if other_text is None and not names:
-        raise InputError("--by replaces named nodes and edges; give --node or --edge")
+
+
+def _check_sweep(
+    sweep: bool,
+    by: str | None,
+    names: list[str],
+    edges: list[str] | None,
+    into: list[str] | None,
+    patched_run: str | None,
+) -> None:
+    """Raise InputError for options that a sweep, or its absence, would ignore."""
+    from pathsum.errors import InputError
+
+    if by is not None and not names and not sweep:
+        raise InputError("--by replaces nodes and edges; give --node or --edge, or --sweep for all")
+    if sweep and (edges or into):
+        option = "--edge" if edges else "--into"
+        raise InputError(f"--sweep goes over nodes at all positions; leave {option} out")
+    if patched_run is not None and (not sweep or by is not None):
+        raise InputError(
+            "--patched-run says which of two runs a --sweep patches; give --sweep and --with, or "
+            "leave --patched-run out"
+        )

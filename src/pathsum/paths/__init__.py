@@ -40,7 +40,7 @@ from pathsum.paths.explain import (
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
-from pathsum.paths.intervene.patch_sweep import PatchInto, PatchSweep, patch_sweep
+from pathsum.paths.intervene.patch_sweep import AblateBy, PatchInto, PatchSweep, patch_sweep
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
@@ -62,6 +62,7 @@ from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_h
 from pathsum.result.estimate import Estimate
 
 __all__ = [
+    "AblateBy",
     "Ablation",
     "After",
     "Breakdown",

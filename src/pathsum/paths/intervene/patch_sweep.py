@@ -1,11 +1,12 @@
-"""A patch sweep: every node at every position, patched from one run into another.
+"""A patch sweep: every node at every position, patched from one run into another, or ablated.
 
 The result is a heat map, nodes × positions. A cell says how far the patch of that one node at that
-one position moves the number from its value in the patched run toward its value in the other.
+one position moves the number from its value in the patched run toward its value in the other, or
+what the ablation of that node there does to it.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,14 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.edited import find_site
 from pathsum.model.edits import Edit, HeadOutput, SourceOutput
 from pathsum.model.sequences import OneSequence
-from pathsum.names import Source, Writer
+from pathsum.names import Site, Source, Writer
 from pathsum.paths.intervene.causal import (
     as_far_as_needed,
     mean_of,
     patched_values,
     same_batch,
 )
-from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.intervene.patching import check_runs, find_replacement
 from pathsum.paths.target import (
     Measure,
     Metric,
@@ -62,24 +63,37 @@ class PatchInto(enum.StrEnum):
     CLEAN = "clean"
 
 
+class AblateBy(enum.StrEnum):
+    """What replaces a node in a sweep without another run.
+
+    `ZERO`  nothing
+    `MEAN`  its mean over all positions and sequences of the run
+    """
+
+    ZERO = "zero"
+    MEAN = "mean"
+
+
 @dataclass(frozen=True, eq=False)
 class PatchSweep(Record, kind="patch-sweep"):
     """The effect of patching each node at each position, [node, pos], as means over sequences.
 
     `effect` is the number in the patched run minus that in the run that was patched; `share` is the
     effect divided by the difference between the two runs: 1 where the patch alone moves the number
-    all the way. `stderr` is the standard error of the effect, NaN for one sequence. `tokens` are
-    those of the first sequence of the run that was patched.
+    all the way. In a sweep of ablations, `by` says by what, there is no corrupted run, and shares
+    are of the number itself: −1 doubles it, 1 takes it to 0. `stderr` is the standard error of the
+    effect, NaN for one sequence. `tokens` are those of the first sequence of the patched run.
     """
 
     model: str
     metric: str
     into: PatchInto
+    by: AblateBy | None
     nodes: tuple[str, ...]
     tokens: tuple[str, ...]
     sequences: int
     clean: Estimate
-    corrupted: Estimate
+    corrupted: Estimate | None
     effect: Float[Tensor, "node pos"]
     stderr: Float[Tensor, "node pos"]
     share: Float[Tensor, "node pos"]
@@ -139,16 +153,28 @@ class PatchSweep(Record, kind="patch-sweep"):
             Column("share", "+.3f"),
             token_column("where"),
         )
-        source = "clean" if self.into is PatchInto.CORRUPTED else "corrupted"
         note = (
-            f"{self.metric}: {self.clean.format('.4f')} in the clean run, "
-            f"{self.corrupted.format('.4f')} in the corrupted one ({self.sequences} sequences)\n"
-            f"patched one at a time from the {source} run into the {self.into.value} one; share 1 "
-            f"moves the number all the way\n{len(shown)} of {len(self.nodes)} nodes × "
+            f"{self._what_was_done()}\n{len(shown)} of {len(self.nodes)} nodes × "
             f"{len(self.tokens)} positions; shades {_KEY}, the darkest {scale:.4f}"
         )
-        title = f"{self.model}: patching nodes by position"
+        doing = "patching" if self.by is None else "ablating"
+        title = f"{self.model}: {doing} nodes by position"
         return Table(columns, tuple(cells), title=title, note=note)
+
+    def _what_was_done(self) -> str:
+        clean, count = f"{self.metric}: {self.clean.format('.4f')}", f"{self.sequences} sequences"
+        if self.by is not None or self.corrupted is None:
+            other = "zero" if self.by is AblateBy.ZERO else "its mean"
+            return (
+                f"{clean} ({count})\nreplaced one at a time by {other}; share 1 takes the number "
+                "to 0"
+            )
+        source = "clean" if self.into is PatchInto.CORRUPTED else "corrupted"
+        return (
+            f"{clean} in the clean run, {self.corrupted.format('.4f')} in the corrupted one "
+            f"({count})\npatched one at a time from the {source} run into the {self.into.value} "
+            "one; share 1 moves the number all the way"
+        )
 
 
 _UP, _DOWN = "·░▒▓█", "·-=≡#"
@@ -164,19 +190,23 @@ def _shade(effect: float, scale: float) -> str:
 def patch_sweep(
     model: Model,
     clean: OneSequence | Sequence[OneSequence],
-    corrupted: OneSequence | Sequence[OneSequence],
+    corrupted: OneSequence | Sequence[OneSequence] | None = None,
     *,
+    by: AblateBy | str | None = None,
     metric: Metric | None = None,
     position: PositionName | None = None,
     token: TokenName | None = None,
     versus: Versus = None,
     nodes: Sequence[Any] | None = None,
-    into: PatchInto | str = PatchInto.CORRUPTED,
+    into: PatchInto | str | None = None,
     progress: Progress = silent,
 ) -> PatchSweep:
     """Patch every node at every position from one run into another, and measure each.
 
     `clean` and `corrupted` are a text each, or a batch of pairs with the same number of tokens.
+    `into` says which run is patched, by default the corrupted one. Without a corrupted text, `by`
+    replaces each node in the clean run: by "zero", or by its "mean" over all positions.
+
     What is measured is a logit (`position`, `token` and `versus` as in `toward`; without a token,
     what the clean run predicts) or `metric(logits)`, one number per sequence: it gets
     [batch, pos, vocab], or [batch, 1, vocab] if a `position` is given, which is much cheaper.
@@ -191,54 +221,104 @@ def patch_sweep(
     taken from the unpatched run, and nodes of a layer are run together, so a sweep costs a fraction
     of one run per cell.
     """
-    into = parse_option(PatchInto, into, "into")
-    runs = model.trace(clean), model.trace(corrupted)
-    check_runs(*runs)
-    runs = same_batch(*runs)
+    given = _Given.parse(corrupted is not None, by, into)
+    here = model.trace(clean)
+    there = here if corrupted is None else model.trace(corrupted)
+    check_runs(here, there)
+    runs = same_batch(here, there)
     measure = find_measure(runs[0], metric, position, token, versus)
     values = [measure.of(run.logits) for run in runs]
-    base_at = 1 if into is PatchInto.CORRUPTED else 0
+    base_at = 1 if given.into is PatchInto.CORRUPTED else 0
     base, source = as_far_as_needed(runs[base_at], runs[1 - base_at], measure)
     found = _find_nodes(model, nodes)
-    differs = (base.tokens != source.tokens).any(0).nonzero()
-    # Before the first token that differs the runs are the same.
-    first = int(differs[0]) if len(differs) else base.tokens.shape[1]
+    length, first = base.tokens.shape[1], 0
+    if given.by is None:
+        # Before the first token that differs the runs are the same.
+        differs = (base.tokens != source.tokens).any(0).nonzero()
+        first = int(differs[0]) if len(differs) else length
+
+    def replacement(node: Writer) -> Tensor:
+        if given.by is None:
+            return find_replacement(base, Site(node), source)
+        # A mean is over the whole text, also if the number is measured in the middle of it.
+        return find_replacement(runs[0], Site(node), given.by.value)[:, :length]
+
+    after = _sweep(base, replacement, measure, found, first, progress)
+    effects = torch.zeros_like(after)
+    effects[:, first:] = after[:, first:] - values[base_at].double().cpu()
+    return _result(model, measure, given, found, base, values, effects)
+
+
+def _sweep(
+    base: Trace,
+    replacement: Callable[[Writer], Tensor],
+    measure: Measure,
+    nodes: Sequence[Writer],
+    first: int,
+    progress: Progress,
+) -> Float[Tensor, "node pos batch"]:
+    """The measure with each node replaced at each position from the first on."""
     length = base.tokens.shape[1]
-    effects = torch.zeros(len(found), length, measure.batch, dtype=torch.float64)
-    cells = [part for layer in _by_layer(found) for part in _parts(base, layer, first)]
-    total, done = len(found) * max(0, length - first), 0
-    for part, places in cells:
+    found = torch.zeros(len(nodes), length, measure.batch, dtype=torch.float64)
+    total, done = len(nodes) * (length - first), 0
+    for part, places in (part for layer in _by_layer(nodes) for part in _parts(base, layer, first)):
         progress(done, total, "patching nodes")
-        after = _patched(base, source, measure, [found[at] for at in part], places)
-        change = (after - values[base_at]).double().cpu().view(len(places), len(part), -1)
-        effects[part, places.start : places.stop] = change.transpose(0, 1)
+        after = _patched(base, replacement, measure, [nodes[at] for at in part], places)
+        after = after.double().cpu().view(len(places), len(part), -1)
+        found[part, places.start : places.stop] = after.transpose(0, 1)
         done += len(part) * len(places)
     progress(total, total, "patching nodes")
-    return _result(model, measure, into, found, base, values, effects)
+    return found
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Which run is patched, and what ablates nodes, if they are not taken from another run."""
+
+    into: PatchInto
+    by: AblateBy | None
+
+    @classmethod
+    def parse(
+        cls, has_other: bool, by: AblateBy | str | None, into: PatchInto | str | None
+    ) -> "_Given":
+        patched = None if into is None else parse_option(PatchInto, into, "into")
+        if has_other == (by is not None):
+            raise InputError(
+                "say what replaces the nodes: a corrupted text, from whose run they are taken, or "
+                "by='zero' or 'mean'; give one of the two"
+            )
+        if by is None:
+            return cls(patched or PatchInto.CORRUPTED, None)
+        if patched is not None:
+            raise InputError("into says which of two runs is patched; leave it out with by=")
+        return cls(PatchInto.CLEAN, parse_option(AblateBy, by, "by"))
 
 
 def _result(
     model: Model,
     measure: Measure,
-    into: PatchInto,
+    given: _Given,
     nodes: Sequence[Writer],
     base: Trace,
     values: Sequence[Float[Tensor, " batch"]],
     effects: Float[Tensor, "node pos batch"],
 ) -> PatchSweep:
     clean, corrupted = values
-    gap = clean - corrupted if into is PatchInto.CORRUPTED else corrupted - clean
+    gap = clean - corrupted if given.into is PatchInto.CORRUPTED else corrupted - clean
+    gap = gap if given.by is None else -clean
     effect, batch = effects.mean(-1), measure.batch
     whole = float(gap.double().mean())
     return PatchSweep(
         model=model.name,
         metric=measure.text,
-        into=into,
+        into=given.into,
+        by=given.by,
         nodes=tuple(map(str, nodes)),
         tokens=tuple(model.token_text(token) for token in base.tokens[0].tolist()),
         sequences=batch,
         clean=mean_of(clean),
-        corrupted=mean_of(corrupted),
+        corrupted=mean_of(corrupted) if given.by is None else None,
         effect=effect,
         stderr=effects.std(-1, correction=1) / batch**0.5
         if batch > 1
@@ -288,7 +368,11 @@ def _parts(
 
 
 def _patched(
-    base: Trace, source: Trace, measure: Measure, nodes: Sequence[Writer], places: range
+    base: Trace,
+    replacement: Callable[[Writer], Tensor],
+    measure: Measure,
+    nodes: Sequence[Writer],
+    places: range,
 ) -> Float[Tensor, "run batch"]:
     """The measure with each node patched at each place: all nodes at the first place, and so on."""
     batch, length = base.tokens.shape
@@ -302,10 +386,10 @@ def _patched(
             where[at, number, :, place] = True
         mask = where.view(runs * batch, length)
         changed |= mask
+        given = replacement(node).repeat(runs, 1, 1)
         if isinstance(node, HeadId):
-            z = source.z(node.layer)[:, node.head].repeat(runs, 1, 1)
-            edits.append(HeadOutput(node, z, mask))
+            edits.append(HeadOutput(node, given, mask))
         else:
             assert isinstance(node, Source)
-            edits.append(SourceOutput(node, source.written(node).repeat(runs, 1, 1), mask))
+            edits.append(SourceOutput(node, given, mask))
     return patched_values(base, measure, edits, changed)

@@ -56,7 +56,7 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
 def patch_edit(trace: Trace, name: Any, value: Any) -> Edit:
     """The edit that a name and what replaces it mean in a run."""
     site = find_site(trace.model, name)
-    written = _replacement(trace, site, value)
+    written = find_replacement(trace, site, value)
     at, read_at = (position_mask(trace, where) for where in (site.written_at, site.read_at))
     if site.edge is not None:
         return Message(site.edge, written, read_at, at)
@@ -79,7 +79,7 @@ def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos
     return places == (position % trace.lengths)[:, None]
 
 
-def _replacement(trace: Trace, site: Site, value: Any) -> Tensor:
+def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
     """What replaces a node (a head: its z) or what an edge carries, [batch, pos, width]."""
 
     def own(run: Trace) -> Tensor:
