@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
+from pathsum.circuits import virtual_weights
 from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
@@ -357,3 +358,26 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
 def test_a_text_without_repeats_has_a_story_too() -> None:
     got = decode(explorer_of(NO_HEADS).ask("story", {"ids": "1,2,3"}))
     assert got["position"] == 2 and got["head"] is None and got["writer"] is None
+
+
+def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
+    explorer = explorer_of("two layers")
+    model = explorer.workbench.models[0].model
+    found = decode(explorer.ask("ends"))
+    assert len(found["edges"]) == 4 * len(model.heads) and found["note"] == ""
+    zs = [edge["z"] for edge in found["edges"]]
+    assert zs == sorted(zs, reverse=True)
+    by_name = {edge["edge"]: edge for edge in found["edges"]}
+    for name, write, read in (
+        ("embed→L1H0.k", "embed", "L1H0.k"),
+        ("L0H1→logits", "L0H1", "logits"),
+    ):
+        own = virtual_weights(model, write, read)
+        assert by_name[name]["score"] == pytest.approx(own.score)
+        assert by_name[name]["z"] == pytest.approx(own.z)
+
+
+def test_the_ends_of_a_large_model_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.explorer.answers.ends.MAX_END_HEADS", 3)
+    found = decode(Explorer([ALL["two layers"]()]).ask("ends"))
+    assert found["edges"] == [] and "left out above 3 heads" in found["note"]

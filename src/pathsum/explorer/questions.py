@@ -16,6 +16,7 @@ from pathsum.explorer.answers.composition import (
     composition,
     edge,
 )
+from pathsum.explorer.answers.ends import EndEdges, ends
 from pathsum.explorer.answers.head import HeadAblation, HeadPage, ablation, head, trigrams
 from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
 from pathsum.explorer.answers.places import places
@@ -69,6 +70,7 @@ QUESTIONS = (
     Question("ablation", HeadParams, HeadAblation, ablation),
     Question("places", HeadParams, HeadPlaces, places),
     Question("composition", ModelParams, CompositionAnswer, composition),
+    Question("ends", ModelParams, EndEdges, ends),
     Question("edge", EdgeParams, EdgePage, edge),
     Question("terms", ModelParams, TermImportance, terms),
     Question("training", ModelParams, Dynamics, training),

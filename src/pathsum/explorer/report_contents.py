@@ -267,6 +267,7 @@ def _heads_by_kind(explorer: Explorer) -> list[str]:
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
     try:
         ranked = all_composition(explorer.workbench, ModelParams()).edges(k=MAX_EDGES).edges
+    yield Recorded("ends", {})
     except NotExactError:
         return  # reported when composition itself is asked for
     for place, edge in enumerate(ranked):

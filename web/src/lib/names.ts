@@ -97,6 +97,9 @@ export function isSwitch(name: string, heads: readonly string[]): boolean {
   return isThere(edge.writer) && isThere(edge.reader) && isUpward;
 }
 
+/** What stands below and above all heads in the graph of a model. */
+export const ENDS: readonly string[] = ["embed", "logits"];
+
 /** Keys of the state that name heads and edges. */
 export const NAME_KEYS = ["h", "n", "pin", "ph", "many", "edge", "off", "pair"] as const;
 
@@ -105,7 +108,8 @@ export function unknownNames(get: (key: string) => string | undefined, heads: re
   const found = new Set<string>();
   const parts = (key: string): string[] => get(key)?.split(",").filter((name) => name !== "") ?? [];
   for (const key of ["h", "n", "pin", "ph", "many"]) {
-    for (const name of parts(key)) if (!heads.includes(name)) found.add(name);
+    const others = key === "n" ? ENDS : [];
+    for (const name of parts(key)) if (!heads.includes(name) && !others.includes(name)) found.add(name);
   }
   for (const name of parts("off")) if (!isSwitch(name, heads)) found.add(name);
   // The second of a pair may be a head of another model.

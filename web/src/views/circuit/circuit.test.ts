@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { CompositionAnswer } from "../../generated/answers";
+import type { CompositionAnswer, EndEdges } from "../../generated/answers";
 import {
   above,
   allEdges,
@@ -7,13 +7,15 @@ import {
   edgeName,
   edgeNamed,
   edgesOf,
+  endEdges,
+  headOfEnd,
   MOST_DRAWN,
   openingThreshold,
   sliderScale,
   worthDrawing,
 } from "./edges";
 import type { GraphEdge } from "./edges";
-import { membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
+import { endMembers, membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
 import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbor, pointOn } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
@@ -173,5 +175,35 @@ describe("groups", () => {
     const v: GraphEdge = drawn.find((each) => each.kind === "v" && each.to === "L1H1")!.edge;
     expect(v.writer).toBe("L0H1");
     expect(drawn.every((each) => each.count === 2)).toBe(true);
+  });
+});
+
+describe("the ends of the graph", () => {
+  const found = endEdges({
+    note: "",
+    edges: [
+      { edge: "embed→L0H0.k", score: 0.4, excess: 0.3, z: 50, p: 1e-6 },
+      { edge: "L1H0→logits", score: 0.2, excess: 0.1, z: 9, p: 1e-6 },
+    ],
+  } as unknown as EndEdges);
+  const members = [...membersOf(HEADS, []), ...endMembers(2)];
+  const layout = layOut(members, 600, 500);
+  const node = (id: string) => layout.nodes.find((each) => each.id === id)!;
+
+  it("are edges with a kind, a name and a head", () => {
+    expect(found.map(edgeName)).toEqual(["embed→L0H0.k", "L1H0→logits"]);
+    expect(found.map(headOfEnd)).toEqual(["L0H0", "L1H0"]);
+    expect(edges.map(headOfEnd).every((head) => head === null)).toBe(true);
+  });
+
+  it("stand below the first layer and above the last, as wide as the graph, with edges straight to them", () => {
+    expect(node("embed").y).toBeGreaterThan(node("L0H0").y);
+    expect(node("logits").y).toBeLessThan(node("L1H0").y);
+    const drawn = merged(found, members);
+    expect(drawn.map(({ from, to }) => [from, to])).toEqual([["embed", "L0H0"], ["L1H0", "logits"]]);
+    for (const head of ["L0H0", "L0H1"]) {
+      const curve = curveBetween(node("embed"), node(head), "k");
+      expect(Math.abs(curve.from.x - curve.to.x)).toBeLessThan(1);
+    }
   });
 });

@@ -1,6 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
-import type { CompositionAnswer } from "../../generated/answers";
-import { printEdge } from "../../lib/names";
+import type { CompositionAnswer, EndEdges } from "../../generated/answers";
+import { ENDS, parseEdge, printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
 export const KINDS: readonly Kind[] = ["q", "k", "v"];
@@ -131,7 +131,21 @@ export function sliderScale(strongest: number): { toZ(at: number): number; toAt(
 }
 
 export const edgeName = (edge: { writer: string; reader: string; kind: Kind }): string =>
-  printEdge({ writer: edge.writer, reader: edge.reader, side: edge.kind });
+  printEdge({ writer: edge.writer, reader: edge.reader, side: edge.reader === "logits" ? null : edge.kind });
+
+/** Edges from the embedding and into the logits, strongest first; what is moved on to the logits is a value. */
+export function endEdges({ edges }: EndEdges): GraphEdge[] {
+  return edges.flatMap(({ edge, score, excess, z, p }) => {
+    const parsed = parseEdge(edge);
+    return parsed ? [{ writer: parsed.writer, reader: parsed.reader, kind: parsed.side ?? "v", score, excess, z, p }] : [];
+  });
+}
+
+/** The head at the other end of such an edge; null for an edge between two heads. */
+export function headOfEnd(edge: GraphEdge): string | null {
+  if (ENDS.includes(edge.writer)) return edge.reader;
+  return ENDS.includes(edge.reader) ? edge.writer : null;
+}
 
 export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined): GraphEdge | undefined {
   return name === undefined ? undefined : edges.find((edge) => edgeName(edge) === name);

@@ -84,3 +84,9 @@ export function merged(edges: readonly GraphEdge[], members: readonly Member[]):
   }
   return [...found.values()].map(({ edge, count }) => ({ ...edge, count }));
 }
+
+/** The embedding below all heads and the logits above them. */
+export const endMembers = (layers: number): readonly Member[] => [
+  { id: "embed", label: "embedding", heads: ["embed"], layer: -1, wide: true },
+  { id: "logits", label: "logits", heads: ["logits"], layer: layers, wide: true },
+];

@@ -20,6 +20,7 @@ export interface GraphNode {
   readonly y: number;
   readonly width: number;
   readonly height: number;
+  readonly wide?: boolean;
 }
 
 export interface Layout {
@@ -35,6 +36,8 @@ export interface Member {
   readonly label: string;
   readonly heads: readonly string[];
   readonly layer: number;
+  /** As wide as the graph: every head has an edge to it straight above or below. */
+  readonly wide?: boolean;
 }
 
 const MARGIN = { left: 34, right: 12, top: 18, bottom: 26 };
@@ -61,7 +64,7 @@ export function layOut(members: readonly Member[], width: number, height: number
       ...member,
       x: MARGIN.left + slot * (place + 0.5),
       y: bottom - row * index,
-      width: nodeWidth,
+      width: member.wide ? slot * 0.9 : nodeWidth,
       height: nodeHeight,
     }));
   });
@@ -84,14 +87,17 @@ const PORTS: Readonly<Record<Kind, number>> = { q: -0.3, k: 0, v: 0.3 };
 
 /** From the writer's top to the reader's port for this kind. */
 export function curveBetween(writer: GraphNode, reader: GraphNode, kind: Kind): Curve {
-  const from = { x: writer.x + PORTS[kind] * writer.width * 0.5, y: writer.y - writer.height / 2 };
-  const to = { x: reader.x + PORTS[kind] * reader.width, y: reader.y + reader.height / 2 };
+  const within = (x: number, node: GraphNode) => Math.min(node.x + node.width / 2 - 6, Math.max(node.x - node.width / 2 + 6, x));
+  const leaves = writer.x + PORTS[kind] * writer.width * 0.5;
+  const enters = reader.x + PORTS[kind] * reader.width;
+  const from = { x: writer.wide ? within(enters, writer) : leaves, y: writer.y - writer.height / 2 };
+  const to = { x: reader.wide ? within(leaves, reader) : enters, y: reader.y + reader.height / 2 };
   const rise = from.y - to.y;
   // An edge that skips layers straight above itself would run through the nodes between: bow it
   // out to the side that its port is on.
-  const skips = reader.layer - writer.layer > 1 && Math.abs(to.x - from.x) < writer.width;
+  const skips = reader.layer - writer.layer > 1 && Math.abs(to.x - from.x) < Math.min(writer.width, WIDEST_NODE);
   const side = kind === "q" ? -1 : 1;
-  const bow = skips ? side * (writer.width * 0.5 + 22) : 0;
+  const bow = skips ? side * (Math.min(writer.width, WIDEST_NODE) * 0.5 + 22) : 0;
   return {
     from,
     c1: { x: from.x + bow, y: from.y - rise * 0.45 },
