@@ -29,9 +29,9 @@ def _sum_of_paths(subject: Subject) -> Measurement:
     paths = trace.paths()
     token = int(trace.logits[0, -1].argmax())
     toward = paths.toward(position=-1, token=token)
-    orders = {int(order): value for order, value in toward.by_order.items()}
-    bars = [Bar(f"paths through {n} heads", float(value)) for n, value in orders.items()]
-    bars.append(Bar("their sum", float(sum(orders.values()))))
+    orders = {str(order): float(value) for order, value in toward.by_order.items()}
+    bars = [Bar(f"paths through {n} heads", value) for n, value in orders.items()]
+    bars.append(Bar("their sum", sum(orders.values())))
     logit = float(trace.uncapped_logits[0, -1, token])
     bars.append(Bar("the model's logit", logit))
     largest = float(trace.uncapped_logits.abs().max())
@@ -59,7 +59,7 @@ def _no_basis(subject: Subject) -> Measurement:
     runs = [each.trace(tokens) for each in (model, rotated)]
     before, after = (run.logits[0].log_softmax(-1) for run in runs)
     difference = float((after - before).abs().max())
-    coordinates = [run.model.weights.W_E[tokens[0, -1]] for run in runs]
+    here, there = (run.model.weights.W_E[tokens[0, -1]] for run in runs)
     return Measurement(
         Estimate(difference),
         f"log-probabilities change by at most {difference:.1g} nats",
@@ -70,7 +70,7 @@ def _no_basis(subject: Subject) -> Measurement:
             "after it",
             (
                 *_pairs(before[-1], after[-1], "log-probabilities of the last prediction"),
-                *_pairs(*coordinates, "coordinates of a token's embedding"),
+                *_pairs(here, there, "coordinates of a token's embedding"),
             ),
             "diagonal",
         ),
@@ -105,7 +105,7 @@ def _shared_channel(subject: Subject) -> Measurement:
             "dimensions",
             ("written and read", "written only", "read only", "free"),
             tuple(
-                Stack(name, tuple(map(float, (use.both, use.written, use.read, use.free))))
+                Stack(name, (use.both, use.written, use.read, use.free))
                 for name, use in zip(names, found.stream, strict=True)
             ),
         ),

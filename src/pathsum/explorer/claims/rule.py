@@ -59,7 +59,7 @@ def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
     >>> verdict_over(["holds", "holds", "not applicable"]), verdict_over(["holds", "does not hold"])
     ('holds', 'partly')
     """
-    applied = {verdict for verdict in verdicts if verdict != "not applicable"}
+    applied: list[Verdict] = [one for one in verdicts if one != "not applicable"]
     if not applied:
         return "not applicable"
-    return applied.pop() if len(applied) == 1 else "partly"
+    return applied[0] if len(set(applied)) == 1 else "partly"
