@@ -18,6 +18,11 @@ PHRASES = {
     r"\btold_|_told\b|\basked_k\b": "name what it holds",
     r"(?<!there )\bis no (number|sum|token|name|model|file)\b": "'is not a …'",
     r"\bare no (numbers|sums)\b": "'are not …'",
+    r"\bis no weight\b|\bis of none\b": "'is not a …'",
+    r"\bnot foreseen\b": "'unexpected'",
+    r'"""Its (mean|sum|size)\.': "say what it is the mean of",
+    r"\b(gives way|no slope|be blamed)\b": "say it literally",
+    r"\b(fails|failed) in (a|the) way that\b": "say how it fails",
     r"\b(number|scale|line|row|column|pass|score) a "
     r"(head|position|layer|row|step|seed|batch|document)\b": "'per head', 'per position'",
 }

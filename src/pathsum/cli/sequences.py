@@ -71,7 +71,7 @@ def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> lis
 
 
 def _is_id(part: str, least: int) -> bool:
-    # Longer numbers are not what torch reads.
+    # Longer numbers do not fit into 64 bits.
     digits = part.removeprefix("-")
     return digits.isdecimal() and len(digits) < 19 and int(part) >= least
 

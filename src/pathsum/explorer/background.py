@@ -1,4 +1,4 @@
-"""Background: slow answers about the open models, computed while nobody asks anything."""
+"""Background: slow answers about the open models, computed while no question is asked."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ class Background:
                 try:
                     self._explorer.ask_in_background(name, params, self._report)
                 except PathsumError:
-                    continue  # said to whoever asks it
+                    continue  # raised again for the one who asks it
         except StoppedError:
             return
 

@@ -11,7 +11,7 @@ class StoppedError(BaseException):
 
 
 class CanceledError(StoppedError):
-    """Raised by a progress callback when nobody waits for the answer any more."""
+    """Raised by a progress callback when the answer is no longer waited for."""
 
 
 class InFlight:

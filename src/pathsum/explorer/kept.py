@@ -23,8 +23,8 @@ from pathsum.text.cache import cache_folder
 
 _LOG = logging.getLogger("pathsum.explorer")
 
-# What took this long to compute is kept, in files of so many bytes together; the least recently
-# used go first.
+# Answers that took at least this long are kept, up to a total size; the least recently used are
+# removed first.
 MIN_SECONDS = 0.5
 KEPT_BYTES = 256 * 2**20
 DIGEST_BYTES = 32

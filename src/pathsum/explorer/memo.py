@@ -80,7 +80,7 @@ class Memo(Generic[K, V]):
     def shared(self, key: K, compute: Callable[[Progress], V], progress: Progress) -> V:
         """The same for a computation that reports its progress, to all that wait for it.
 
-        Who raises CanceledError in `progress` waits no longer; when nobody is left, the report
+        A caller that raises CanceledError in `progress` stops waiting; after the last one, the report
         raises it in the computation.
         """
         with self._lock:
@@ -115,7 +115,7 @@ class Memo(Generic[K, V]):
                 with self._lock:
                     if mine.waiting:
                         return
-                    # At once, so that nobody begins to wait for a computation that ends here.
+                    # At once, so that no other thread begins to wait for a computation that ends here.
                     if self._running.get(key) is mine:
                         del self._running[key]
                 raise CanceledError

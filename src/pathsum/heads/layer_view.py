@@ -306,7 +306,7 @@ def rotated_ovs(
 def unfolded_read(
     model: Model, layer: int, read: Float[Tensor, "*pos d"]
 ) -> Float[Tensor, "*pos d"]:
-    """What W_V as it is stored reads, given what the folded one does: centered, times the gain."""
+    """The input of the stored W_V from that of the folded one: centered, times the gain."""
     config, gain = model.config, model.weights.attention[layer].ln1_w
     read = remove_mean(read, config.norm == "layer")
     return read if gain is None or config.norm == "none" else read * gain

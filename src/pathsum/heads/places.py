@@ -9,7 +9,7 @@ A place is a destination of the text with the source that mattered there. Two or
 
 The first position is where heads rest, so attention to it counts as none. Of places with the same
 source and destination tokens only the strongest is listed, with how many there are. What a head
-does on average over all places is stated beside them.
+does on average over all places is stated with them.
 """
 
 import math

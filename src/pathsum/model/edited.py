@@ -72,10 +72,10 @@ def edit_model(
     for number, one in enumerate(parsed):
         tensor = means[number] if one.mean else one.tensor
         words = f"mean over {means.text}" if one.mean else one.words
-        in_weights = one.like is None and one.site.reader is None and not one.pattern
+        in_weights = one.pattern_of is None and one.site.reader is None and not one.pattern
         if in_weights and _into_weights(model.weights, one.site.writer, tensor, changed):
             tensor = None
-        made.append(ModelEdit(one.site, words, tensor, one.like))
+        made.append(ModelEdit(one.site, words, tensor, one.pattern_of))
     weights = model.weights
     # With the embedding exchanged, a tied unembedding stays what it was.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
@@ -94,7 +94,7 @@ class _ParsedEdit:
     tensor: Tensor | None = None
     mean: bool = False
     pattern: bool = False
-    like: HeadId | None = None
+    pattern_of: HeadId | None = None
 
 
 def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
@@ -108,7 +108,7 @@ def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
         if isinstance(one.site.writer, HeadId)
         and one.site.reader is None
         and not one.pattern
-        and one.like is None
+        and one.pattern_of is None
         and (one.mean or (one.tensor is not None and bool(one.tensor.any())))
     }
     for one in parsed:
@@ -155,20 +155,20 @@ def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> _ParsedEdit
     if not isinstance(given, Tensor):
         other = model.head(given).id
         check_other(model.config, head, other)
-        return _ParsedEdit(Site(head), f"that of {other}", like=other, pattern=True)
+        return _ParsedEdit(Site(head), f"that of {other}", pattern_of=other, pattern=True)
     check_pattern(model.config, head, given)
     return _ParsedEdit(Site(head), "a given matrix", given.to(model.weights.W_E), pattern=True)
 
 
 def _check_pattern_chains(model: "Model", parsed: list[_ParsedEdit]) -> None:
     """Raises InputError if a head would attend by a pattern that is itself another head's."""
-    borrowers = {one.site.writer for one in parsed if one.like is not None}
-    borrowers |= {edit.site.writer for edit in model.weights.edits if edit.like is not None}
+    borrowers = {one.site.writer for one in parsed if one.pattern_of is not None}
+    borrowers |= {edit.site.writer for edit in model.weights.edits if edit.pattern_of is not None}
     for one in parsed:
-        if one.like is not None and one.like in borrowers:
+        if one.pattern_of is not None and one.pattern_of in borrowers:
             raise InputError(
-                f"{one.site.writer} is to attend like {one.like}, which attends like another head "
-                "itself; name that one"
+                f"{one.site.writer} is to attend like {one.pattern_of}, which attends like another "
+                "head itself; name that one"
             )
 
 

@@ -31,11 +31,11 @@ class EditedReads:
         self.offset = 0
 
     def as_read(
-        self, reader: Reader, stream: Stream, wave: Bool[Tensor, "sequence dest"] | None = None
+        self, reader: Reader, stream: Stream, mask: Bool[Tensor, "sequence dest"] | None = None
     ) -> Stream:
         """The stream as one reader sees it: with messages in place of what was written.
 
-        A head sees messages for some of its destinations only where it computes these (`wave`); it
+        A head sees messages for some of its destinations only where it computes these (`mask`); it
         reads its sources, wherever its destinations are. Other readers read where they are.
         """
         seen: dict[Writer, Stream] = {}
@@ -45,9 +45,9 @@ class EditedReads:
                 continue
             limited = message.destinations
             if limited is not None and isinstance(reader, HeadRead):
-                if wave is None:
+                if mask is None:
                     continue
-                limited = (limited & wave).any(-1, keepdim=True)
+                limited = (limited & mask).any(-1, keepdim=True)
             writer = message.edge.writer
             change = message.written - seen.get(writer, self.written[writer])
             for mask in (limited, message.at):
@@ -90,9 +90,9 @@ class EditedReads:
             pattern = patterns[:, other.head] if here else self.lent[other]
         elif plan.frozen is None and changed:
             pattern = self._attend(head, layer, stream)
-            for wave in plan.waves(head):
-                reached = self._attend(head, layer, stream, wave)
-                pattern = torch.where(wave[..., None], reached, pattern)
+            for mask in plan.destination_masks(head):
+                reached = self._attend(head, layer, stream, mask)
+                pattern = torch.where(mask[..., None], reached, pattern)
         return self.hooked(Value("pattern", head), pattern)
 
     def z(
@@ -106,9 +106,9 @@ class EditedReads:
         """The z of one edited head, given the one that its own pattern and values give."""
         if self.plan.remixed(head):
             z = self._mix(head, layer, stream, pattern)
-            for wave in self.plan.waves(head):
-                reached = self._mix(head, layer, stream, pattern, wave)
-                z = torch.where(wave[..., None], reached, z)
+            for mask in self.plan.destination_masks(head):
+                reached = self._mix(head, layer, stream, pattern, mask)
+                z = torch.where(mask[..., None], reached, z)
             keep = self.plan.keep.get(head)
             if keep is not None:
                 alone = layer_of_one_head(self.config, layer, head.head)
@@ -126,12 +126,12 @@ class EditedReads:
         head: HeadId,
         layer: LayerWeights,
         stream: Stream,
-        wave: Bool[Tensor, "sequence dest"] | None = None,
+        mask: Bool[Tensor, "sequence dest"] | None = None,
     ) -> HeadPattern:
         """The pattern of one head, queries and keys each from a read of its own."""
         whole, at = self.config, head.head
         config, alone = one_head(whole), layer_of_one_head(whole, layer, at)
-        seen = [self.as_read(HeadRead(head, side), stream, wave) for side in (Side.Q, Side.K)]
+        seen = [self.as_read(HeadRead(head, side), stream, mask) for side in (Side.Q, Side.K)]
         query_read, key_read = (transformer.attention_read(config, alone, x)[0] for x in seen)
         if whole.qk_norm != "rms_all":
             query = transformer.queries_and_keys(config, alone, query_read)[0]
@@ -149,11 +149,11 @@ class EditedReads:
         layer: LayerWeights,
         stream: Stream,
         pattern: HeadPattern,
-        wave: Bool[Tensor, "sequence dest"] | None = None,
+        mask: Bool[Tensor, "sequence dest"] | None = None,
     ) -> Float[Tensor, "batch pos k"]:
         """The z of one head, values from a read of its own."""
         config = one_head(self.config)
         alone = layer_of_one_head(self.config, layer, head.head)
-        seen = self.as_read(HeadRead(head, Side.V), stream, wave)
+        seen = self.as_read(HeadRead(head, Side.V), stream, mask)
         read = transformer.attention_read(config, alone, seen)[0]
         return transformer.mix(config, pattern[:, None], transformer.values(alone, read))[:, 0]

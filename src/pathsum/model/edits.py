@@ -269,14 +269,14 @@ class ModelEdit:
 
     `value` says in words what replaces it. Nodes are edited in the weights, and that is all
     (`in_weights`). Otherwise every run makes the edit: `tensor` is what an edge carries (or an MLP
-    writes) at every position, or a pattern for the whole context; `like` is the head whose pattern
-    is taken.
+    writes) at every position, or a pattern for the whole context; `pattern_of` is the head
+    whose pattern is taken.
     """
 
     site: Site
     value: str
     tensor: Float[Tensor, " d"] | Float[Tensor, "ctx ctx"] | None = None
-    like: HeadId | None = None
+    pattern_of: HeadId | None = None
 
     def __str__(self) -> str:
         return f"{self.site}{'.pattern' if self.gives_pattern else ''} = {self.value}"
@@ -284,21 +284,21 @@ class ModelEdit:
     @property
     def gives_pattern(self) -> bool:
         """Whether the site is a head whose pattern is replaced."""
-        return self.like is not None or (self.tensor is not None and self.tensor.ndim == 2)
+        return self.pattern_of is not None or (self.tensor is not None and self.tensor.ndim == 2)
 
     @property
     def in_weights(self) -> bool:
         """Whether the weights alone hold the edit."""
-        return self.tensor is None and self.like is None
+        return self.tensor is None and self.pattern_of is None
 
-    def on(self, tokens: Tokens, like: Tensor) -> Edit:
-        """The edit of a run on these tokens, in the dtype and on the device of `like`."""
+    def on(self, tokens: Tokens, stream: Tensor) -> Edit:
+        """The edit of a run on these tokens, in the dtype and on the device of the stream."""
         length, writer = tokens.shape[1], self.site.writer
-        if self.like is not None:
+        if self.pattern_of is not None:
             assert isinstance(writer, HeadId)
-            return AttendLike(writer, self.like)
+            return AttendLike(writer, self.pattern_of)
         assert self.tensor is not None
-        tensor = self.tensor.to(like)
+        tensor = self.tensor.to(stream)
         if tensor.ndim == 2:
             assert isinstance(writer, HeadId)
             return Attend(writer, tensor[None, :length, :length])

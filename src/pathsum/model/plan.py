@@ -114,8 +114,8 @@ class Plan:
             or any(value in self.hooks for value in hooked)
         )
 
-    def waves(self, head: HeadId) -> list[Bool[Tensor, "sequence dest"]]:
-        """Destinations at which messages of some destinations reach a head, one per sequence each.
+    def destination_masks(self, head: HeadId) -> list[Bool[Tensor, "sequence dest"]]:
+        """Masks of at most one destination per sequence, at which messages reach a head.
 
         A head computes each destination from keys and values at all positions, so two destinations
         that see different messages are computed apart.

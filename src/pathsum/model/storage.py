@@ -188,8 +188,8 @@ def _write_held_out(file: Path, tokens: Tensor, save: str | None = None) -> None
 def _write_edit(name: str, edit: ModelEdit, tensors: dict[str, Tensor]) -> dict[str, str]:
     """An edit as JSON; its tensor, if a run needs one, goes to the others."""
     written = {"site": str(edit.site), "value": edit.value}
-    if edit.like is not None:
-        written["like"] = str(edit.like)
+    if edit.pattern_of is not None:
+        written["like"] = str(edit.pattern_of)
     if edit.tensor is not None:
         written["tensor"] = name
         tensors[name] = edit.tensor.contiguous().cpu()

@@ -187,7 +187,7 @@ class Weights:
     @property
     def names(self) -> tuple[str, ...]:
         """Flat names of what is stored, in order."""
-        return tuple(name for name in self.store.shapes if not _is_beside(name))
+        return tuple(name for name in self.store.shapes if not _is_extra(name))
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by flat name, read one at a time."""
@@ -254,8 +254,8 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
     )
 
 
-def _is_beside(name: str) -> bool:
-    """Whether a stored tensor is no weight: token counts, and what edits need in a run."""
+def _is_extra(name: str) -> bool:
+    """Whether a stored tensor is not a weight: token counts, or a tensor of an edit."""
     return name == "token_counts" or name.startswith("edits.")
 
 
@@ -298,7 +298,7 @@ def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]
         )
     expected = _expected(config)
     for name, shape in shapes.items():
-        if _is_beside(name):
+        if _is_extra(name):
             continue
         if name not in expected:
             raise WeightsError(_unexpected(config, name))

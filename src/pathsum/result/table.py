@@ -181,7 +181,7 @@ def fit_columns(table: Table, width: int) -> Layout:
     shown = len(natural)
     while shown > 1 and _total_width(least[:shown]) > width:
         shown -= 1
-    # Text gives way first; labels break only where that is not enough.
+    # Text columns are shortened first; labels break only where that is not enough.
     fits = [column.fit for column in table.columns]
     firm = [w if fit == "whole" else l for w, l, fit in zip(natural, least, fits, strict=True)]
     floor = firm if _total_width(firm[:shown]) <= width else least

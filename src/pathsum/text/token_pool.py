@@ -1,7 +1,7 @@
 """Which tokens may be drawn at random, and which are common enough to show in tables.
 
-A barely trained token has an embedding close to where it started: it fills the top of every table
-and no head can be blamed for ignoring it. A very common token attracts attention for what it is.
+A barely trained token keeps an embedding close to its initial one: it would fill the top of every
+table, and heads ignore it. A very common token attracts attention whatever the context.
 Start and special tokens never occur inside text. Probes leave all three out.
 """
 

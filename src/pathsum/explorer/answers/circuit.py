@@ -57,7 +57,7 @@ class Story(Record, kind="page-story"):
 
 
 def story(bench: Workbench, params: TextParams) -> Story:
-    """The repeat that the context helps most and a lower head makes findable; else the best one."""
+    """The repeated token whose prediction gains most, preferably by a composed head."""
     trace = bench.run(params).trace
     ranked = _repeats(trace) or [(trace.tokens.shape[1] - 1, None)]
     best: Story | None = None
@@ -137,7 +137,7 @@ def _top_head(found: Circuit) -> CircuitEdge | None:
 
 
 def _placed_by(found: Circuit, reader: Node, source: int) -> CircuitEdge | None:
-    """The lower head that did most to place a head's attention: in the key there, or the query."""
+    """The lower head that moved a head's attention most, by its key there or by its query."""
     edges = [
         edge
         for side, at in ((Side.K, source), (Side.Q, reader.position))

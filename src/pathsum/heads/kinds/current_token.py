@@ -24,7 +24,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Its mean."""
+    """The mean over destinations."""
     return counted_mean(by_position(view))
 
 

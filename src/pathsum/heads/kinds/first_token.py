@@ -34,7 +34,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Its mean."""
+    """The mean over destinations."""
     return counted_mean(by_position(view))
 
 
@@ -64,7 +64,7 @@ def first_by_weights(trace: Trace) -> dict[HeadId, Float[Tensor, " dest"]]:
 
 
 def _inside(first: Float[Tensor, " dest"], part: Part) -> Float[Tensor, " some"]:
-    """The part, or what of it the probe is long enough for."""
+    """The values at the destinations of a part, cut to the length of the probe."""
     end = min(part.last + 1, len(first))
     return first[min(part.first, end - 1) : end]
 

@@ -92,7 +92,7 @@ def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
 def at_rows(
     values: Float[Tensor, "sequence head row"], before: int
 ) -> Float[Tensor, "sequence head dest"]:
-    """Values of the last rows as values by destination: the `before` first do not count."""
+    """Values of the last rows, padded with NaN for the `before` destinations ahead of them."""
     return torch.nn.functional.pad(values, (before, 0), value=torch.nan)
 
 

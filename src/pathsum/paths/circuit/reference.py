@@ -1,4 +1,4 @@
-"""What edges carry that are not kept: nothing, a mean over text, or another run."""
+"""References: what an edge outside the circuit carries: zero, a mean over text, or another run."""
 
 import enum
 from typing import TYPE_CHECKING

@@ -217,7 +217,7 @@ def _by_reader(edges: Sequence[Edge]) -> Iterable[tuple[Reader, list[Edge]]]:
 
 
 def _parts(trace: Trace, edges: list[Edge]) -> Iterable[list[Edge]]:
-    """As many edges as are run together; the edits of an edited run fit its own batch only."""
+    """Edges in groups that are run in one batch; one at a time if the trace has edits."""
     batch, length = trace.tokens.shape
     size = max(1, RUN_TOGETHER // (batch * length * trace.model.config.d_model))
     size = 1 if trace.edits else size

@@ -104,7 +104,7 @@ class Truncated:
         return losses
 
     def term(self, heads: Sequence[HeadId]) -> Stream:
-        """What a chain of heads, bottom to top, writes of what no other head has touched."""
+        """The output of a chain of heads, bottom to top, on a stream without other heads."""
         streams = self.free[heads[0].layer][None]
         for head in heads:
             layer = _scaled(self.frozen, self.frozen.head(head), streams, self.scale)
