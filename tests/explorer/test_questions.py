@@ -50,6 +50,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
             for off in ("", last, f"{first},{first}@2,embed→{last}.k", f"embed@2→{last}@5.k")
         ],
         "head": [{"head": last}],
+        "copying": [{"head": last}],
         "token": [{"head": last, "token": 3}],
         "trigrams": [{"head": first}],
         "ablation": [{"head": last}],
@@ -250,6 +251,19 @@ def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.Mon
             assert np.all((rows == matrix) | (rows == 0))
             share = np.abs(rows).sum(1) / np.maximum(np.abs(matrix).sum(1), 1e-9)
             assert share.min() >= sparse["kept"] - 1e-2
+
+
+def test_the_page_of_a_head_does_not_wait_for_shares_of_a_large_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    explorer = Explorer([ALL["two layers"]()], bundled=())
+    whole = decode(explorer.ask("head", {"head": "L0H0"}))["copying"]
+    monkeypatch.setattr("pathsum.explorer.answers.head.MAX_TOKENS", 10)
+    explorer = Explorer([ALL["two layers"]()], bundled=())
+    page = decode(explorer.ask("head", {"head": "L0H0"}))["copying"]
+    later = decode(explorer.ask("copying", {"head": "L0H0"}))
+    assert page["top_1"] is None and page["ratio"] == whole["ratio"]
+    assert later["top_1"] == whole["top_1"] and later["top_5"] == whole["top_5"] is not None
 
 
 def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(

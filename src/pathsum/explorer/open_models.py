@@ -10,7 +10,7 @@ from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists, read_text
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
-from pathsum.sources import load
+from pathsum.sources import FETCHED, load
 from pathsum.sources.named import BUNDLED, bundled_names
 from pathsum.training import read_snapshots
 
@@ -63,12 +63,13 @@ def open_model(model: str | Path | Model) -> OpenModel:
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
     card = folder / CARD
     text = read_text(card) if exists(card) else ""
-    before = _identify(folder)
+    stored = FETCHED[str(model)].file if str(model) in FETCHED else folder
+    before = _identify(stored)
     has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
     # Named as the user named it, whatever its file says.
     run = folder if has_run else None
-    files = before if before == _identify(folder) else ""
+    files = before if before == _identify(stored) else ""
     return OpenModel(folder.name, str(model), loaded, run, text, files)
 
 

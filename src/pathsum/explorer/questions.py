@@ -17,7 +17,15 @@ from pathsum.explorer.answers.composition import (
     edge,
 )
 from pathsum.explorer.answers.ends import EndEdges, ends
-from pathsum.explorer.answers.head import HeadAblation, HeadPage, ablation, head, trigrams
+from pathsum.explorer.answers.head import (
+    HeadAblation,
+    HeadPage,
+    OwnLogits,
+    ablation,
+    head,
+    own_logits,
+    trigrams,
+)
 from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
 from pathsum.explorer.answers.places import places
 from pathsum.explorer.answers.run import TextRun, run
@@ -65,6 +73,7 @@ QUESTIONS = (
     Question("without", WithoutParams, WithoutAnswer, without_parts, quick=True),
     Question("atlas", ModelParams, AtlasAnswer, atlas),
     Question("head", HeadParams, HeadPage, head, quick=True),
+    Question("copying", HeadParams, OwnLogits, own_logits),
     Question("token", TokenParams, TokenTables, token, quick=True),
     Question("trigrams", HeadParams, SkipTrigrams, trigrams),
     Question("ablation", HeadParams, HeadAblation, ablation),

@@ -249,6 +249,8 @@ def _heads(explorer: Explorer) -> Iterator[Recorded]:
             page = decode(explorer.ask("head", {"head": head}))
         except (InputError, NotExactError):
             continue  # reported when the page itself is asked for
+        if page["copying"]["top_1"] is None:
+            yield Recorded("copying", {"head": head})
         for token in dict.fromkeys(
             row["token"]["id"] for row in (*page["ov_rows"], *page["qk_rows"])
         ):
@@ -265,9 +267,9 @@ def _heads_by_kind(explorer: Explorer) -> list[str]:
 
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
+    yield Recorded("ends", {})
     try:
         ranked = all_composition(explorer.workbench, ModelParams()).edges(k=MAX_EDGES).edges
-    yield Recorded("ends", {})
     except NotExactError:
         return  # reported when composition itself is asked for
     for place, edge in enumerate(ranked):

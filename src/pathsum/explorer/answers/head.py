@@ -17,6 +17,7 @@ from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.explorer.answers.tokens import (
+    MAX_TOKENS,
     TokenRow,
     as_pairs,
     rows_note,
@@ -44,8 +45,9 @@ class HeadPage(Record, kind="page-head"):
     """A head from its weights: copying, offsets and strongest tokens.
 
     `null_eigenvalues` are those of random heads, scaled to the head's own; `offsets` is None for a
-    model without positions. Its scores and kind are in the answer to `atlas`, its edges in that to
-    `composition`: those take a while on a large model, and the same ones serve all heads.
+    model without positions. The shares of tokens in `copying` are None for a large vocabulary, and
+    are the answer to the question `copying`. Its scores and kind are in the answer to `atlas`, its
+    edges in that to `composition`: those take a while on a large model, and serve all heads.
     """
 
     head: str
@@ -55,6 +57,16 @@ class HeadPage(Record, kind="page-head"):
     ov_rows: tuple[TokenRow, ...]
     qk_rows: tuple[TokenRow, ...]
     note: str
+
+
+@dataclass(frozen=True)
+class OwnLogits(Record, kind="page-copying"):
+    """The shares of tokens that a head copies, as in `HeadCopying`."""
+
+    head: str
+    positive_diagonal: float | None
+    top_1: float | None
+    top_5: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +104,8 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
     model = bench.model(params)
     name = model.head(params.head).label
     null = bench.result(params, "copying null", CopyingNull)
-    copies = copying(model, name, null=null).heads[0]
+    measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
+    copies = copying(model, name, measures=measures, null=null).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
     return HeadPage(
@@ -104,6 +117,14 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
         qk_rows=strongest_rows(model, token_qk(model, name)),
         note=joined((copies.note, "" if profile is None else profile.note, rows_note(model))),
     )
+
+
+def own_logits(bench: Workbench, params: HeadParams) -> OwnLogits:
+    """The shares of tokens whose own logit a head raises; they take vocabulary² products."""
+    null = bench.result(params, "copying null", CopyingNull)
+    model, name = bench.model(params), params.head
+    found = copying(model, name, null=null, progress=bench.progress).heads[0]
+    return OwnLogits(found.head, found.positive_diagonal, found.top_1, found.top_5)
 
 
 def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
