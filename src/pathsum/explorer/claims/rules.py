@@ -68,7 +68,7 @@ MECHANISM = Rule(
 )
 CORNER = Rule(
     "the smallest eigenvalue positivity of an induction head, of OV or QK,",
-    "of 1",
+    "",
     *("at least", 0.25, 0.0),
 )
 RANDOM = Rule("the loss saved on the second copy", "nats", "at least", 2.0, 0.5)
