@@ -110,6 +110,9 @@ def test_prompts_of_a_file_are_averaged(tmp_path: Path, capsys: pytest.CaptureFi
     assert "over 2 prompts" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "--diff", "hand-built-induction-by-q", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "pathsum-circuit-diff"
+    assert main([*asked, "--graph", str(tmp_path / "mean.dot")]) == 0
+    assert "V L1H0@last" in capsys.readouterr().out
+    assert '"L0H0@answer" ->' in (tmp_path / "mean.dot").read_text()
     assert main([*asked, "--other", "a b"]) == 2
     assert main([*asked[:2], "a b a", *asked[2:]]) == 2
     assert "TEXT is for one text" in capsys.readouterr().err

@@ -1,8 +1,12 @@
 """Circuits of many prompts, and differences of circuits."""
 
+import statistics
 from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+from tests.training.planted import plant
 from torch import Tensor
 
 from pathsum.errors import InputError, TokenError
@@ -16,6 +20,7 @@ from pathsum.paths.target import Target
 from pathsum.result import Estimate
 from pathsum.sources import load
 from pathsum.text.probes import random_repeats
+from pathsum.training.snapshots import read_snapshots
 
 Rows = Sequence[Sequence[NodeEdge]]
 
@@ -36,8 +41,12 @@ def test_prompts_of_one_length_are_averaged_by_position(model: Model) -> None:
     assert edge.share.value == pytest.approx(sum(shares) / 3)
     assert edge.effect is not None
     assert edge.effect.value == pytest.approx(sum(filter(None, effects)) / 3, rel=1e-4)
+    deviation = statistics.stdev(shares)
+    assert deviation > 0
+    assert edge.share.stderr == pytest.approx(deviation / 3**0.5, rel=1e-4)
     assert edge.share.low is not None
-    assert edge.share.low <= min(edge.share.value, max(shares))
+    assert edge.share.high is not None
+    assert edge.share.low < edge.share.value < edge.share.high
     assert found.total.value == pytest.approx(sum(one.total for one in alone) / 3)
 
 
@@ -95,7 +104,7 @@ def test_the_position_of_the_prediction_may_have_a_name(model: Model) -> None:
     prompt = Prompt("a b c a d e", token="b", position="again", names={"again": 4})
     found = mean_circuit(model, [prompt])
     assert found.circuits[0].position == 4
-    assert found.edges[0].name.startswith(("L1H0@again", "L0H0", "embed"))
+    assert found["L1H0@again→logits@again"].share.value > 0.9 * found.total.value
     assert mean_circuit(model, ["a b a"], position=1).circuits[0].position == 1
 
 
@@ -122,6 +131,61 @@ def test_a_corrupted_prompt_is_what_edges_are_cut_to_and_a_reference(model: Mode
     assert kept.points[-1].eap_ig is not None
     with pytest.raises(InputError, match="prompt 0: reference is 'other'"):
         mean_circuit(model, ["a b a"]).faithfulness("other")
+
+
+def test_faithfulness_is_that_of_the_edges_that_all_prompts_share(model: Model) -> None:
+    """The edge that finds the answer has a name, or is not shared where positions differ."""
+    texts = ["a b c d a", "d a b c a"]
+    apart = mean_circuit(model, texts, token="b", effects=False)
+    names = [edge.name for edge in apart.shared]
+    assert names[0] == "L1H0@last→logits@last"
+    assert not any("L0H0" in name for name in names)
+    assert all(apart[name].prompts == 2 for name in names)
+    found = apart.faithfulness("zero", baselines=())
+    assert [point.edges for point in found.points][-1] == len(written(names))
+    assert found.kept.value < 0.5
+    prompts = [
+        Prompt(text, token="b", names={"answer": "b", "before": at})
+        for text, at in zip(texts, (1, 2), strict=True)
+    ]
+    named = mean_circuit(model, prompts, effects=False)
+    assert "L0H0@answer→L1H0@last.k" in [edge.name for edge in named.shared]
+    assert named.faithfulness("zero", baselines=()).kept.value > 0.98
+
+
+def written(names: list[str]) -> list[str]:
+    """Without positions, which no component writes."""
+    return [name for name in names if not name.startswith("pos")]
+
+
+def test_prompts_that_share_no_edge_have_no_shared_circuit(model: Model) -> None:
+    found = mean_circuit(model, ["a b a", "a b"], token="b", effects=False, threshold=1.0)
+    with pytest.raises(InputError, match="no edge is in the circuit of every prompt"):
+        found.faithfulness("zero")
+
+
+def test_a_mean_as_tree_and_graph(model: Model, tmp_path: Path) -> None:
+    prompts = [
+        Prompt("a b c d a", names={"answer": "b"}),
+        Prompt("f g h f", names={"answer": "g"}),
+    ]
+    found = mean_circuit(model, prompts)
+    shown = str(found)
+    assert "K L0H0@answer" in shown
+    graph = found.to_graph()
+    assert graph["metadata"]["prompt_tokens"] == ["first", "answer", "elsewhere", "last"]
+    ids = {node["node_id"]: node for node in graph["nodes"]}
+    assert ids["L0H0@answer"]["ctx_idx"] == 1
+    assert graph["nodes"][0]["node_id"] == "logits@last"
+    for name in ("logits@last", "L1H0@last", "L0H0@answer"):
+        links = [one for one in graph["links"] if one["target"] == name and one["kind"] == "v"]
+        assert sum(one["weight"] for one in links) == pytest.approx(
+            ids[name]["activation"], abs=1e-4
+        )
+    assert ids["logits@last"]["activation"] == pytest.approx(found.total.value, abs=1e-4)
+    assert '"L0H0@answer" -> "L1H0@last" [style=dotted' in found.to_dot()
+    found.write_graph(tmp_path / "why.svg")
+    assert ET.fromstring((tmp_path / "why.svg").read_text(encoding="utf-8")) is not None
 
 
 def test_bad_prompts(model: Model) -> None:
@@ -189,6 +253,23 @@ def test_diff_of_means_is_paired_over_the_same_prompts(model: Model) -> None:
     apart = other["L1H0@last→logits@last"].difference
     assert isinstance(apart, Estimate)
     assert apart.stderr is not None
+
+
+def test_diff_of_two_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early on the weights are mostly noise; the edge that finds the answer is there at the end."""
+    monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+    early, late = read_snapshots(plant(tmp_path, {64: 0.2, 1024: 1.0}))
+    texts = ["a b c d a", "f g h i f", "j k a b j"]
+    here, there = (mean_circuit(one.model, texts, effects=False) for one in (late, early))
+    found = here.diff(there)
+    assert "L0H0@2→L1H0@last.k" in found.only_in_this
+    edge = found["L1H0@last→logits@last"]
+    assert edge.difference.value > 0.5 * here.total.value
+    assert edge.difference.low is not None
+    assert edge.difference.low > 0
+    alone = late.model.trace(texts[0]).circuit(token="b", effects=False)
+    before = early.model.trace(texts[0]).circuit(token="b", effects=False)
+    assert "L0H0@2→L1H0@5.k" in alone.diff(before).only_in_this
 
 
 def of_induction(circuits: tuple[Circuit, ...], total: dict[HeadId, float]) -> HeadId:

@@ -137,7 +137,7 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
-    from pathsum.paths.circuit import Circuit, mean_circuit
+    from pathsum.paths.circuit import mean_circuit
 
     _check_arguments(text, tokens, prompts, graph, other, rival)
     of_faithfulness = {"--reference": reference, "--over": over, "--draws": draws, "--seed": seed}
@@ -167,7 +167,7 @@ def why(
 
     with progress(as_json) as advance:
         found = find(loaded, advance)
-        if graph is not None and isinstance(found, Circuit):
+        if graph is not None:
             found.write_graph(graph)
         if second is not None:
             show(_difference(found, find(second, advance)), as_json)
@@ -223,8 +223,7 @@ def _check_arguments(
 ) -> None:
     from pathsum.errors import InputError
 
-    single = {"TEXT": text, "--tokens": tokens, "--graph": graph, "--other": other}
-    single |= {"--rival": rival}
+    single = {"TEXT": text, "--tokens": tokens, "--other": other, "--rival": rival}
     for name, value in single.items():
         if prompts is not None and value is not None:
             raise InputError(f"{name} is for one text; leave it out with --prompts")

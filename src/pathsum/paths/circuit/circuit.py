@@ -182,7 +182,7 @@ class Circuit(Record, kind="circuit"):
 
         options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
         of = self._prediction
-        curve = measure_curve(of, self.ranked, options, progress)
+        curve = measure_curve(of, [[edge] for edge in self.ranked], options, progress)
         described = of.target.rows(slice(of.sequence, of.sequence + 1)).describe(of.trace.model)
         return summarize([curve], self.model, described, options)
 

@@ -193,42 +193,49 @@ class Curve:
 
 def measure_curve(
     of: "Prediction",
-    edges: Sequence[NodeEdge],
+    groups: Sequence[Sequence[NodeEdge]],
     options: Options,
     progress: Progress = silent,
 ) -> Curve:
-    """One prompt's curve; `edges` are those of its circuit, the strongest first."""
+    """One prompt's curve; `groups` are edges that join its circuit together, the strongest first.
+
+    A size is a number of groups. The circuits that it is compared with have as many edges.
+    """
     here = of.target.rows(slice(of.sequence, of.sequence + 1))
     position = int(here.positions[0])
     start = one_sequence(of.trace, of.sequence, position + 1)
     reference = reference_writes(start, options.reference, options.text, of)
-    written = [edge for edge in edges if is_written(edge.writer)]
+    written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
+    written = [group for group in written if group]
     if not written:
         raise InputError(
             "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
             "nothing to keep; use a smaller threshold"
         )
     sizes = options.sizes or default_sizes(len(written))
-    orders: dict[str, list[NodeEdge]] = {"kept": written}
+    own = [[edge for group in written[:size] for edge in group] for size in sizes]
+    counts = [len(row) for row in own]
+    orders: dict[str, list[NodeEdge]] = {}
     if Baseline.EAP in options.baselines:
-        orders["eap"] = gradient_order(start, here, reference, sizes[-1])
+        orders["eap"] = gradient_order(start, here, reference, counts[-1])
     if Baseline.EAP_IG in options.baselines:
-        orders["eap_ig"] = gradient_order(start, here, reference, sizes[-1], options.steps)
+        orders["eap_ig"] = gradient_order(start, here, reference, counts[-1], options.steps)
     draws = options.draws if Baseline.RANDOM in options.baselines else 0
     generator = torch.Generator().manual_seed(options.seed)
     for draw in range(draws):
         config = start.model.config
-        orders[f"random {draw}"] = random_order(config, position, sizes[-1], generator)
-    rows = [order[:size] for order in orders.values() for size in sizes]
-    values = _kept_in_parts(start, here, [[], *rows], reference, progress)
-    by_order = dict(zip(orders, values[1:].view(len(orders), len(sizes)), strict=True))
+        orders[f"random {draw}"] = random_order(config, position, counts[-1], generator)
+    rows = [order[:count] for order in orders.values() for count in counts]
+    values = _kept_in_parts(start, here, [[], *own, *rows], reference, progress)
+    empty, kept, others = values.split([1, len(own), len(rows)])
+    by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
-    without = cut_in_parts(start, here, rows[: len(sizes)], reference, progress)
+    without = cut_in_parts(start, here, own, reference, progress)
     curve = Curve(
         full=float(here.of(start.logits)[0]),
-        empty=float(values[0]),
+        empty=float(empty),
         sizes=tuple(sizes),
-        kept=by_order["kept"],
+        kept=kept,
         without=without,
         random=torch.stack(random) if random else None,
         eap=by_order.get("eap"),

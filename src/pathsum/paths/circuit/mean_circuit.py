@@ -3,28 +3,37 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, Literal
 
 import torch
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
 
 from pathsum.errors import InputError, PathsumError
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence, TextOrTokens
 from pathsum.names import Side
 from pathsum.names.printed import ARROW
-from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Unit
-from pathsum.paths.circuit.cut import cut_groups, is_written
+from pathsum.paths.circuit import drawing
+from pathsum.paths.circuit.circuit import Circuit, CircuitEdge
+from pathsum.paths.circuit.cut import cut_groups
 from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
 from pathsum.paths.circuit.faithfulness import (
     Baseline,
+    Curve,
     Faithfulness,
     Options,
-    default_sizes,
     measure_curve,
     summarize,
 )
 from pathsum.paths.circuit.find_circuit import find_circuit
+from pathsum.paths.circuit.mean_picture import mean_picture
+from pathsum.paths.circuit.picture import Picture, Unit
 from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.circuit.reference import Reference
+from pathsum.paths.circuit.tree import print_tree
 from pathsum.paths.target import TokenName, Versus
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import ratio
@@ -40,6 +49,8 @@ class MeanEdge:
     """
 
     name: str
+    writer: str
+    reader: str
     kind: Side
     unit: Unit
     exact: Estimate
@@ -62,7 +73,8 @@ class MeanCircuit(Record, kind="mean-circuit"):
     threshold: float
     edges: tuple[MeanEdge, ...]
     circuits: tuple[Circuit, ...]
-    _shares: dict[str, list[float]]
+    _places: list[list[str]]
+    _groups: "list[_Groups]"
 
     def __getitem__(self, name: str) -> MeanEdge:
         """An edge by its name, such as `L1H4@last→logits@last`."""
@@ -74,7 +86,22 @@ class MeanCircuit(Record, kind="mean-circuit"):
     @property
     def shares(self) -> dict[str, list[float]]:
         """The share of every edge in every prompt; 0 where its circuit does not keep it."""
-        return self._shares
+        return {edge.name: _sums(self._groups, edge.name, "share") for edge in self.edges}
+
+    @property
+    def shared(self) -> tuple[MeanEdge, ...]:
+        """The edges that the circuit of every prompt keeps, from the logits down.
+
+        Of those into the circuit so far, the one with the largest mean share comes first.
+        """
+        waiting = [edge for edge in self.edges if edge.prompts == len(self.prompts)]
+        reached = {edge.reader for edge in waiting if edge.reader.startswith("logits@")}
+        found: list[MeanEdge] = []
+        while following := next((edge for edge in waiting if edge.reader in reached), None):
+            waiting.remove(following)
+            reached.add(following.writer)
+            found.append(following)
+        return tuple(found)
 
     def faithfulness(
         self,
@@ -88,19 +115,25 @@ class MeanCircuit(Record, kind="mean-circuit"):
         baselines: Sequence[Baseline | str] = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> Faithfulness:
-        """What the circuit of each prompt keeps of it, as ratios of sums over prompts.
+        """What the edges that all prompts share keep of each, as ratios of sums over prompts.
 
-        As `circuit.faithfulness`; "other" takes all other edges from the corrupted prompts.
+        As `circuit.faithfulness`; edges join in the order of `shared`, and an edge between places
+        stands for all edges between the positions of those names. "other" takes all other edges
+        from the corrupted prompts. For what each prompt's own circuit keeps, see `circuits`.
         """
-        if sizes is None:
-            written = [[e for e in c.ranked if is_written(e.writer)] for c in self.circuits]
-            sizes = default_sizes(max(1, *(len(edges) for edges in written)))
         options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
-        curves = []
+        names = [edge.name for edge in self.shared]
+        if not names:
+            raise InputError(
+                "no edge is in the circuit of every prompt, so they share no circuit to measure; "
+                "use a smaller threshold, or name the positions that correspond"
+            )
+        curves: list[Curve] = []
         for number, circuit in enumerate(self.circuits):
             progress(number, len(self.circuits), "prompts")
+            groups = [[edge.edge for edge in self._groups[number][name]] for name in names]
             with _named(number):
-                curves.append(measure_curve(circuit.prediction, circuit.ranked, options))
+                curves.append(measure_curve(circuit.prediction, groups, options))
         return summarize(curves, self.model, "the predictions of all prompts", options)
 
     def diff(self, other: "MeanCircuit") -> CircuitDiff:
@@ -116,6 +149,42 @@ class MeanCircuit(Record, kind="mean-circuit"):
             (self.shares, other.shares) if paired else None,
         )
 
+    @property
+    def title(self) -> str:
+        """The predictions in words."""
+        return (
+            f"{self.model}: {len(self.prompts)} prompts, {self.total.format('+.2f')} logits, "
+            f"probability {self.probability.format('.1%')}"
+        )
+
+    @property
+    def picture(self) -> Picture:
+        """What is printed and drawn: a column per place, and means over prompts."""
+        return mean_picture(self, self._places)
+
+    def tree(self) -> Tree:
+        """The mean as an indented tree, each node opened where it is met first."""
+        return print_tree(self.picture)
+
+    def __rich__(self) -> RenderableType:
+        return Group(self.tree(), Text(), self.to_table())
+
+    def to_graph(self) -> dict[str, Any]:
+        """The graph in circuit-tracer's JSON format, with places instead of tokens."""
+        return drawing.to_graph(self.picture)
+
+    def to_dot(self) -> str:
+        """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
+        return drawing.to_dot(self.picture)
+
+    def to_svg(self) -> str:
+        """The graph as a picture: a column per place, the prediction on top."""
+        return drawing.to_svg(self.picture)
+
+    def write_graph(self, file: FilePath) -> None:
+        """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
+        drawing.write_graph(self.picture, file)
+
     def to_table(self, rows: int = 30) -> Table:
         """One edge per row, the largest share first."""
         cells = tuple(
@@ -130,16 +199,12 @@ class MeanCircuit(Record, kind="mean-circuit"):
             *(Column("low", "+.3f"), Column("high", "+.3f"), Column("cut", "+.3f")),
             Column("prompts"),
         )
-        title = (
-            f"{self.model}: {len(self.prompts)} prompts, {self.total.format('+.2f')} logits, "
-            f"probability {self.probability.format('.1%')}"
-        )
         note = (
             f"{min(rows, len(self.edges))} of {len(self.edges)} edges. Means over prompts with "
             "95 % intervals; an edge below the threshold counts as 0, and 'prompts' is how many "
             "keep it. 'cut' is what the prediction loses without it."
         )
-        return Table(columns, cells, title, note)
+        return Table(columns, cells, self.title, note)
 
 
 def mean_circuit(
@@ -198,7 +263,7 @@ def mean_circuit(
     lost = None
     if effects:
         lost = [_lost(*pair, progress) for pair in zip(circuits, groups, strict=True)]
-    return _averaged(model, circuits, groups, lost, threshold)
+    return _averaged(model, circuits, places, groups, lost, threshold)
 
 
 _Groups = dict[str, list[CircuitEdge]]
@@ -209,10 +274,9 @@ def _grouped(circuit: Circuit, places: list[str]) -> _Groups:
     found: _Groups = {}
     for edge in circuit.edges:
         writer, reader = edge.edge.writer, edge.edge.reader
-        suffix = "" if reader.component == "logits" else f".{edge.kind.value}"
         name = (
             f"{writer.component}@{places[writer.position]}{ARROW}"
-            f"{reader.component}@{places[reader.position]}{suffix}"
+            f"{reader.component}@{places[reader.position]}{_suffix(edge)}"
         )
         found.setdefault(name, []).append(edge)
     return found
@@ -229,25 +293,26 @@ def _lost(circuit: Circuit, groups: _Groups, progress: Progress) -> dict[str, fl
 def _averaged(
     model: Model,
     circuits: list[Circuit],
+    places: list[list[str]],
     groups: list[_Groups],
     lost: list[dict[str, float]] | None,
     threshold: float,
 ) -> MeanCircuit:
     names = dict.fromkeys(name for group in groups for name in group)
-    shares: dict[str, list[float]] = {}
     edges: list[MeanEdge] = []
     for name in names:
         first = next(group[name][0] for group in groups if name in group)
-        shares[name] = [sum((edge.share for edge in group.get(name, [])), 0.0) for group in groups]
-        exact = [sum((edge.exact for edge in group.get(name, [])), 0.0) for group in groups]
+        writer, reader = name.split(ARROW)
         known = lost is not None and any(name in one for one in lost)
         edges.append(
             MeanEdge(
                 name=name,
+                writer=writer,
+                reader=reader.removesuffix(_suffix(first)),
                 kind=first.kind,
                 unit=first.unit,
-                exact=_mean(exact),
-                share=_mean(shares[name]),
+                exact=_mean(_sums(groups, name, "exact")),
+                share=_mean(_sums(groups, name, "share")),
                 effect=_mean([one.get(name, 0.0) for one in lost]) if lost and known else None,
                 prompts=sum(name in group for group in groups),
             )
@@ -260,8 +325,19 @@ def _averaged(
         threshold=threshold,
         edges=tuple(sorted(edges, key=lambda edge: -abs(edge.share.value))),
         circuits=tuple(circuits),
-        _shares=shares,
+        _places=places,
+        _groups=groups,
     )
+
+
+def _sums(groups: "list[_Groups]", name: str, field: Literal["exact", "share"]) -> list[float]:
+    """What the edges of one name add up to in each prompt."""
+    return [sum((getattr(edge, field) for edge in group.get(name, [])), 0.0) for group in groups]
+
+
+def _suffix(edge: CircuitEdge) -> str:
+    """Which read of the reader an edge goes into, as names have it."""
+    return "" if edge.edge.reader.component == "logits" else f".{edge.kind.value}"
 
 
 def _mean(values: Sequence[float]) -> Estimate:
