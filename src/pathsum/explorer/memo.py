@@ -80,8 +80,8 @@ class Memo(Generic[K, V]):
     def shared(self, key: K, compute: Callable[[Progress], V], progress: Progress) -> V:
         """The same for a computation that reports its progress, to all that wait for it.
 
-        A caller that raises CanceledError in `progress` stops waiting; after the last one, the report
-        raises it in the computation.
+        A caller that raises CanceledError in `progress` stops waiting; after the last one,
+        the report raises it in the computation.
         """
         with self._lock:
             if key in self._kept:
@@ -115,7 +115,7 @@ class Memo(Generic[K, V]):
                 with self._lock:
                     if mine.waiting:
                         return
-                    # At once, so that no other thread begins to wait for a computation that ends here.
+                    # At once, so that no thread begins to wait for a computation that ends here.
                     if self._running.get(key) is mine:
                         del self._running[key]
                 raise CanceledError

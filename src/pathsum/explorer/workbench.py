@@ -57,9 +57,9 @@ class Workbench:
 
     `bundled` names bundled models that the page offers in addition; each is loaded on first use.
     Safe to use from many threads: what several of them need at once is computed once. `progress`
-    is the callback of the current question: `reporting` makes a workbench with another one. `texts` (or
-    token ids) take the place of the first model's example texts on the page; what is measured on
-    example texts is measured on the built-in ones all the same.
+    is the callback of the current question: `reporting` makes a workbench with another one.
+    `texts` (or token ids) take the place of the first model's example texts on the page; what is
+    measured on example texts is measured on the built-in ones all the same.
     """
 
     progress: Progress = staticmethod(silent)

@@ -34,7 +34,6 @@ from pathsum.model.sites import (
     check_other,
     check_pattern,
     check_vector,
-    find_hook,  # noqa: F401 (for callers of this module)
     find_site,
 )
 from pathsum.model.store import OverlayStore

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError, TokenError, WeightsError
 from pathsum.model.config import Config
-from pathsum.model.edited import edit_model, find_hook
+from pathsum.model.edited import edit_model
 from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.head import Head
 from pathsum.model.keep import Keep
 from pathsum.model.run import run_logits
 from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
+from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights

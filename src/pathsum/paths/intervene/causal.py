@@ -16,9 +16,9 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Model, Trace, trace_run
-from pathsum.model.edited import find_site
 from pathsum.model.edits import Edit, ReadShift
 from pathsum.model.run import run_logits
+from pathsum.model.sites import find_site
 from pathsum.names import (
     Edge,
     HeadId,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Trace
-from pathsum.model.edited import find_site
+from pathsum.model.sites import find_site
 from pathsum.names import HeadId, Node, NodeEdge, Side, Site, Source, Writer
 from pathsum.names.printed import split_arrows
 from pathsum.paths.intervene.patching import patch
