@@ -50,9 +50,9 @@ class TestBadInput:
     def test_more_than_can_be_drawn(
         self, capsys: pytest.CaptureFixture[str], option: str, number: int
     ) -> None:
-        command = "bandwidth" if option == "--draws" else "atlas"
+        command = "atlas" if option == "--draws" else "terms"
         said = refused(capsys, command, MODEL, option, str(number))
-        assert option in said and "range" in said
+        assert option in said and "less than or equal to" in said
 
     def test_a_folder_as_text(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert "is a folder" in refused(capsys, "terms", MODEL, "--text", str(tmp_path))
