@@ -7,10 +7,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that load SmolLM2 run with the tests marked `real`.
+REAL = ("real-model",)
+RUN = [
+    pytest.param(page, marks=pytest.mark.real if page.stem in REAL else (), id=page.stem)
+    for page in PAGES
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN)
 def test_page(
     page: Path,
     tmp_path: Path,

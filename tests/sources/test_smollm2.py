@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.model import Model
+from pathsum.cli.main import main
+from pathsum.model import Model, Trace
 
 pytest.importorskip("gguf")
 pytestmark = pytest.mark.real
@@ -30,21 +31,66 @@ def test_it_knows_a_capital(smollm2: Model) -> None:
     assert smollm2.token_text(best) == "·Paris"
 
 
-def test_a_repeated_sequence_is_predicted_by_induction(smollm2: Model) -> None:
+@pytest.fixture(scope="module")
+def repeated(smollm2: Model) -> Trace:
+    """Two sequences of 64 random tokens, each followed by itself."""
     generator = torch.Generator().manual_seed(0)
     once = torch.randint(0, 49_152, (2, 64), generator=generator)
-    tokens = torch.cat((once, once), 1)
-    trace = smollm2.trace(tokens)
-    losses = -trace.logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    return smollm2.trace(torch.cat((once, once), 1))
+
+
+def test_a_repeated_sequence_is_predicted_by_induction(repeated: Trace) -> None:
+    log_p = repeated.logits[:, :-1].log_softmax(-1)
+    losses = -log_p.gather(-1, repeated.tokens[:, 1:, None])[..., 0]
     assert 13 < float(losses[:, :63].mean()) < 15
-    assert float(losses[:, 64:].mean()) < 4
+    assert 2.5 < float(losses[:, 64:].mean()) < 3.7
     # The stripe: attention from the second copy to the token after the first one's.
     stripes = {
         (layer, head): float(stripe)
-        for layer, pattern in enumerate(trace.patterns)
+        for layer, pattern in enumerate(repeated.patterns)
         for head, stripe in enumerate(
             pattern.diagonal(offset=-63, dim1=-2, dim2=-1)[..., 1:].mean((0, -1))
         )
     }
     assert max(stripes, key=stripes.__getitem__) == (18, 6)
     assert stripes[18, 6] > 0.8
+
+
+def test_paths_and_scores_add_up(smollm2: Model) -> None:
+    trace = smollm2.trace("The capital of France is")
+    paths = trace.paths()
+    assert paths.count == int("1" * 31)
+    assert paths.remainder() < 1e-5
+    for head in ("L0H0", "L18H6", "L29H8"):
+        assert trace.scores(head).remainder() < 1e-5
+    why = paths.toward(position=-1, token=" Paris", versus="mean")
+    assert why.remainder < 1e-5
+    assert abs(float(why.by_last.sum()) - why.total) < 1e-3 * abs(why.total)
+
+
+def test_the_best_induction_head_is_found(smollm2: Model) -> None:
+    found = ps.induction(smollm2, sequences=4, draws=50)
+    assert max(found.heads, key=lambda head: head.stripe.value).head == "L18H6"
+    assert found.second_copy.value < found.first_copy.value - 8
+
+
+def test_a_long_text_keeps_what_is_asked_for(smollm2: Model, repeated: Trace) -> None:
+    kept = smollm2.trace(repeated.tokens, keep=ps.Keep(patterns=["L18H6"], logits=[-1]))
+    torch.testing.assert_close(
+        kept.pattern("L18H6"), repeated.pattern("L18H6"), atol=1e-4, rtol=1e-3
+    )
+    torch.testing.assert_close(kept.logits_at(-1), repeated.logits[:, -1], atol=1e-3, rtol=1e-3)
+    resource = pytest.importorskip("resource")
+    tokens = torch.randint(0, 49_152, (1, 4096), generator=torch.Generator().manual_seed(1))
+    keep = ps.Keep(patterns=["L18H6"], streams=[18], logits=[-1])
+    assert smollm2.trace(tokens, keep=keep).pattern("L18H6").shape == (1, 4096, 4096)
+    # In kilobytes on Linux. The issue asks for 8 GB; all patterns alone would take 18.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 6e6
+
+
+def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", "smollm2"]) == 0
+    shown = capsys.readouterr().out
+    assert "smollm2: 30 layers of 9 heads, MLPs of 1,536 neurons." in shown
+    assert "L18H6 attends to what followed the same token earlier" in shown
+    assert "all paths add up to the model's own number" in shown
