@@ -106,7 +106,7 @@ def test_a_negative_head_that_attends_elsewhere_does_not_delete() -> None:
     assert [head.head for head in found.deleting if head.deletes] == []
     # Every head of this model with a negative OV attends to places before its own.
     bundled = ps.bandwidth(ps.load("two-layer")).deleting
-    assert sum(head.p < 0.01 / len(bundled) for head in bundled) > 10
+    assert sum(head.p < 0.01 / len(bundled) for head in bundled) > len(bundled) / 2
     assert max(head.own_position for head in bundled) < 0.5
     assert not any(head.deletes for head in bundled)
 

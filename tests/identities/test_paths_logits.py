@@ -105,7 +105,7 @@ def test_the_total_does_not_use_recorded_streams_or_logits(drawn: tuple[Model, T
     blind = replace(
         trace,
         streams=tuple(torch.full_like(stream, torch.nan) for stream in trace.streams),
-        logits=torch.full_like(trace.logits, torch.nan),
+        recorded_logits=torch.full_like(trace.logits, torch.nan),
     )
     assert relative(blind.paths().total(), trace.logits) < 1e-9
 

@@ -172,7 +172,11 @@ def repeated(model: Loaded, length: int, copies: int, draws: int) -> tuple[Tenso
     """Blocks of distinct, often seen tokens, each shown several times; and how many such tokens."""
     counts = model.tensors["token_counts"].clone()
     counts[model.start] = 0
-    pool = (counts > SEEN_OFTEN).nonzero().flatten().numpy()
+    often = (counts >= SEEN_OFTEN).nonzero().flatten()
+    # The most common hundredth attracts attention whatever the context.
+    most = counts[often].argsort(descending=True, stable=True)[: len(often) // 100]
+    often = often[~torch.isin(often, often[most])]
+    pool = often.numpy()
     drawn = np.random.default_rng(20_251).permuted(np.tile(pool, (draws, 1)), axis=1)[:, :length]
     blocks = torch.from_numpy(np.tile(drawn, copies))
     return F.pad(blocks, (1, 0), value=model.start), len(pool)

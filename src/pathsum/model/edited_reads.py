@@ -50,8 +50,8 @@ class EditedReads:
                 limited = (limited & mask).any(-1, keepdim=True)
             writer = message.edge.writer
             change = message.written - seen.get(writer, self.written[writer])
-            for mask in (limited, message.at):
-                change = change if mask is None else change * mask[..., None]
+            for where in (limited, message.at):
+                change = change if where is None else change * where[..., None]
             seen[writer] = seen.get(writer, self.written[writer]) + change
             stream = stream + change
         if isinstance(reader, HeadRead):
