@@ -75,6 +75,8 @@ export interface TextRun {
   next_prob: Matrix;
   loss: Matrix;
   remainder: number | null;
+  telling: number;
+  telling_source: number | null;
 }
 
 export interface AttentionAnswer {
@@ -220,6 +222,9 @@ export interface Circuit {
   total: number;
   probability: number;
   threshold: number;
+  floor: number;
+  raised_from: number | null;
+  max_nodes: number;
   nodes: CircuitNode[];
   edges: CircuitEdge[];
   left_out: LeftOut[];
@@ -363,14 +368,6 @@ export interface OffsetProfile {
   note: string;
 }
 
-export interface ScoredEdge {
-  edge: string;
-  score: number;
-  excess: number;
-  z: number;
-  p: number;
-}
-
 export interface Token {
   id: number;
   text: string;
@@ -389,14 +386,22 @@ export interface TokenRow {
 export interface HeadPage {
   format: "pathsum-page-head";
   version: 1;
-  entry: HeadEntry;
+  head: string;
   copying: HeadCopying;
   null_eigenvalues: Matrix;
   offsets: OffsetProfile | null;
-  edges: ScoredEdge[];
   ov_rows: TokenRow[];
   qk_rows: TokenRow[];
   note: string;
+}
+
+export interface OwnLogits {
+  format: "pathsum-page-copying";
+  version: 1;
+  head: string;
+  positive_diagonal: number | null;
+  top_1: number | null;
+  top_5: number | null;
 }
 
 export interface Effect {
@@ -504,6 +509,7 @@ export interface Ablation {
   cost: Estimate;
   sequences: number;
   predictions: number;
+  unit: string;
 }
 
 export interface Replacement {
@@ -522,6 +528,7 @@ export interface Replacement {
   kept: string;
   sequences: number;
   predictions: number;
+  unit: string;
 }
 
 export interface AblationOn {
@@ -535,6 +542,31 @@ export interface HeadAblation {
   version: 1;
   head: string;
   tests: AblationOn[];
+}
+
+export interface Place {
+  sequence: number;
+  destination: number;
+  source: number;
+  ids: number[];
+  weight: number;
+  off_first: number;
+  effect: number | null;
+  times: number;
+}
+
+export interface HeadPlaces {
+  format: "pathsum-head-places";
+  version: 1;
+  head: string;
+  by_attention: Place[];
+  by_effect: Place[];
+  sequences: number;
+  places: number;
+  mean_weight: number;
+  mean_effect: number | null;
+  tokens: Token[];
+  note: string;
 }
 
 export interface CompositionScores {
@@ -570,6 +602,21 @@ export interface CompositionAnswer {
   version: 1;
   composition: Composition;
   chance: ChanceCount[];
+}
+
+export interface EndEdge {
+  edge: string;
+  score: number;
+  excess: number;
+  z: number;
+  p: number;
+}
+
+export interface EndEdges {
+  format: "pathsum-page-ends";
+  version: 1;
+  edges: EndEdge[];
+  note: string;
 }
 
 export interface VirtualWeights {
@@ -678,6 +725,117 @@ export interface Dynamics {
   note: string;
 }
 
+export interface Rule {
+  quantity: string;
+  unit: string;
+  sense: "at least" | "at most";
+  holds: number;
+  partly: number;
+}
+
+export interface SeedValue {
+  run: string;
+  seed: number;
+  layers: number;
+  tokens: number;
+  value: number | null;
+  low: number | null;
+  high: number | null;
+  verdict: "holds" | "partly" | "does not hold" | "not applicable";
+  note: string;
+}
+
+export interface OverSeeds {
+  seeds: SeedValue[];
+  mean: Estimate | null;
+  verdict: "holds" | "partly" | "does not hold" | "not applicable" | null;
+  note: string;
+}
+
+export interface Outline {
+  id: string;
+  section: string;
+  title: string;
+  text: string;
+  rule: Rule;
+  rule_text: string;
+  paper_value: string;
+  paper_number: number | null;
+  seeds: OverSeeds;
+  model: string;
+  step: number | null;
+  note: string;
+}
+
+export interface Tour {
+  format: "pathsum-page-paper";
+  version: 1;
+  claims: Outline[];
+  over_seeds: string;
+}
+
+export interface Bar {
+  name: string;
+  value: number;
+  low: number | null;
+  high: number | null;
+  null: number | null;
+  link: string;
+}
+
+export interface BarsPicture {
+  title: string;
+  axis: string;
+  bars: Bar[];
+  threshold: number | null;
+  type: "bars";
+}
+
+export interface Point {
+  name: string;
+  x: number;
+  y: number;
+  group: string;
+  link: string;
+}
+
+export interface PointsPicture {
+  title: string;
+  x: string;
+  y: string;
+  points: Point[];
+  guide: "diagonal" | "axes";
+  type: "points";
+}
+
+export interface Line {
+  name: string;
+  values: number[];
+}
+
+export interface LinesPicture {
+  title: string;
+  x: string;
+  y: string;
+  lines: Line[];
+  mark: number | null;
+  mark_name: string;
+  type: "lines";
+}
+
+export interface Stack {
+  name: string;
+  parts: number[];
+}
+
+export interface StacksPicture {
+  title: string;
+  axis: string;
+  parts: string[];
+  rows: Stack[];
+  type: "stacks";
+}
+
 export interface PatternPicture {
   head: string;
   example: number;
@@ -689,50 +847,25 @@ export interface LossPicture {
   type: "losses";
 }
 
-export interface HeadPicture {
+export interface OffsetsPicture {
   head: string;
-  part: "eigenvalues" | "trigrams" | "offsets";
-  type: "head";
-}
-
-export interface EdgePicture {
-  edge: string;
-  type: "edge";
+  type: "offsets";
 }
 
 export interface GraphPicture {
   type: "graph";
 }
 
-export interface TermsPicture {
-  by: "order" | "layer";
-  type: "terms";
-}
-
-export interface ScatterPicture {
-  type: "scatter";
-}
-
 export interface Claim {
-  id: string;
-  section: string;
-  title: string;
-  text: string;
-  view: string;
-  picture: PatternPicture | LossPicture | HeadPicture | EdgePicture | GraphPicture | TermsPicture | ScatterPicture | null;
-  measured: string;
-  interval: Estimate | null;
-  paper_value: string;
-  holds: "holds" | "does not hold" | "not measurable here";
-  note: string;
-  model: string;
-  step: number | null;
-}
-
-export interface Tour {
-  format: "pathsum-page-paper";
+  format: "pathsum-page-claim";
   version: 1;
-  claims: Claim[];
+  outline: Outline;
+  verdict: "holds" | "partly" | "does not hold" | "not applicable";
+  value: Estimate | null;
+  measured: string;
+  note: string;
+  view: string;
+  picture: BarsPicture | PointsPicture | LinesPicture | StacksPicture | PatternPicture | LossPicture | OffsetsPicture | GraphPicture | null;
 }
 
 export interface HeadMatch {
@@ -852,6 +985,12 @@ export interface EdgeParams {
   edge: string;
 }
 
+export interface ClaimParams {
+  model?: string;
+  step?: number;
+  claim: string;
+}
+
 export interface CompareParams {
   model?: string;
   step?: number;
@@ -884,14 +1023,18 @@ export interface Questions {
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };
+  copying: { params: HeadParams; answer: OwnLogits };
   token: { params: TokenParams; answer: TokenTables };
   trigrams: { params: HeadParams; answer: SkipTrigrams };
   ablation: { params: HeadParams; answer: HeadAblation };
+  places: { params: HeadParams; answer: HeadPlaces };
   composition: { params: ModelParams; answer: CompositionAnswer };
+  ends: { params: ModelParams; answer: EndEdges };
   edge: { params: EdgeParams; answer: EdgePage };
   terms: { params: ModelParams; answer: TermImportance };
   training: { params: ModelParams; answer: Dynamics };
   paper: { params: ModelParams; answer: Tour };
+  claim: { params: ClaimParams; answer: Claim };
   compare: { params: CompareParams; answer: HeadAlignment };
   texts: { params: TextsParams; answer: TwoTexts };
 }
