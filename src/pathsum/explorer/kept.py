@@ -142,5 +142,6 @@ def _weights_fingerprint(model: Model) -> str | None:
     for name, tensor in (*texts, *stored):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         # The tensor's own memory, without a copy of it.
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(memoryview(flat.numpy()))
     return digest.hexdigest()

@@ -22,7 +22,7 @@ class _Running(Generic[V]):
     def __init__(self) -> None:
         self.future: Future[V] = Future()
         self.waiting, self.abandoned = 0, False
-        self.at = (0, 0, "")
+        self.at: tuple[int, int, str] = (0, 0, "")
 
 
 class Memo(Generic[K, V]):

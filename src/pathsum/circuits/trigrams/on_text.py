@@ -143,13 +143,14 @@ class _ReadText:
     @classmethod
     def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
         parts = split(model, corpus)
-        if corpus is not model.held_out:
+        held_out = model.held_out
+        if held_out is None or corpus is not held_out:
             return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
         # No part of it was trained on, so all of it can be read.
-        read = torch.zeros(len(model.held_out), dtype=torch.bool)
+        read = torch.zeros(len(held_out), dtype=torch.bool)
         read[spaced(len(read), most)] = True
-        unread = () if bool(read.all()) else (model.held_out[~read],)
-        return cls(text_rows(model, [model.held_out], most), unread, parts)
+        unread = () if bool(read.all()) else (held_out[~read],)
+        return cls(text_rows(model, [held_out], most), unread, parts)
 
 
 def _scaled_pattern(trace: Trace, head: Head) -> Float[Tensor, "dest src"]:
