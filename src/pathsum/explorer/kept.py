@@ -143,5 +143,5 @@ def _weights_fingerprint(model: Model) -> str | None:
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         # The tensor's own memory, without a copy of it.
         flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        digest.update(memoryview(flat.numpy()))
+        digest.update(flat.numpy().data)
     return digest.hexdigest()
