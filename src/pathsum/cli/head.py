@@ -10,6 +10,7 @@ from pathsum.cli.options import (
     Dtype,
     ModelName,
     Offset,
+    Revision,
     open_model,
 )
 from pathsum.cli.view import progress, show
@@ -26,16 +27,17 @@ def head(
         typer.Option("--token", help="Show what attends to this token, what it raises and lowers."),
     ] = None,
     offset: Offset = None,
-    k: Annotated[
     places: Annotated[
         bool,
         typer.Option(
             "--places", help="Show the places of the model's held-out text where it does most."
         ),
     ] = False,
+    k: Annotated[
         int | None,
         typer.Option("--k", "-k", help="How many tokens to show with --token, or places (10)."),
     ] = None,
+    revision: Revision = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -46,14 +48,12 @@ def head(
     from pathsum.model import Path
 
     circuit = Path("embed", [part.strip() for part in name.replace("→", ",").split(",")])
-    loaded = open_model(model, device, dtype, as_json)
+    loaded = open_model(model, device, dtype, as_json, revision)
     if token is not None and places:
         raise InputError("--token is about weights and --places about a text; give one of them")
     if token is not None:
         show(token_card(loaded, circuit, token, k, offset=offset), as_json)
         return
-    if offset is not None:
-        raise InputError("--offset applies to the attention of one token; give --token with it")
     if places:
         from pathsum.heads.places import K, head_places
 
@@ -61,6 +61,8 @@ def head(
             strongest = head_places(loaded, name, k=K if k is None else k, progress=advance)
         show(strongest, as_json)
         return
+    if offset is not None:
+        raise InputError("--offset applies to the attention of one token; give --token with it")
     with progress(as_json) as advance:
         found = head_card(loaded, circuit, progress=advance)
     show(found, as_json)
