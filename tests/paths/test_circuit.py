@@ -85,15 +85,15 @@ def test_a_virtual_head_is_two_v_edges() -> None:
 
 def test_the_previous_token_head_gets_credit_on_a_trained_model() -> None:
     model = load("two-layer")
-    trace = model.trace("self.zorble = zorble\n        return self.zor")
-    found = trace.circuit(token="ble")
+    trace = model.trace("self.quixel = quixel\n        return self.quix")
+    found = trace.circuit(token="el")
     head = max(found.inputs(Node("logits", found.position)), key=lambda edge: edge.share)
     keys = found.inputs(head.edge.writer, "k")
     lower = keys[0].edge.writer.head
     assert lower is not None
     assert lower.layer == 0
     assert keys[0].share > 0.2 * found.total
-    frozen = trace.paths().toward(-1, "ble", "mean").by_head
+    frozen = trace.paths().toward(-1, "el", "mean").by_head
     assert abs(frozen[lower]) < 0.2 * found.total
 
 
@@ -125,7 +125,7 @@ def check_sums(circuit: Circuit) -> None:
 
 def test_a_near_tie_is_not_explained_by_everything() -> None:
     """Its prediction is almost nothing, so the floor follows what cancels instead."""
-    trace = load("two-layer").trace("self.zorble = zorble\n        return self.zor")
+    trace = load("two-layer").trace("self.quixel = quixel\n        return self.quix")
     token, versus = near_tie(trace)
     found = trace.circuit(token=token, versus=versus, effects=False)
     assert abs(found.total) < 0.01
@@ -134,14 +134,14 @@ def test_a_near_tie_is_not_explained_by_everything() -> None:
     assert found.floor == pytest.approx(0.02 * 0.5 * direct, rel=1e-4)
     assert all(abs(edge.share) >= found.floor for edge in found.edges)
     check_sums(found)
-    plain = trace.circuit(token="ble", effects=False)
+    plain = trace.circuit(token="el", effects=False)
     assert plain.floor == pytest.approx(0.02 * plain.total)
 
 
 def test_a_circuit_has_so_many_nodes_at_most_and_says_so() -> None:
-    trace = load("two-layer").trace("self.zorble = zorble\n        return self.zor")
-    whole = trace.circuit(token="ble", effects=False)
-    found = trace.circuit(token="ble", effects=False, max_nodes=12)
+    trace = load("two-layer").trace("self.quixel = quixel\n        return self.quix")
+    whole = trace.circuit(token="el", effects=False)
+    found = trace.circuit(token="el", effects=False, max_nodes=12)
     assert len(found.nodes) <= 12 < len(whole.nodes)
     assert whole.raised_from is None
     assert found.raised_from == whole.floor < found.floor
@@ -149,7 +149,7 @@ def test_a_circuit_has_so_many_nodes_at_most_and_says_so() -> None:
     assert "at most" not in str(whole)
     check_sums(found)
     with pytest.raises(InputError, match="max_nodes=0 is out of range"):
-        trace.circuit(token="ble", max_nodes=0)
+        trace.circuit(token="el", max_nodes=0)
 
 
 def test_a_prediction_of_exactly_nothing() -> None:
@@ -383,7 +383,7 @@ def check_types(found: dict[str, Any], types: dict[str, Any]) -> None:
 
 
 def test_the_graph_has_the_types_that_the_viewer_expects() -> None:
-    found = load("two-layer").trace("self.zorble = zorble\n        return self.zor").circuit()
+    found = load("two-layer").trace("self.quixel = quixel\n        return self.quix").circuit()
     graph = json.loads(json.dumps(found.to_graph(), allow_nan=False))
     assert graph.keys() == {"metadata", "qParams", "nodes", "links"}
     check_types(graph["metadata"], METADATA)
@@ -401,7 +401,7 @@ def test_the_graph_has_the_types_that_the_viewer_expects() -> None:
     # The viewer reads the probability and the token out of this text.
     shown = float(logit["clerp"].split("(p=")[1].split(")")[0])
     assert shown == pytest.approx(found.probability, abs=1e-3)
-    assert logit["clerp"].split('"')[1] == "ble"
+    assert logit["clerp"].split('"')[1] == "el"
 
 
 def test_the_viewer_keeps_every_node_of_the_graph_apart() -> None:

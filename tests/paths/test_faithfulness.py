@@ -87,8 +87,8 @@ def test_views() -> None:
 
 
 def test_the_curve_on_a_trained_model() -> None:
-    trace = load("two-layer").trace("self.zorble = zorble\n        return self.zor")
-    found = trace.circuit(token="ble", effects=False).faithfulness("mean", sizes=[4, 20])
+    trace = load("two-layer").trace("self.quixel = quixel\n        return self.quix")
+    found = trace.circuit(token="el", effects=False).faithfulness("mean", sizes=[4, 20])
     assert [point.edges for point in found.points] == [4, 20]
     last = found.points[-1]
     assert last.random is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathsum.model import Model, Trace
 
 # A made-up word: only its first occurrence predicts how it continues.
-TEXT = "self.zorble = zorble\n        self.quix = quix\n        return self.zor"
+TEXT = "self.quixel = quixel\n        self.vander = vander\n        return self.quix"
 BAR = "█"
 REPORT = Path("pathsum-demo.html")
 DEFAULT = "two-layer"
