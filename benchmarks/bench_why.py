@@ -25,6 +25,7 @@ def main() -> list[Measurement]:
         d_vocab=5000,
         n_ctx=128,
         positions="residual",
+        norm="layer",
     )
     return [
         *measure("two-layer, 96 tokens", load("two-layer"), 96, 0.5),

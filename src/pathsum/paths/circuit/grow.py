@@ -159,7 +159,8 @@ class Growth:
         weight = layer.pattern[0, head.head, here, :many] * scale
         positions = tuple(range(many))
         gradient = weight[:, None] * along
-        shares = self.run.writes_along(head.layer, gradient, list(positions))
+        # One direction for all sources, so that it goes through each W_O once.
+        shares = self.run.writes_along(head.layer, along[None], list(positions)) * weight
         writers = self.run.writers(head.layer)
         self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, positions))
         values = scale * (self.run.streams[head.layer][:many] @ along)
@@ -321,8 +322,13 @@ class FrozenRow:
     ) -> Inputs:
         """What each writer put into the keys."""
         at = list(positions)
-        along = self.read(head, "k").adjoint(query.expand(len(at), -1), at)
-        parts = [self.writes_along(head.layer, along, at)]
+        read = self.read(head, "k")
+        along = read.adjoint(query.expand(len(at), -1), at)
+        if self.trace.model.config.positions == "rotary":
+            parts = [self.writes_along(head.layer, along, at)]
+        else:
+            scale = (read.own_scale * read.scale)[0, at]
+            parts = [self.writes_along(head.layer, (read.W @ query)[None], at) * scale]
         writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
         for part, vectors in self.extra(head, "k"):
             parts.append((vectors[at] @ query)[None])
