@@ -1,34 +1,58 @@
 """How often chance passes each p: false-positive rates on models in which nothing was learned.
 
-    python scripts/calibrate.py                    every kind of model, as the table of the guide
-    python scripts/calibrate.py --models 10        a sample
-    python scripts/calibrate.py --kind rotary --json
+    python scripts/calibrate.py --write            every p on every kind of model, into the guide
+    python scripts/calibrate.py --only edges       one group of p's, as the table of the guide
+    python scripts/calibrate.py --kind rotary --models 10 --json
 
 Every model here has heads whose directions in the stream are drawn at random, so each p that the
 library prints should be at most .05 in one head of twenty and at most .01 in one of a hundred. What
 differs between the kinds is everything that a null must not depend on: the spectra of heads, their
 scale, embeddings, norms, positions, shared keys and values.
+
+With `--write` rates are kept in docs/calibration.json after each group and kind, with the number of
+p's behind them, so that a run that was stopped goes on where it was.
 """
 
 import argparse
 import json
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits import empirical_composition, projection_kernel
+from pathsum.circuits import (
+    align_heads,
+    copying,
+    empirical_composition,
+    pair_components,
+    projection_kernel,
+    virtual_weights,
+)
+from pathsum.heads.kinds import ALL_SCORES
 from pathsum.heads.kinds.matching_through_previous import through_previous
 from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
+from pathsum.names import Path as HeadPath
+from pathsum.paths import find_target
+from pathsum.paths.circuit.circuit import Prediction
+from pathsum.paths.circuit.edge_orders import random_order
+from pathsum.paths.circuit.faithfulness import Options, measure_curve, summarize
 
 LEVELS = (0.05, 0.01)
-SHAPE = ps.Config(n_layers=2, n_heads=4, d_model=32, d_head=8, d_vocab=60, n_ctx=26)
+# Long enough for scores of a part of the context.
+SHAPE = ps.Config(n_layers=2, n_heads=4, d_model=32, d_head=8, d_vocab=60, n_ctx=64)
+# Random heads, alignments and circuits per p: 99 are the fewest that can show .01.
+DRAWS = 99
+KEPT = Path(__file__).parents[1] / "docs" / "calibration.json"
+PAGE = KEPT.with_suffix(".md")
 
 
 def tensors(model: Model) -> dict[str, Tensor]:
@@ -140,64 +164,172 @@ KINDS: dict[str, tuple[Callable[[int], Model], int]] = {
     "LayerNorm, gains, biases": (of_config(norm="layer", gains=True), 80),
     "rotary": (of_config(positions="rotary"), 80),
     "grouped K/V, rotary, RMSNorm": (of_config(gains=True, **LLAMA), 80),
-    "two-layer, rotated": (trained("two-layer"), 12),
+    "two-layer, rotated": (trained("two-layer"), 24),
 }
 
 
-def p_values(model: Model, seed: int) -> dict[str, list[float]]:
-    """Every p that the library gives for a model, by what it is the p of."""
+PART, PART_ON_TEXT = "best part of the context", "best part of the context, text"
+DELETING, COMPOSITION, DIRECTION = "bandwidth: deleting", "composition", "best direction"
+KERNEL, COSINE, VIRTUAL = "projection kernel", "cosine of two directions", "virtual weights"
+COPYING, ALIGNED, CIRCUIT = "copying of virtual heads", "aligned heads", "faithfulness"
+
+PRINTED: dict[str, tuple[str, ...]] = {
+    "Estimate.p": (*(info.name for info in ALL_SCORES), PART, PART_ON_TEXT, CIRCUIT),
+    "HeadCopying.p": ("copying_weights", COPYING),
+    "HeadDeletion.p": (DELETING,),
+    "HeadMatch.p": (ALIGNED,),
+    "ScoredEdge.p": (COMPOSITION,),
+    "CompositionScores.p": (COMPOSITION,),
+    "PartnerEdge.p": (COMPOSITION,),
+    "EmpiricalScores.p": (COMPOSITION,),
+    "EmpiricalScores.p_direction": (DIRECTION,),
+    "KernelScores.p": (KERNEL,),
+    "PairComponents.p": (COMPOSITION,),
+    "PairComponents.p_cosine": (COSINE,),
+    "PairComponents.kernel_p": (KERNEL,),
+    "VirtualWeights.p": (VIRTUAL,),
+    "EndEdge.p": (VIRTUAL,),
+}
+"""Every field of the library that is a p, and the rows of the table in which it is tested."""
+BY_CONSTRUCTION = ("EmpiricalScores.p_permuted", "EmpiricalScores.p_twin")
+"""Those that are not: shares of the model's own heads, and of untrained models."""
+
+
+def with_text(model: Model, seed: int) -> Model:
+    """A model that comes with text, random tokens if it has none."""
+    if model.held_out is not None:
+        return model
+    generator = torch.Generator().manual_seed(seed)
+    shape = (8, model.config.n_ctx)
+    text = torch.randint(model.config.d_vocab, shape, generator=generator)
+    return replace(model, held_out=text)
+
+
+def of_heads(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
+    """Every p of the atlas and of `bandwidth`."""
     found: dict[str, list[float]] = defaultdict(list)
-    seed += 1_000_000  # the null must not be drawn from the numbers that the model was
-    for entry in ps.atlas(model, seed=seed):
+    for entry in ps.atlas(with_text(model, seed), seed=seed):
         for name, score in entry.scores.items():
             found[name].append(math.nan if score.p is None else score.p)
             if score.part is not None and score.part.p is not None:
-                found["best part of the context"].append(score.part.p)
+                found[PART_ON_TEXT if name.endswith("_text") else PART].append(score.part.p)
     first = model.heads[seed % model.config.n_heads].id
     through = through_previous(model, {HeadId(0, first.head): 0.9}, seed=seed)
     found["matching_through_previous"] = [score.p or math.nan for score in through.scores.values()]
-    found["bandwidth: deleting"] = [head.p for head in ps.bandwidth(model).deleting]
-    return found | composition_p_values(model)
+    found[DELETING] = [head.p for head in ps.bandwidth(model).deleting]
+    return found
 
 
-def composition_p_values(model: Model) -> dict[str, list[float]]:
-    """Those of edges between heads."""
+def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
+    """Those of edges between heads, and of virtual heads."""
     found: dict[str, list[float]] = defaultdict(list)
     against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
+    lower, upper = ([h.id for h in model.heads if h.id.layer == layer] for layer in (0, 1))
     for kind in ("q", "k", "v"):
-        found["composition"] += against.scores(kind).p.flatten().tolist()
-        found["composition: best direction"] += against.scores(kind).p_direction.flatten().tolist()
-        found["projection kernel"] += kernel.scores(kind).p.flatten().tolist()
+        found[COMPOSITION] += against.scores(kind).p.flatten().tolist()
+        found[DIRECTION] += against.scores(kind).p_direction.flatten().tolist()
+        found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
+        # Cosines with one direction are dependent, so each direction is used once.
+        pair = (lower[seed % len(lower)], upper[seed % len(upper)])
+        found[COSINE] += pair_components(model, *pair, kind).p_cosine.diagonal().tolist()
+    for head in model.heads:
+        found[VIRTUAL].append(virtual_weights(model, head.id, "logits").p)
+        found[VIRTUAL].append(virtual_weights(model, "embed", f"{head.id}.v").p)
+    chains = [HeadPath.parse(f"embed→{one}→{other}") for one, other in product(lower, upper)]
+    copies = copying(model, *chains, measures="eigenvalues", seed=seed)
+    found[COPYING] = [each.p for each in copies.heads]
     return found
+
+
+def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
+    """Those of heads aligned with a second model's, and of a circuit of random edges.
+
+    The tokens of the second model are permuted: with the same embeddings, heads in random
+    directions have something in common.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(other.config.d_vocab, generator=generator)
+    own = tensors(other)
+    permuted = {"W_E": own["W_E"][order]}
+    if "W_U" in own:
+        permuted["W_U"] = own["W_U"][:, order].contiguous()
+    aligned = align_heads(model, changed(other, **permuted), draws=DRAWS, seed=seed)
+    trace = model.trace(torch.randint(1, model.config.d_vocab, (1, 8), generator=generator))
+    of = Prediction(trace, find_target(trace), 0)
+    edges = [[edge] for edge in random_order(model.config, 7, 10, generator)]
+    options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
+    kept = summarize([measure_curve(of, edges, options)], "", "", options).points[0].kept
+    assert kept.p is not None  # there are draws
+    return {ALIGNED: [match.p for match in aligned.matches], CIRCUIT: [kept.p]}
+
+
+GROUPS: dict[str, Callable[[Model, Model, int], dict[str, list[float]]]] = {
+    "heads": of_heads,
+    "edges": of_edges,
+    "models": of_models,
+}
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many of `heads` p-values are at most each level."""
+    """How many of `heads` p-values are at most each level, in `models` random models."""
 
+    group: str
     kind: str
     p_of: str
+    models: int
     heads: int
     at: dict[float, float]
 
-    def exceeds(self, level: float, deviations: float = 3.0) -> bool:
-        """Whether there are more false positives than binomial error around the level allows."""
-        error = math.sqrt(level * (1 - level) / self.heads)
-        return self.at[level] > level + deviations * error
+    def exceeds(self, level: float, least: float = 1e-5) -> bool:
+        """Whether so many false positives have a binomial probability below `least`.
+
+        Which is small because the table has a thousand cells, and heads of one model share draws.
+        """
+        passed = round(self.at[level] * self.heads)
+        return _binomial_tail(passed, self.heads, level) < least
 
 
-def rates(kind: str, models: int | None = None) -> list[Rate]:
-    """False-positive rates of every p on models of one kind."""
+def _binomial_tail(passed: int, heads: int, level: float) -> float:
+    """How often at least so many of so many independent heads pass."""
+    sizes = torch.arange(passed, heads + 1, dtype=torch.float64)
+    n = torch.tensor(float(heads), dtype=torch.float64)
+    ways = torch.lgamma(n + 1) - torch.lgamma(sizes + 1) - torch.lgamma(n - sizes + 1)
+    logs = ways + sizes * math.log(level) + (n - sizes) * math.log(1 - level)
+    return float(logs.exp().sum())
+
+
+def rates(group: str, kind: str, models: int | None = None) -> list[Rate]:
+    """False-positive rates of a group of p's on models of one kind."""
     make, usual = KINDS[kind]
+    number = usual if models is None else models
     every: dict[str, list[float]] = defaultdict(list)
-    for seed in range(usual if models is None else models):
-        for name, values in p_values(make(seed), seed).items():
+    for seed in range(number):
+        # Neither the null nor the second model is drawn from the numbers that the model was.
+        other = make(seed + 100_000)
+        for name, values in GROUPS[group](make(seed), other, seed + 1_000_000).items():
             every[name] += [value for value in values if not math.isnan(value)]
     return [
-        Rate(kind, name, len(p), {a: sum(each <= a for each in p) / len(p) for a in LEVELS})
+        Rate(
+            group, kind, name, number, len(p), {a: sum(x <= a for x in p) / len(p) for a in LEVELS}
+        )
         for name, p in every.items()
         if p
     ]
+
+
+def read_kept(file: Path = KEPT) -> list[Rate]:
+    """Rates of an earlier run."""
+    if not file.exists():
+        return []
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    return [Rate(**{**row, "at": {float(a): x for a, x in row["at"].items()}}) for row in rows]
+
+
+def keep(found: Iterable[Rate], file: Path = KEPT) -> None:
+    """Write rates, one per line."""
+    lines = ",\n".join(json.dumps(vars(rate), ensure_ascii=False) for rate in found)
+    file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def table(found: Iterable[Rate]) -> str:
@@ -205,9 +337,10 @@ def table(found: Iterable[Rate]) -> str:
     by_p: dict[str, dict[str, Rate]] = defaultdict(dict)
     for rate in found:
         by_p[rate.p_of][rate.kind] = rate
-    kinds = list(dict.fromkeys(rate.kind for each in by_p.values() for rate in each.values()))
+    kinds = [kind for kind in KINDS if any(kind in each for each in by_p.values())]
+    order = [name for names in PRINTED.values() for name in names]
     lines = ["| p of | " + " | ".join(kinds) + " |", "|---" * (1 + len(kinds)) + "|"]
-    for name, each in by_p.items():
+    for name, each in sorted(by_p.items(), key=lambda item: order.index(item[0])):
         cells = [
             " / ".join(f"{100 * each[kind].at[a]:.1f}" for a in LEVELS) if kind in each else "–"
             for kind in kinds
@@ -216,15 +349,37 @@ def table(found: Iterable[Rate]) -> str:
     return "\n".join(lines)
 
 
+def write_page(found: Iterable[Rate], page: Path = PAGE) -> None:
+    """Put the table into the guide in place of the one that is there."""
+    text = page.read_text(encoding="utf-8")
+    start = text.index("| p of | Gaussian heads")
+    end = text.index("\n\n", start)
+    page.write_text(text[:start] + table(found) + text[end:], encoding="utf-8")
+
+
 def main() -> None:
-    """Print the table, or the rates as JSON."""
+    """Print the table, or the rates as JSON, or write both into the guide."""
     parser = argparse.ArgumentParser(description="False-positive rates of every p")
+    parser.add_argument("--only", action="append", choices=[*GROUPS], help="only these groups")
     parser.add_argument("--kind", action="append", choices=[*KINDS], help="only these kinds")
     parser.add_argument("--models", type=int, help="models of each kind")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="keep rates, and write the guide")
     options = parser.parse_args()
-    found = [rate for kind in options.kind or KINDS for rate in rates(kind, options.models)]
-    if options.json:
+    found = read_kept() if options.write else []
+    for group, kind in product(options.only or GROUPS, options.kind or KINDS):
+        wanted = KINDS[kind][1] if options.models is None else options.models
+        done = [rate for rate in found if (rate.group, rate.kind) == (group, kind)]
+        if done and done[0].models >= wanted:
+            continue
+        began = time.monotonic()
+        found = [rate for rate in found if rate not in done] + rates(group, kind, wanted)
+        if options.write:
+            keep(found)
+            print(f"{group}, {kind}: {time.monotonic() - began:.0f} s", flush=True)
+    if options.write:
+        write_page(found)
+    elif options.json:
         print(json.dumps([vars(rate) for rate in found], indent=1))
     else:
         print(table(found))

@@ -1,7 +1,12 @@
 """The guide's tables of false positives and of AUCs, by the scripts that make them."""
 
+import dataclasses
+import importlib
 import importlib.util
+import inspect
 import math
+import pkgutil
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -9,6 +14,8 @@ from types import ModuleType
 
 import pytest
 import torch
+
+import pathsum
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,38 +35,69 @@ def script() -> ModuleType:
     return load("calibrate")
 
 
-def published() -> dict[str, dict[str, tuple[float, float]]]:
-    """The guide's table: p of, kind of model, rates at .05 and .01."""
-    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    table = page[page.index("| p of | Gaussian heads") :].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    kinds = rows[0][1:]
-    found: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    for name, *cells in rows[2:]:
-        for kind, cell in zip(kinds, cells, strict=True):
-            if cell != "–":
-                five, one = (float(number) / 100 for number in cell.split(" / "))
-                found[name][kind] = (five, one)
+def fields_of_p() -> set[str]:
+    """Every field of a dataclass of the library that is a p, as Class.field."""
+    found: set[str] = set()
+    for info in pkgutil.walk_packages(pathsum.__path__, "pathsum."):
+        if info.name.endswith("__main__"):
+            continue
+        for value in vars(importlib.import_module(info.name)).values():
+            if isinstance(value, type) and dataclasses.is_dataclass(value):
+                own = inspect.get_annotations(value)
+                names = (name for name in own if re.fullmatch(r"p|p_\w+|\w+_p", name))
+                found |= {f"{value.__name__}.{name}" for name in names}
     return found
 
 
-def test_the_guide_has_every_kind_and_every_p(script: ModuleType) -> None:
-    found = published()
-    kinds = [*script.KINDS]
-    assert list(found["previous token"]) == kinds
-    model = script.KINDS["Gaussian heads"][0](0)
-    names = {name.replace("_", " ") for name in script.p_values(model, 0)}
-    # Some need a tokenizer, held-out text or a long context, which the trained model has.
-    assert names | {"word piece", "word piece weights"} <= set(found)
+def test_every_p_of_the_library_is_a_row_of_the_guide(script: ModuleType) -> None:
+    assert fields_of_p() == {*script.PRINTED, *script.BY_CONSTRUCTION}
+    rows = {name for names in script.PRINTED.values() for name in names}
+    assert rows == {rate.p_of for rate in script.read_kept()}
 
 
-def test_no_rate_of_the_guide_is_above_its_level() -> None:
-    """Within three binomial errors of .05 and .01; every cell is of at least 190 heads."""
-    for name, row in published().items():
-        for kind, rates in row.items():
-            for level, rate in zip((0.05, 0.01), rates, strict=True):
-                error = math.sqrt(level * (1 - level) / 190)
-                assert rate <= level + 3 * error, (name, kind, level)
+def test_the_script_gives_every_p_that_it_lists(script: ModuleType) -> None:
+    """On a random model, but for those that need a tokenizer."""
+    make = script.KINDS["Gaussian heads"][0]
+    found = {name for group in script.GROUPS.values() for name in group(make(0), make(1), 5)}
+    rows = {name for names in script.PRINTED.values() for name in names}
+    assert found == rows - {"word_piece", "word_piece_weights"}
+
+
+def test_the_table_of_the_guide_is_that_of_the_rates(script: ModuleType) -> None:
+    kept = script.read_kept()
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert script.table(kept) in page
+    assert {rate.kind for rate in kept} == set(script.KINDS)
+
+
+def test_no_rate_of_the_guide_is_above_its_level(script: ModuleType) -> None:
+    """By each cell's own number of heads, and pooled over kinds."""
+    kept = script.read_kept()
+    assert [rate for rate in kept if any(rate.exceeds(level) for level in script.LEVELS)] == []
+    for name in {rate.p_of for rate in kept}:
+        cells = [rate for rate in kept if rate.p_of == name]
+        heads = sum(rate.heads for rate in cells)
+        at = {a: sum(rate.at[a] * rate.heads for rate in cells) / heads for a in script.LEVELS}
+        pooled = dataclasses.replace(cells[0], heads=heads, at=at)
+        assert not any(pooled.exceeds(level) for level in script.LEVELS), pooled
+
+
+def test_a_rate_exceeds_its_level_by_its_own_count(script: ModuleType) -> None:
+    few = script.Rate("heads", "rotary", "copying", 1, 20, {0.05: 0.2, 0.01: 0.1})
+    assert not few.exceeds(0.05) and not few.exceeds(0.01)
+    assert dataclasses.replace(few, heads=640).exceeds(0.05)
+    exact = dataclasses.replace(few, heads=640, at={0.05: 0.05, 0.01: 0.01})
+    assert not exact.exceeds(0.05) and not exact.exceeds(0.01)
+
+
+def test_a_run_that_was_stopped_goes_on(script: ModuleType, tmp_path: Path) -> None:
+    rate = script.Rate("heads", "rotary", "copying", 1, 20, {0.05: 0.25, 0.01: 0.0})
+    script.keep([rate], tmp_path / "kept.json")
+    assert script.read_kept(tmp_path / "kept.json") == [rate]
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n| p of | Gaussian heads |\n|---|\n| old | 1 / 1 |\n\nafter\n")
+    script.write_page([rate], page)
+    assert "| copying | 25.0 / 0.0 |\n\nafter" in page.read_text() and "old" not in page.read_text()
 
 
 def test_every_score_finds_the_edge_of_the_hand_built_circuit() -> None:
@@ -84,11 +122,12 @@ def test_an_auc_counts_ties_half_and_needs_both() -> None:
 def test_the_table_again_on_a_sample(script: ModuleType) -> None:
     """Few models of each kind: pooled over kinds each p keeps its level, and so does each cell."""
     pooled: dict[str, list[tuple[int, dict[float, float]]]] = defaultdict(list)
-    for kind in script.KINDS:
-        for rate in script.rates(kind, 2 if "rotated" in kind else 8):
-            pooled[rate.p_of].append((rate.heads, rate.at))
-            # Heads of a model share draws and embeddings, so errors are larger than binomial ones.
-            assert not any(rate.exceeds(level, 6.0) for level in script.LEVELS), rate
+    for group in script.GROUPS:
+        for kind in script.KINDS:
+            for rate in script.rates(group, kind, 2 if "rotated" in kind else 8):
+                pooled[rate.p_of].append((rate.heads, rate.at))
+                # Heads of a model share draws and embeddings: errors are larger than binomial ones.
+                assert not any(rate.exceeds(level, 1e-7) for level in script.LEVELS), rate
     for name, cells in pooled.items():
         heads = sum(count for count, _ in cells)
         for level in script.LEVELS:
