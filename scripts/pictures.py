@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/pictures.py            # into docs/pictures
 
-Needs the system's Chromium and playwright (`make setup` installs it). A picture over 150 kB is an
+Needs the system's Chromium and playwright (`make setup` installs it). A picture over 250 kB is an
 error, because it would make the repository heavy.
 """
 
@@ -22,7 +22,7 @@ from pathsum.server import ExplorerServer
 MODEL = "two-layer"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1280, 800
-LARGEST = 150_000
+LARGEST = 250_000
 PATIENCE_MS = 120_000
 READY = """() => document.querySelector("main")?.textContent.trim().length > 40
   && !document.querySelector("main [aria-busy=true], main .loading, main [role=alert]")"""
