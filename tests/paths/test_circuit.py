@@ -464,3 +464,8 @@ def test_a_token_that_looks_like_terminal_markup_is_printed() -> None:
     shown = str(found.circuit(token="[red]"))
     assert "'[red]'" in shown
     assert "'[/b]'" in shown
+
+
+def test_a_run_whose_logits_are_all_zero_has_a_circuit() -> None:
+    found = load("hand-built-skip-trigrams").trace([0]).circuit(token=1)
+    assert found.total == 0.0 and found.remainder == 0.0

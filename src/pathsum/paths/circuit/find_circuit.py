@@ -79,7 +79,8 @@ def _record(
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
     logits = trace.logits[sequence, at]
-    size = max(abs(growth.total), float(logits.abs().max()))
+    # Relative to the logits, unless all of them are zero.
+    size = max(abs(growth.total), float(logits.abs().max())) or 1.0
     return Circuit(
         model=model.name,
         tokens=tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1]),
