@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.heads import INDUCTION
+from tests.browser.heads import INDUCTION, OTHERS, STEP
 from tests.browser.test_live import settled
 
 pytestmark = pytest.mark.browser
@@ -13,17 +13,20 @@ WIDTHS = {390: 844, 820: 1180, 1280: 800, 1440: 900}
 VIEWS = {
     "text": "#/text?e=0&t=40",
     "text, a locked cell": f"#/text?e=0&h={INDUCTION}&t=60&d=60.20",
+    "text, several heads": f"#/text?e=0&t=60&many={','.join(OTHERS[:4])}",
     "atlas": "#/atlas",
     "head": f"#/head?h={INDUCTION}",
+    "another head": f"#/head?h={OTHERS[0]}",
     "circuit": "#/circuit",
-    "paths": "#/paths?e=0&pos=40",
-    "training": "#/training?m=two-layer-quick",
+    "circuit, the embedding": "#/circuit?n=embed",
+    "paths": "#/paths?e=0&t=40",
+    "training": "#/training",
     "training, nothing to show": "#/training?m=one-layer",
     "paper": "#/paper",
     "compare": "#/compare",
     "compare, two texts": "#/compare?what=texts",
     "why": "#/why",
-    "an unknown head, at a step": "#/text?m=two-layer-quick&h=L9H9&s=790",
+    "an unknown head, at a step": f"#/text?h=L9H9&s={STEP}",
 }
 
 # Texts as they are drawn: the boxes of text nodes, cut to what scrolls. The view itself scrolls
@@ -127,6 +130,62 @@ def test_nothing_is_outside_and_no_texts_overlap(
         if wrong := faults(page):
             found[width] = wrong
     assert found == {}
+
+
+@pytest.mark.parametrize("width", [761, 800, 860, 951, 960])
+def test_the_header_fits_between_phone_and_desk(page: Page, live: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    page.goto(f"{live}#/text?s={STEP}")
+    expect(page.get_by_role("listbox")).to_be_visible()
+    banner = page.get_by_role("banner")
+    for name in ("search", "help", "Light or dark"):
+        box = banner.get_by_role("button", name=name).bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+
+
+def test_the_matrix_on_a_phone_is_as_wide_as_the_page(page: Page, live: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{live}#/text?e=0&h={INDUCTION}&t=40")
+    settled(page)
+    box = page.locator("section.pattern .matrix").bounding_box()
+    text = page.get_by_role("listbox").bounding_box()
+    assert box is not None and text is not None
+    assert box["width"] >= 350 and box["height"] >= 300
+    # Right below the text, before the heads and the details.
+    heads = page.locator("section[aria-label=Heads]").bounding_box()
+    assert heads is not None and text["y"] < box["y"] < heads["y"]
+
+
+def test_lines_break_where_the_text_does(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?x=one%0Atwo%0Athree")
+    listbox = page.get_by_role("listbox")
+    expect(listbox.locator("br")).to_have_count(2)
+    page.get_by_role("checkbox", name="line breaks").uncheck()
+    expect(listbox.locator("br")).to_have_count(0)
+
+
+BARS = """
+() => [...document.querySelectorAll("svg[role=img]")].flatMap((svg) => {
+  const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("rect, line")].filter((mark) => {
+    const box = mark.getBoundingClientRect();
+    return box.left < frame.left - 1 || box.right > frame.right + 1;
+  }).map((mark) => `${svg.getAttribute("aria-label").slice(0, 60)}: ${mark.outerHTML}`);
+})
+"""
+
+
+@pytest.mark.parametrize("head", [INDUCTION, *OTHERS[:2]])
+def test_bars_stay_within_their_axes(page: Page, live: str, head: str) -> None:
+    page.goto(f"{live}#/head?h={head}")
+    worth = page.get_by_role("region", name="What it is worth")
+    worth.scroll_into_view_if_needed()
+    expect(worth.locator("svg").first).to_be_visible(timeout=120_000)
+    settled(page)
+    assert page.evaluate(BARS) == []
+    # No chart without a bar.
+    for chart in worth.locator("svg[role=img]").all():
+        assert chart.locator("rect.bar").count() > 0
 
 
 def test_the_check_sees_what_is_wrong(page: Page, live: str) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.heads import INDUCTION
+from tests.browser.heads import INDUCTION, OTHERS, STEP
 from tests.browser.test_live import settled
 from torch import Tensor
 
@@ -26,7 +26,7 @@ def own_pattern() -> Tensor:
 VIEWS = ("text", "atlas", "circuit", "paths", "training", "paper", "compare", "head")
 
 
-@pytest.mark.parametrize("model", ["two-layer", "one-layer", "two-layer-quick"])
+@pytest.mark.parametrize("model", ["two-layer", "one-layer", "two-layer-seed-1"])
 def test_compare_opens_on_a_pair_that_can_be_compared(page: Page, live: str, model: str) -> None:
     page.goto(f"{live}#/compare?m={model}")
     expect(page.get_by_role("heading", name="Both on the same text")).to_be_visible()
@@ -63,9 +63,9 @@ def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -
 
 
 def test_training_of_a_model_without_snapshots_offers_one_with(page: Page, live: str) -> None:
-    page.goto(f"{live}#/training")
-    expect(page.get_by_role("heading", name="two-layer has no snapshots")).to_be_visible()
-    page.get_by_role("link", name="Show the training of two-layer-quick").click()
+    page.goto(f"{live}#/training?m=one-layer&h=L0H1&off=L0H1&sel=L0H1@3")
+    expect(page.get_by_role("heading", name="one-layer has no snapshots")).to_be_visible()
+    page.get_by_role("link", name="Show the training of two-layer,").click()
     expect(page.get_by_role("slider").first).to_be_visible(timeout=120_000)
 
 
@@ -73,7 +73,7 @@ def test_another_model_shows_the_same_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/text?x=for word in words: word&h={INDUCTION}&t=3")
     listbox = page.get_by_role("listbox")
     expect(listbox).to_contain_text("word in words")
-    for model in ("one-layer", "two-layer-quick", "two-layer"):
+    for model in ("one-layer", "two-layer-seed-1", "two-layer"):
         page.get_by_label("Model", exact=True).select_option(model)
         expect(page.get_by_role("contentinfo")).to_contain_text(f"{model}:")
         expect(listbox).to_contain_text("word in words")
@@ -87,6 +87,9 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
         ("head?hd=L3H0", "L3H0"),
         ("circuit?edge=L1H0→L0H0.k", "L1H0→L0H0.k"),
         ("circuit?edge=garbage", "garbage"),
+        ("why?off=L9H9@4", "L9H9@4"),
+        ("why?off=L0H0&ph=L8H8", "L8H8"),
+        ("compare?pair=L7H7~L0H0", "L7H7"),
     ):
         page.goto(f"{live}#/{link}")
         expect(page.get_by_role("status").first).to_contain_text(f"two-layer has no “{name}”")
@@ -98,19 +101,31 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
 def test_a_step_of_training_is_said_in_every_view_with_a_way_back(
     page: Page, live: str, view: str
 ) -> None:
-    page.goto(f"{live}#/{view}?m=two-layer-quick&s=790")
+    page.goto(f"{live}#/{view}?s={STEP}")
     banner = page.get_by_role("banner")
-    expect(banner).to_contain_text("at step 790")
+    expect(banner).to_contain_text(f"at step {STEP}")
     banner.get_by_role("button", name="Back to the trained model").click()
     expect(banner).not_to_contain_text("at step")
-    assert "s=790" not in page.url
+    assert f"s={STEP}" not in page.url
 
 
 def test_the_head_is_the_same_in_all_views(page: Page, live: str) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}")
-    expect(page.get_by_role("combobox", name="Head").first).to_have_value(INDUCTION)
-    page.keyboard.press("1")
-    expect(page.get_by_label(f"Pattern of {INDUCTION}")).to_be_visible()
+    head = next(one for one in OTHERS if one.startswith("L1"))
+    page.goto(f"{live}#/head?h={head}")
+    expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
+    for key, view in enumerate(
+        ("text", "why", "atlas", "circuit", "paths", "training", "paper", "compare"), 1
+    ):
+        page.keyboard.press(str(key))
+        expect(page).to_have_url(re.compile(f"#/{view}\\?.*h={head}"))
+        if view == "text":
+            expect(page.get_by_label(f"Pattern of {head}")).to_be_visible()
+        if view == "training":
+            expect(page.get_by_role("heading", name=f"{head} at step")).to_be_visible(
+                timeout=120_000
+            )
+    page.goto(f"{live}#/head?h={head}")
+    expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
 
 
 def test_d_locks_the_strongest_source(page: Page, live: str) -> None:

@@ -40,6 +40,8 @@ describe("several heads on one text", () => {
     expect(arcs.map(({ from, to, label }) => [from, to, label])).toEqual([[1, 2, "L0H0"], [0, 2, "L0H1"]]);
     expect(arcs[0]?.color).not.toBe(arcs[1]?.color);
     expect(arcs[0]?.dash).not.toBe(arcs[1]?.dash);
+    const both = manyAt(patterns, ["L0H1", "L0H0"], 1, "dest", false).map((one) => ({ ...one, found: one.found.filter(({ other }) => other === 0) }));
+    expect(manyArcs(both, 1, "dest", "dark").map(({ label }) => label)).toEqual(["L0H1, L0H0", null]);
     const hidden = manyAt(patterns, ["L0H1"], 2, "dest", true);
     expect(hidden[0]?.found.map(({ other }) => other)).toEqual([1]);
   });

@@ -52,18 +52,25 @@ export function manyAt(
   });
 }
 
-/** Their arrows: hue and line style of the head, its name at its strongest. */
+/** Their arrows: hue and line style of the head, its name at its strongest; of heads that look at one place, all names. */
 export function manyArcs(heads: readonly HeadOnText[], token: number, side: Side, mode: Mode): Arc[] {
-  return heads.flatMap(({ head, style, found }) =>
-    found
-      .filter(({ other }) => other !== token)
-      .map(({ other, value }, i) => ({
+  const places = heads.map(({ found }) => found.filter(({ other }) => other !== token));
+  const named = new Map<number, string[]>();
+  heads.forEach(({ head }, at) => {
+    const strongest = places[at]?.[0];
+    if (strongest) named.set(strongest.other, [...(named.get(strongest.other) ?? []), head]);
+  });
+  return heads.flatMap(({ head, style, found }, at) =>
+    (places[at] ?? []).map(({ other, value }) => {
+      const names = named.get(other) ?? [];
+      return {
         from: side === "dest" ? other : token,
         to: side === "dest" ? token : other,
         width: 1 + 2 * (Math.abs(value) / Math.abs(found[0]?.value || 1)),
         color: style[mode],
         dash: style.dash,
-        label: i === 0 ? head : null,
-      })),
+        label: names[0] === head ? names.join(", ") : null,
+      };
+    }),
   );
 }
