@@ -33,7 +33,8 @@ def converted_bytes() -> int:
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in gc.get_objects()
-        if issubclass(type(tensor), torch.Tensor) and tensor.dtype == torch.float32
+        if issubclass(type(tensor), torch.Tensor)
+        and (tensor.dtype, tensor.layout) == (torch.float32, torch.strided)
     }
     return sum(size for size in storages.values() if size >= 4 * HEADS * D * K)
 

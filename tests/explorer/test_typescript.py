@@ -34,5 +34,5 @@ def test_what_fields_become() -> None:
     assert "  low: number | null;\n" in text
     assert "  pca_explained: [number, number];\n" in text
     assert "  scores: Record<string, Score>;\n" in text
-    assert "  picture: PatternPicture | " in text
+    assert "  picture: BarsPicture | " in text
     assert "  versus?: string | number;\n" in text

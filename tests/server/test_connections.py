@@ -139,7 +139,7 @@ def test_too_many_questions_are_told_when_to_come_back(
     """Two atlases are computed, one waits, the next is refused; who leaves makes room."""
     go_on, asked = threading.Event(), list[str]()
 
-    def slow(name: str, params: dict[str, Any]) -> bytes:
+    def slow(name: str, params: dict[str, Any], *_: object) -> bytes:
         asked.append(params["name"])
         assert go_on.wait(SECONDS)
         return b"done"

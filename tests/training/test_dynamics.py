@@ -176,7 +176,7 @@ def test_a_run_whose_text_is_gone_is_refused(
 
 def test_what_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="comes without snapshots of its training"):
-        ps.dynamics("two-layer")
+        ps.dynamics("two-layer-seed-1")
     with pytest.raises(FileError, match="there is no run 'nowhere'"):
         ps.dynamics("nowhere")
     with pytest.raises(InputError, match="has no snapshots, so its training cannot be followed"):
