@@ -136,7 +136,7 @@ def test_out_of_descriptors_a_connection_is_closed_and_not_tried_again(
 def test_too_many_questions_are_told_when_to_come_back(
     server: ExplorerServer, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two atlases are computed, one waits, the next is refused; who leaves makes room."""
+    """All slow threads compute, one waits, the next is refused; who leaves makes room."""
     go_on, asked = threading.Event(), list[str]()
 
     def slow(name: str, params: dict[str, Any], *_: object) -> bytes:
@@ -153,17 +153,18 @@ def test_too_many_questions_are_told_when_to_come_back(
         head = HEAD.replace(b"model", b"atlas") % server.names.port
         return connect(server, head + b"content-length: %d\r\n\r\n" % len(body) + body)
 
-    first = [atlas("a"), atlas("b")]
-    eventually(lambda: len(asked) == 2)
+    names = [f"a{number}" for number in range(queue_module.SLOW_THREADS)]
+    first = [atlas(name) for name in names]
+    eventually(lambda: len(asked) == len(names))
     waiting = atlas("leaves")
     with atlas("refused") as refused:
         answer = refused.recv(4096)
         assert answer.startswith(b"HTTP/1.1 503") and b"retry-after: 2" in answer.lower()
     waiting.close()
-    eventually(lambda: open_connections(server) == 2)
+    eventually(lambda: open_connections(server) == len(names))
     last = atlas("c")
     go_on.set()
     for one in (*first, last):
         assert one.recv(4096).startswith(b"HTTP/1.1 200")
         one.close()
-    assert sorted(asked) == ["a", "b", "c"]
+    assert sorted(asked) == [*names, "c"]
