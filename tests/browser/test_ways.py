@@ -65,7 +65,7 @@ def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -
 def test_training_of_a_model_without_snapshots_offers_one_with(page: Page, live: str) -> None:
     page.goto(f"{live}#/training?m=one-layer&h=L0H1&off=L0H1&sel=L0H1@3")
     expect(page.get_by_role("heading", name="one-layer has no snapshots")).to_be_visible()
-    page.get_by_role("link", name="Show the training of two-layer,").click()
+    page.get_by_role("link", name="Show the training of two-layer", exact=True).click()
     expect(page.get_by_role("slider").first).to_be_visible(timeout=120_000)
 
 
