@@ -18,4 +18,4 @@ HEADS = tuple(
 )
 OTHERS = tuple(head for head in HEADS if head not in (PREVIOUS, INDUCTION))
 # A step in the middle of its training.
-STEP = sorted(snapshot_files(BUNDLED / "two-layer"))[3]
+STEP = int(snapshot_files(BUNDLED / "two-layer")[3].stem.removeprefix("step-"))

@@ -150,7 +150,8 @@ def test_a_focus_on_a_long_text_does_little_work(
         watched.attach(page)
         ids = ",".join(str((37 * place) % 300) for place in range(1024))
         page.goto(f"{server.url}#/text?i={ids}")
-        expect(page.get_by_role("img", name=re.compile("from each destination"))).to_be_visible()
+        matrix = page.get_by_role("img", name=re.compile("from each destination"))
+        expect(matrix).to_be_visible(timeout=4 * PATIENCE_MS)
         expect(page.locator("[data-head]")).to_have_count(144)
         settled(page)
         # The pictures of heads are made a few at a time.

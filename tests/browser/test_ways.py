@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.conftest import PATIENCE_MS
 from tests.browser.heads import INDUCTION, OTHERS, STEP
 from tests.browser.test_live import settled
 from torch import Tensor
@@ -122,7 +123,7 @@ def test_the_head_is_the_same_in_all_views(page: Page, live: str) -> None:
             expect(page.get_by_label(f"Pattern of {head}")).to_be_visible()
         if view == "training":
             expect(page.get_by_role("heading", name=f"{head} at step")).to_be_visible(
-                timeout=120_000
+                timeout=10 * PATIENCE_MS
             )
     page.goto(f"{live}#/head?h={head}")
     expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
