@@ -186,6 +186,8 @@ def test_every_prediction_of_two_texts_is_explained(written: Path) -> None:
         found = _positions(answers, name)
         complete = [at for at, length in enumerate(lengths) if found[at] == [*range(length)]]
         assert 0 in complete and len(complete) >= 2
+    scored = {key for key in answers if key.startswith("scores:")}
+    assert {re.search(r'"example":(\d+)', key)[1] for key in scored} == {*map(str, complete)}  # type: ignore[index]
     # Of the others at least what the page opens with, the story and the last one.
     for number, length in enumerate(lengths):
         run = decode(answers[answer_key("run", {"example": number})])

@@ -108,7 +108,7 @@ def report(
     if wanted is not None:
         _check_held(explorer, wanted, shown, left_out)
     head = _head(explorer.name, shown, packed)
-    head["start"] = _start(explorer, shown[0], position)
+    head["start"] = _start(explorer, shown[0], position, fragment)
     make = assemble_fragment if fragment else assemble
     page = make(head, packed.blocks)
     write_output(target, page)
@@ -193,10 +193,11 @@ def _compacted(explorer: Explorer, question: Recorded, slim: bool) -> bytes:
     return compact(encode(record), SLIM_DIGITS)
 
 
-def _start(explorer: Explorer, view: str, position: int | None) -> str:
+def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
     """Where the page opens: its first view, at the prediction that is explained."""
     if position is None:
-        return f"#/{view}"
+        # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
+        return f"#/{view}?e=0" if fragment else f"#/{view}"
     length = len(explorer.workbench.examples(ModelParams())[0].ids)
     return f"#/{view}?e=0&t={position_of(length, position)}"
 

@@ -27,7 +27,7 @@ EXPLAINED_TEXTS, EXPLAINED_HEADS = 2, 64
 # Predictions of another text: explained by paths, and as a graph.
 PREDICTIONS, CIRCUITS = 12, 4
 # Score tables are large: how many texts have them, and how long such a text may be.
-SCORED_TEXTS, SCORED_TOKENS = 3, 128
+SCORED_TEXTS, SCORED_TOKENS = 2, 128
 # Edges that can be opened: the strongest few, and more of them above this z.
 MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
 # Snapshots whose attention can be seen while scrubbing.
@@ -229,14 +229,11 @@ def _ranked(explorer: Explorer, example: int) -> list[int]:
 
 
 def _scored(explorer: Explorer) -> list[int]:
-    """The examples with score tables: short ones, the first of each kind before others."""
+    """The texts with score tables: the first short ones that are explained completely."""
     examples = explorer.workbench.examples(ModelParams())
-    short = [number for number, each in enumerate(examples) if len(each.ids) <= SCORED_TOKENS]
-    first: dict[str, int] = {}
-    for number in short:
-        first.setdefault(examples[number].kind, number)
-    chosen = dict.fromkeys((*first.values(), *short))
-    return sorted(list(chosen)[:SCORED_TEXTS])
+    numbers = sorted(_explained_texts(explorer)) or range(len(examples))
+    short = [number for number in numbers if len(examples[number].ids) <= SCORED_TOKENS]
+    return short[:SCORED_TEXTS]
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
