@@ -41,7 +41,7 @@ export interface Member {
 }
 
 const MARGIN = { left: 34, right: 12, top: 18, bottom: 26 };
-const WIDEST_NODE = 96;
+const WIDEST_NODE = 118;
 const TALLEST_NODE = 34;
 const LEAST_ROW = 46;
 const MOST_ROW = 320;
