@@ -45,6 +45,7 @@ def demo(
 ) -> None:
     """Take a trained model apart: induction, and one prediction as a sum over paths."""
     from pathsum.heads import induction
+    from pathsum.heads.probe import SEQUENCES
 
     if report is not None or name == DEFAULT:
         check_output(report or REPORT)
@@ -53,7 +54,8 @@ def demo(
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
     _print(f"{_described(name, model)}\n")
     with progress() as advance:
-        found = induction(model, progress=advance)
+        # Every edge into a candidate is patched: a large model gets fewer sequences.
+        found = induction(model, sequences=SEQUENCES if small else 4, progress=advance)
     _show_induction(found)
     if found.heads:
         _show_prediction(model, found.heads[0])
