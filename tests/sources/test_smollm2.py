@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.cli.main import main
 from pathsum.model import Model, Trace
 
 pytest.importorskip("gguf")
@@ -72,12 +71,6 @@ def test_paths_and_scores_add_up(smollm2: Model) -> None:
     assert abs(float(why.by_last.sum()) - why.total) < 1e-3 * abs(why.total)
 
 
-def test_the_best_induction_head_is_found(smollm2: Model) -> None:
-    found = ps.induction(smollm2, sequences=4, draws=50)
-    assert max(found.heads, key=lambda head: head.stripe.value).head == "L18H6"
-    assert found.second_copy.value < found.first_copy.value - 8
-
-
 def test_a_long_text_keeps_what_is_asked_for(smollm2: Model, repeated: Trace) -> None:
     kept = smollm2.trace(repeated.tokens, keep=ps.Keep(patterns=["L18H6"], logits=[-1]))
     torch.testing.assert_close(
@@ -101,11 +94,3 @@ def kilobytes(name: str) -> int:
     """A line of what the system knows of this process."""
     rows = STATUS.read_text(encoding="utf-8").splitlines()
     return int(next(row for row in rows if row.startswith(name)).split()[1])
-
-
-def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--model", "smollm2"]) == 0
-    shown = capsys.readouterr().out
-    assert "smollm2: 30 layers of 9 heads, MLPs of 1,536 neurons." in shown
-    assert "L18H6 attends to what followed the same token earlier" in shown
-    assert "all paths add up to the model's own number" in shown
