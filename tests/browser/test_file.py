@@ -48,7 +48,7 @@ def test_it_has_the_tabs_that_have_something_to_show(page: Page, report_file: st
         expect(page.get_by_role("status").filter(has_text="does not hold the view")).to_be_visible()
 
 
-UNSETTLED = pytest.mark.xfail(strict=False, reason="depends on how soon the report's page settles")
+UNSETTLED = pytest.mark.xfail(strict=False, reason="failed once; the cause is not known")
 
 
 @pytest.mark.parametrize(
