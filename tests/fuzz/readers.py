@@ -16,7 +16,7 @@ import torch
 from tests.fuzz.model_readers import MODEL_READERS, Reader, bpe_json_once, model, place, saved
 
 import pathsum as ps
-from pathsum.cli.prompts_file import read_prompts
+from pathsum.cli.inputs import read_prompts
 from pathsum.errors import PathsumError
 from pathsum.explorer import Explorer
 from pathsum.files import parse_object

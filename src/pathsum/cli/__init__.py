@@ -3,6 +3,6 @@
 main        the commands and their order; errors and exit codes
 options     arguments and options that several commands share
 view        tables, JSON, progress and HTML pages
-sequences   token sequences for commands that measure a loss
+inputs      texts, token ids, sequences to measure a loss on, files of prompts
 demo … explore    one command each
 """

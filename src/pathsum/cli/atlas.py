@@ -4,27 +4,24 @@ from typing import Annotated
 
 import typer
 
+from pathsum.cli.inputs import given_sequences
 from pathsum.cli.options import (
-    AsJson,
-    Device,
     Draws,
-    Dtype,
     MeasuredText,
-    ModelName,
     Page,
     ProbeSequences,
-    Revision,
     Seed,
+    Session,
     TokenIds,
-    open_model,
+    analysis,
 )
-from pathsum.cli.sequences import given_sequences
-from pathsum.cli.view import progress, show, write_page
+from pathsum.cli.view import write_page
 from pathsum.files import check_output
 
 
+@analysis
 def atlas(
-    model: ModelName,
+    session: Session,
     head: Annotated[
         str | None, typer.Option("--head", help="Show all scores and the evidence of one head.")
     ] = None,
@@ -39,10 +36,6 @@ def atlas(
     draws: Draws = 200,
     seed: Seed = 0,
     page: Page = None,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Score every head against chance and name its kind where data and weights agree."""
     from pathsum.heads import atlas as make_atlas
@@ -50,11 +43,11 @@ def atlas(
 
     if page is not None:
         check_output(page)
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     if head is not None:
         loaded.head(head)  # an unknown head is an error before the work, not after it
     with join_world() as world:
-        with progress(as_json or not world.is_first) as advance:
+        with session.progress(quiet=not world.is_first) as advance:
             found = make_atlas(
                 loaded,
                 tokens=given_sequences(loaded, text, tokens),
@@ -68,7 +61,7 @@ def atlas(
         if world.is_first:
             if page is not None:
                 write_page(page, f"heads of {found.model}", found.to_html())
-            show(found if head is None else found[head], as_json)
+            session.show(found if head is None else found[head])
 
 
 def _thresholds(given: list[str]) -> dict[str, float]:

@@ -1,20 +1,12 @@
 """`pathsum composition`: which heads read the output of which other heads."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
-    ModelName,
-    Offset,
-    Revision,
-    open_model,
-)
-from pathsum.cli.view import progress, show
+from pathsum.cli.options import Offset, Session, analysis
 
 
 class Kind(StrEnum):
@@ -33,8 +25,9 @@ class Center(StrEnum):
     off = "off"
 
 
+@analysis
 def composition(
-    model: ModelName,
+    session: Session,
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Only Q-, K- or V-composition; may be repeated.")
     ] = None,
@@ -59,10 +52,6 @@ def composition(
         typer.Option(help="Center what heads write; auto: where the model's norm does."),
     ] = Center.auto,
     offset: Offset = None,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against chance.
 
@@ -70,8 +59,6 @@ def composition(
     compare score² with random rotations of the stream: a small p rejects that the two heads share
     no more directions than random ones do. It does not show that the model uses the edge.
     """
-    from dataclasses import replace
-
     from pathsum.circuits import composition as compute
     from pathsum.circuits import empirical_composition
     from pathsum.circuits.composition.pair_components import compare_pair
@@ -79,23 +66,22 @@ def composition(
     from pathsum.errors import InputError
     from pathsum.model.processes import join_world
 
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     wanted = {one.value for one in kind or ()}
     kinds: list[CompositionKind] = [one for one in KINDS if not wanted or one in wanted]
     if nulls:
         if offset is not None or pair is not None:
             raise InputError("--nulls goes with neither --offset nor --pair; leave one of them out")
-        with progress(as_json) as advance:
+        with session.progress() as advance:
             against = empirical_composition(loaded, center=center.value, progress=advance)
         edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
-        show(replace(against, shown=edges.edges), as_json)
+        session.show(replace(against, shown=edges.edges))
         return
     if pair is not None:
-        found = compare_pair(loaded, *pair, kinds, center=center.value, offset=offset)
-        show(found, as_json)
+        session.show(compare_pair(loaded, *pair, kinds, center=center.value, offset=offset))
         return
     with join_world() as world:
-        with progress(as_json or not world.is_first) as advance:
+        with session.progress(quiet=not world.is_first) as advance:
             every = compute(loaded, center=center.value, offset=offset, progress=advance)
         if world.is_first:
-            show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k), as_json)
+            session.show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k))

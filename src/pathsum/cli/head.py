@@ -4,20 +4,12 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
-    ModelName,
-    Offset,
-    Revision,
-    open_model,
-)
-from pathsum.cli.view import progress, show
+from pathsum.cli.options import Offset, Session, analysis
 
 
+@analysis
 def head(
-    model: ModelName,
+    session: Session,
     name: Annotated[
         str,
         typer.Argument(metavar="HEAD", help="A head (L1H4), or a virtual head (L0H7,L1H4)."),
@@ -37,10 +29,6 @@ def head(
         int | None,
         typer.Option("--k", "-k", help="How many tokens to show with --token, or places (10)."),
     ] = None,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show what a head does: copying, clusters, offsets; on one token; or where in a text."""
     from pathsum.circuits import head_card, token_card
@@ -48,21 +36,21 @@ def head(
     from pathsum.model import Path
 
     circuit = Path("embed", [part.strip() for part in name.replace("→", ",").split(",")])
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     if token is not None and places:
         raise InputError("--token is about weights and --places about a text; give one of them")
     if token is not None:
-        show(token_card(loaded, circuit, token, k, offset=offset), as_json)
+        session.show(token_card(loaded, circuit, token, k, offset=offset))
         return
     if places:
         from pathsum.heads.places import K, head_places
 
-        with progress(as_json) as advance:
+        with session.progress() as advance:
             strongest = head_places(loaded, name, k=K if k is None else k, progress=advance)
-        show(strongest, as_json)
+        session.show(strongest)
         return
     if offset is not None:
         raise InputError("--offset applies to the attention of one token; give --token with it")
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         found = head_card(loaded, circuit, progress=advance)
-    show(found, as_json)
+    session.show(found)

@@ -36,6 +36,7 @@ from pathsum.cli.scores import scores
 from pathsum.cli.terms import terms
 from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
+from pathsum.cli.view import INTERRUPTED
 from pathsum.cli.why import why
 from pathsum.errors import PathsumError
 from pathsum.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
@@ -48,9 +49,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-# What a shell reports for a command that Ctrl-C ended.
-INTERRUPTED = 130
 
 for command in (
     demo,

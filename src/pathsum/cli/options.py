@@ -3,17 +3,22 @@
 Imports nothing heavy, because `--help` must be fast.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pathsum.cli.view import progress
+from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
     from pathsum.model import Model
+    from pathsum.result import Progress, Record
 
 # The largest number that torch reads.
 LARGEST = 2**63 - 1
@@ -174,12 +179,52 @@ Dtype: TypeAlias = Annotated[
         "--dtype", help="Compute in this precision; default: the file's, at least float32."
     ),
 ]
-
-
 Revision: TypeAlias = Annotated[
     str | None,
     typer.Option("--revision", help="Of a hub id: the branch, tag or commit to load."),
 ]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every analysis is given: its model, where and in what to compute, how to print."""
+
+    model: ModelName
+    revision: Revision = None
+    device: Device = None
+    dtype: Dtype = None
+    as_json: AsJson = False
+
+    def open(self) -> "Model":
+        """The model, loaded."""
+        return open_model(self.model, self.device, self.dtype, self.as_json, self.revision)
+
+    def progress(self, quiet: bool = False) -> "AbstractContextManager[Progress]":
+        """The progress bar of a computation."""
+        return progress(self.as_json or quiet)
+
+    def show(self, record: "Record") -> None:
+        """Print a result."""
+        show(record, self.as_json)
+
+
+def analysis(function: Callable[..., None]) -> Callable[..., None]:
+    """The command of a function that takes a `Session` and options of its own.
+
+    On the command line MODEL comes first; --revision, --device, --dtype and --json come last.
+    """
+    model, *shared = inspect.signature(Session).parameters.values()
+    _, *own = inspect.signature(function).parameters.values()
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        session = Session(*(given.pop(each.name) for each in (model, *shared)))
+        function(session, **given)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    in_order = [each.replace(kind=keyword) for each in (model, *own, *shared)]
+    vars(command)["__signature__"] = inspect.Signature(in_order)
+    return command
 
 
 def open_model(

@@ -4,22 +4,17 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from pathsum.cli.inputs import parse_ids, read_input
 from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
     InputText,
-    ModelName,
     Position,
-    Revision,
+    Session,
     TargetToken,
     TokenIds,
     Versus,
-    open_model,
+    analysis,
     parse_versus,
 )
-from pathsum.cli.sequences import parse_ids, read_input
-from pathsum.cli.view import progress, show
 
 OtherText: TypeAlias = Annotated[
     str | None,
@@ -68,8 +63,9 @@ PatchedRun: TypeAlias = Annotated[
 ]
 
 
+@analysis
 def patch(
-    model: ModelName,
+    session: Session,
     text: InputText = None,
     other_text: OtherText = None,
     tokens: TokenIds = None,
@@ -82,10 +78,6 @@ def patch(
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure what nodes and edges do for a prediction by patching them; unnamed, rank all edges.
 
@@ -96,14 +88,14 @@ def patch(
     names = [*(edge or []), *(node or [])]
     _check_choice(other_text, by, names, into)
     _check_sweep(sweep, by, names, edge, into, patched_run)
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     given = read_input(text, tokens)
     there: Any = other_text
     if other_text is not None and tokens is not None:
         there = parse_ids([other_text])[0]
     target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
     if sweep:
-        with progress(as_json) as advance:
+        with session.progress() as advance:
             swept = patch_sweep(
                 *(loaded, given, there),
                 **target,
@@ -112,16 +104,16 @@ def patch(
                 into=patched_run,
                 progress=advance,
             )
-        show(swept, as_json)
+        session.show(swept)
         return
     trace = loaded.trace(given)
     other: Any = by if there is None else loaded.trace(there)
     if names:
-        show(patch_effect(trace, dict.fromkeys(names, other), **target), as_json)
+        session.show(patch_effect(trace, dict.fromkeys(names, other), **target))
         return
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         ranked = causal_effects(trace, other, **target, into=into or None, progress=advance)
-    show(ranked, as_json)
+    session.show(ranked)
 
 
 def _check_choice(

@@ -4,26 +4,22 @@ from typing import Annotated
 
 import typer
 
+from pathsum.cli.inputs import read_input
 from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
     InputText,
-    ModelName,
     Position,
-    Revision,
+    Session,
     TargetToken,
     TokenIds,
     Versus,
-    open_model,
+    analysis,
     parse_versus,
 )
-from pathsum.cli.sequences import read_input
-from pathsum.cli.view import progress, show
 
 
+@analysis
 def paths(
-    model: ModelName,
+    session: Session,
     text: InputText = None,
     tokens: TokenIds = None,
     position: Position = -1,
@@ -34,18 +30,14 @@ def paths(
         int,
         typer.Option("--budget", help="How many paths to search before giving up the proof."),
     ] = 50_000,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Explain a prediction: the exact sum over paths, by order, head, edge and source token."""
     from pathsum.paths.explain.answer import answer
 
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     compared = parse_versus(versus)
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         found = answer(
             loaded.trace(read_input(text, tokens)), position, token, compared, k, budget, advance
         )
-    show(found, as_json)
+    session.show(found)

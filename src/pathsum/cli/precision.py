@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pathsum.cli.inputs import measured_sequences
 from pathsum.cli.options import (
     AsJson,
     Device,
@@ -16,7 +17,6 @@ from pathsum.cli.options import (
     TokenIds,
     open_model,
 )
-from pathsum.cli.sequences import measured_sequences
 from pathsum.cli.view import show
 
 

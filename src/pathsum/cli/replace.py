@@ -4,32 +4,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathsum.cli.inputs import measured_sequences, parse_targets
 from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
     Length,
     MetricOption,
-    ModelName,
     PredictionScore,
     Repeats,
-    Revision,
     Seed,
     Sequences,
+    Session,
     Targets,
     TextFile,
     TokenIds,
-    open_model,
+    analysis,
 )
-from pathsum.cli.sequences import measured_sequences, parse_targets
-from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
     from pathsum.paths import CopyingPart, ScoreTerm, TopTokens
 
 
+@analysis
 def replace(
-    model: ModelName,
+    session: Session,
     head: Annotated[str, typer.Argument(metavar="HEAD", help="The head, for example L1H4.")],
     pattern: Annotated[
         str | None,
@@ -68,21 +64,15 @@ def replace(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Replace a head by a description: what share of its ablation cost does that recover?"""
     from pathsum.paths import replace as put_in_place
 
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         found = put_in_place(
-            loaded,
-            head,
-            measured,
+            *(loaded, head, measured),
             pattern=_pattern(pattern, term),
             ov=_ov(copying, top_tokens),
             knockout=knockout,
@@ -93,7 +83,7 @@ def replace(
             seed=seed,
             progress=advance,
         )
-    show(found, as_json)
+    session.show(found)
 
 
 def _pattern(pattern: str | None, term: tuple[str, str] | None) -> "str | ScoreTerm | None":

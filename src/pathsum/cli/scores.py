@@ -4,23 +4,14 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
-    InputText,
-    ModelName,
-    Revision,
-    TokenIds,
-    open_model,
-)
-from pathsum.cli.sequences import read_input
-from pathsum.cli.view import show
+from pathsum.cli.inputs import read_input
+from pathsum.cli.options import InputText, Session, TokenIds, analysis
 from pathsum.errors import InputError
 
 
+@analysis
 def scores(
-    model: ModelName,
+    session: Session,
     text: InputText = None,
     *,
     head: Annotated[str, typer.Option("--head", help="The head, for example L1H4.")],
@@ -35,22 +26,13 @@ def scores(
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="How many terms to list.")] = 10,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Decompose a head's attention scores into (query part, key part) terms, exactly."""
-
-    expanded = (
-        open_model(model, device, dtype, as_json, revision)
-        .trace(read_input(text, tokens))
-        .scores(head)
-    )
+    expanded = session.open().trace(read_input(text, tokens)).scores(head)
     if cell is None:
-        show(expanded.summary(k), as_json)
+        session.show(expanded.summary(k))
     else:
-        show(expanded.cell(*_pair(cell), k), as_json)
+        session.show(expanded.cell(*_pair(cell), k))
 
 
 def _pair(cell: str) -> tuple[int, int]:

@@ -6,25 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequences
 from pathsum.cli.options import (
-    AsJson,
-    Device,
-    Dtype,
     Length,
     MeasuredText,
     MetricOption,
-    ModelName,
     PredictionScore,
     Repeats,
-    Revision,
     Seed,
     Sequences,
+    Session,
     Targets,
     TokenIds,
-    open_model,
+    analysis,
 )
-from pathsum.cli.sequences import given_sequences, parse_targets, repeated_sequences
-from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
     from pathsum.model import Model
@@ -40,8 +35,9 @@ class Split(StrEnum):
     NONE = "none"
 
 
+@analysis
 def terms(
-    model: ModelName,
+    session: Session,
     text: MeasuredText = None,
     tokens: TokenIds = None,
     targets: Targets = None,
@@ -69,17 +65,13 @@ def terms(
     length: Length = None,
     repeats: Repeats = 4,
     seed: Seed = 0,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Term importance: the loss of paths through at most 0, 1, 2, … heads, order by order."""
     from pathsum.model.processes import join_world
     from pathsum.model.sequences import spaced
     from pathsum.paths import term_importance
 
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     given = given_sequences(loaded, text, tokens)
     wanted = parse_targets(targets, tokens)
     measured_on = "the given tokens"
@@ -90,7 +82,7 @@ def terms(
         given = repeated_sequences(loaded, length, repeats, sequences, seed)
         measured_on = "repeated random tokens"
     with join_world() as world:
-        with progress(as_json or not world.is_first) as advance:
+        with session.progress(quiet=not world.is_first) as advance:
             found = term_importance(
                 loaded,
                 given,
@@ -103,7 +95,7 @@ def terms(
             )
         if world.is_first:
             note = f"measured on {measured_on}\n{found.note}"
-            show(replace(found, note=note), as_json)
+            session.show(replace(found, note=note))
 
 
 def _sets(model: "Model", split: Split) -> "list[TermSet]":

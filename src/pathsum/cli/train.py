@@ -8,13 +8,11 @@ import typer
 
 from pathsum.allocator import keep_freed_memory
 from pathsum.cli.options import LARGEST, AsJson
-from pathsum.cli.view import say, show
+from pathsum.cli.view import INTERRUPTED, say, show
 from pathsum.terminal import printable
 
 if TYPE_CHECKING:
     from pathsum.training import Recipe
-
-INTERRUPTED = 130
 
 
 def train(
@@ -67,18 +65,14 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     keep_freed_memory()
     short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
-    short |= {"data.corpus": corpus, "data.vocabulary": vocab}
-    changes = {name: value for name, value in short.items() if value is not None}
-    changes |= dict(map(_setting, change or []))
-    keywords = {name.replace(".", "__"): value for name, value in changes.items()}
+    changes = _changes(short | {"data.corpus": corpus, "data.vocabulary": vocab}, change or [])
     preset = "quick" if quick else preset
     if recipe_only:
-        _show_recipe(what, preset, keywords)
-        return
-    if seeds is not None:
-        _train_seeds(what, preset, seeds, out, keywords, as_json)
-        return
-    _train(what, preset, out, resume, strategy, keywords, as_json)
+        _show_recipe(what, preset, changes)
+    elif seeds is not None:
+        _train_seeds(what, preset, seeds, out, changes, as_json)
+    else:
+        _train(what, preset, out, resume, strategy, changes, as_json)
 
 
 def _train(
@@ -149,6 +143,13 @@ def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
 
     chosen: Recipe = recipe(what, preset, **changes)
     print(printable(to_toml(chosen)), end="")
+
+
+def _changes(short: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """The options that are given, and each --set, as keywords of `recipe`."""
+    changes = {name: value for name, value in short.items() if value is not None}
+    changes |= dict(map(_setting, settings))
+    return {name.replace(".", "__"): value for name, value in changes.items()}
 
 
 def _setting(text: str) -> tuple[str, Any]:

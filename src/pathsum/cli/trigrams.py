@@ -4,21 +4,12 @@ from typing import Annotated
 
 import typer
 
-from pathsum.cli.options import (
-    AsJson,
-    Corpus,
-    Device,
-    Dtype,
-    ModelName,
-    Offset,
-    Revision,
-    open_model,
-)
-from pathsum.cli.view import progress, show
+from pathsum.cli.options import Corpus, Offset, Session, analysis
 
 
+@analysis
 def trigrams(
-    model: ModelName,
+    session: Session,
     head: Annotated[
         str | None, typer.Option("--head", help="One head, for example L0H3; default: all heads.")
     ] = None,
@@ -42,18 +33,14 @@ def trigrams(
     ] = None,
     offset: Offset = None,
     corpus: Corpus = None,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """List the strongest skip-trigrams [source] … [destination] → [out], and their bugs."""
     from pathsum.circuits import open_text, skip_trigrams, source_table
     from pathsum.result import Record
 
-    loaded = open_model(model, device, dtype, as_json, revision)
+    loaded = session.open()
     found: Record
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         if source is not None:
             found = source_table(
                 *(loaded, source, head, k), rare=rare, offset=offset, progress=advance
@@ -68,4 +55,4 @@ def trigrams(
                 offset=offset,
                 progress=advance,
             )
-    show(found, as_json)
+    session.show(found)

@@ -24,6 +24,9 @@ STYLE = (
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}"
 )
 
+# What a shell reports for a command that Ctrl-C ended.
+INTERRUPTED = 130
+
 # Models below this many parameters run on one thread.
 SMALL_MODEL = 20_000_000
 

@@ -1,29 +1,24 @@
 """`pathsum why`: the circuit of one prediction, or the mean of those of many prompts."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pathsum.cli.inputs import parse_ids, read_input, read_prompts, text_sequences
 from pathsum.cli.options import (
     LARGEST,
     MOST_DRAWS,
-    AsJson,
-    Device,
-    Dtype,
     InputText,
-    ModelName,
     Position,
-    Revision,
+    Session,
     TargetToken,
     TokenIds,
     Versus,
-    open_model,
+    analysis,
     parse_versus,
 )
-from pathsum.cli.prompts_file import read_prompts
-from pathsum.cli.sequences import parse_ids, read_input, text_sequences
-from pathsum.cli.view import progress, show
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
@@ -112,8 +107,9 @@ FaithfulSeed: TypeAlias = Annotated[
 ]
 
 
+@analysis
 def why(
-    model: ModelName,
+    session: Session,
     text: InputText = None,
     tokens: TokenIds = None,
     position: Position = -1,
@@ -131,10 +127,6 @@ def why(
     over: Over = None,
     draws: Draws = None,
     seed: FaithfulSeed = None,
-    revision: Revision = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
 ) -> None:
     """Explain a prediction through values, queries and keys, down to the tokens."""
     from pathsum.paths.circuit import mean_circuit
@@ -142,47 +134,40 @@ def why(
     _check_arguments(text, tokens, prompts, graph, other, rival)
     of_faithfulness = {"--reference": reference, "--over": over, "--draws": draws, "--seed": seed}
     _check_faithfulness(faithfulness, diff, of_faithfulness)
-    loaded = open_model(model, device, dtype, as_json, revision)
-    second = None if diff is None else open_model(diff, device, dtype, as_json)
-    effects = cut and not faithfulness and diff is None
+    loaded = session.open()
+    second = None if diff is None else replace(session, model=diff, revision=None).open()
+    asked: dict[str, Any] = {
+        "position": position,
+        "token": token,
+        "versus": parse_versus(versus),
+        "threshold": threshold,
+        "effects": cut and not faithfulness and diff is None,
+    }
 
     def find(one: "Model", advance: "Progress") -> "Circuit | MeanCircuit":
-        against = parse_versus(versus)
         if prompts is not None:
-            return mean_circuit(
-                one,
-                read_prompts(prompts),
-                position=position,
-                token=token,
-                versus=against,
-                threshold=threshold,
-                effects=effects,
-                progress=advance,
-            )
+            return mean_circuit(one, read_prompts(prompts), **asked, progress=advance)
         cut_to = None if other is None else one.trace(_as_given(other, tokens))
         trace = one.trace(read_input(text, tokens))
-        return trace.circuit(
-            *(position, token, against, threshold, rival, 0, effects, cut_to, advance)
-        )
+        return trace.circuit(**asked, rival=rival, other=cut_to, progress=advance)
 
-    with progress(as_json) as advance:
+    with session.progress() as advance:
         found = find(loaded, advance)
         if graph is not None:
             found.write_graph(graph)
         if second is not None:
-            show(_difference(found, find(second, advance)), as_json)
+            session.show(_difference(found, find(second, advance)))
         elif not faithfulness:
-            show(found, as_json)
+            session.show(found)
         else:
-            mean = None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES)
             kept = found.faithfulness(
                 reference or "mean",
-                text=mean,
+                text=None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES),
                 draws=DRAWS if draws is None else draws,
                 seed=seed or 0,
                 progress=advance,
             )
-            show(kept, as_json)
+            session.show(kept)
 
 
 def _as_given(other: str, tokens: list[str] | None) -> "str | list[int]":
