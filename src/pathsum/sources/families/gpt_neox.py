@@ -2,9 +2,9 @@
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
+from pathsum.sources.families import Family
 from pathsum.sources.families.linear import embeddings, mlp, norm
 from pathsum.sources.families.rotary import rotary, scale_queries
-from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
 

@@ -2,10 +2,10 @@
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
+from pathsum.sources.families import Family
 from pathsum.sources.families.linear import attention, embeddings, mlp, norm
-from pathsum.sources.families.llama import llama_fields, llama_layout
+from pathsum.sources.families.llama import NORMS, llama_fields, llama_layout
 from pathsum.sources.families.rotary import rotary, scale_queries
-from pathsum.sources.family import Family
 from pathsum.sources.mapped_store import Layout, Stored
 
 
@@ -56,7 +56,7 @@ def _phi3(facts: Facts) -> Layout:
         "W_in": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=1),
         "W_out": Stored("mlp.down_proj.weight", "d m -> m d"),
     }
-    return llama_layout(config, scale_queries(facts, layer, config.rotary_width))
+    return llama_layout(facts, config, NORMS | layer)
 
 
 PHI = Family("Phi", ("phi",), _phi)
