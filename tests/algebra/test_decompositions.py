@@ -72,3 +72,22 @@ def test_roots_and_compact_factors_keep_the_gram_matrix() -> None:
     torch.testing.assert_close(decompositions.gram_of_rows(tall, at_a_time=7), gram)
     short = gaussian(1, 3, 4)
     assert torch.equal(decompositions.compact(short), short)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64],
+)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_one_number_that_is_not_finite_is_found_wherever_it_is(
+    dtype: torch.dtype, bad: float
+) -> None:
+    for size in (1, 7, 33, 4099):
+        numbers = torch.ones(size, dtype=dtype)
+        assert decompositions.is_finite(numbers)
+        for place in {0, size // 2, size - 1}:
+            changed = numbers.clone()
+            changed[place] = bad
+            assert not decompositions.is_finite(changed)
+            assert not decompositions.is_finite(changed.expand(2, size).T)
+    assert decompositions.is_finite(torch.empty(0, 3, dtype=dtype))

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError
 from pathsum.result import Record, jsonable
-from pathsum.result.encode import JsonEncodable
+from pathsum.result.encode import has_json_form
 
 ALIGNMENT = 8
 _PLAIN = frozenset({type(None), bool, int, float, str})
@@ -92,13 +92,12 @@ class _Arrays:
 
     def extract(self, value: object) -> Any:
         """The JSON form of a value, with each tensor replaced by its index."""
-        # Most values are plain, and asking whether one is JsonEncodable takes microseconds.
         if type(value) in _PLAIN:
             return jsonable(value)
         if isinstance(value, Tensor):
             return {"$array": self._add(value)}
-        if isinstance(value, JsonEncodable) and not isinstance(value, Record):
-            return value.to_json()
+        if has_json_form(type(value)) and not isinstance(value, Record):
+            return cast(Any, value).to_json()
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = (field.name for field in dataclasses.fields(value))
             return {

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.decompositions import is_finite
 from pathsum.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
@@ -198,7 +199,7 @@ class Weights:
         """One tensor in the computing dtype; raises WeightsError if values are not finite."""
         stored = self.store.get(name)
         tensor = stored.to(dtype=self.dtype, device=self.device)
-        if not bool(torch.isfinite(tensor).all()):
+        if not is_finite(tensor):
             bad = int((~torch.isfinite(tensor)).sum())
             raise WeightsError(
                 f"{name} holds {bad} numbers that are NaN or infinite (of {tensor.numel()}), so "

@@ -4,7 +4,8 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,13 +13,10 @@ from torch import Tensor
 from pathsum.errors import FailedError
 
 
-@runtime_checkable
-class JsonEncodable(Protocol):
-    """A value with a JSON form of its own, such as a path or a head's label."""
-
-    def to_json(self) -> Any:
-        """The JSON form."""
-        ...
+@cache
+def has_json_form(kind: type) -> bool:
+    """Whether values of a type have a JSON form of their own, as paths and labels of heads do."""
+    return callable(getattr(kind, "to_json", None))
 
 
 def jsonable(value: object) -> Any:
@@ -38,8 +36,8 @@ def jsonable(value: object) -> Any:
         return [jsonable(value.real), jsonable(value.imag)]
     if isinstance(value, Tensor):
         return _tensor(value)
-    if isinstance(value, JsonEncodable):
-        return value.to_json()
+    if has_json_form(type(value)):
+        return cast(Any, value).to_json()
     if dataclasses.is_dataclass(value):
         return {
             field.name: jsonable(getattr(value, field.name))

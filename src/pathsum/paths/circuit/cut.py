@@ -17,6 +17,8 @@ from pathsum.result import Progress, silent
 
 # Numbers in the keys of the runs that are computed together: 16 MB in float32.
 CUT_TOGETHER = 1 << 22
+# Numbers in the streams that a run may compute needlessly if that saves another run.
+NEEDLESS = 1 << 16
 
 
 def cut_effects(
@@ -146,18 +148,30 @@ def is_written(node: Node) -> bool:
 
 
 def _parts(start: Trace, rows: Sequence[Sequence[NodeEdge]]) -> Iterator[list[int]]:
-    """Numbers of rows that are run together, since they compute the same layers and positions."""
+    """Numbers of rows that are run together, since they compute nearly the same."""
 
     def reads_from(number: int) -> tuple[int, int]:
         layers = (edge.reader.head.layer if edge.reader.head else n_layers for edge in rows[number])
         places = (edge.reader.position for edge in rows[number])
         return min(layers, default=n_layers), min(places, default=length)
 
-    n_layers, length = start.model.config.n_layers, start.tokens.shape[1]
-    groups: dict[tuple[int, int], list[int]] = {}
+    config, length = start.model.config, start.tokens.shape[1]
+    n_layers = config.n_layers
+    groups: dict[int, list[tuple[int, int]]] = {}
     for number in range(len(rows)):
-        groups.setdefault(reads_from(number), []).append(number)
+        layer, place = reads_from(number)
+        groups.setdefault(layer, []).append((place, number))
     # Keys and values are needed at all positions.
-    most = max(1, CUT_TOGETHER // (length * start.model.config.d_model))
-    for _, group in sorted(groups.items()):
-        yield from (group[begin : begin + most] for begin in range(0, len(group), most))
+    most = max(1, CUT_TOGETHER // (length * config.d_model))
+    for layer, group in sorted(groups.items()):
+        # A run begins at the first place of its rows: later ones repeat what they already know.
+        repeated = (n_layers - layer) * config.d_model
+        part, needless, previous = [], 0, length
+        for place, number in sorted(group, reverse=True):
+            needless += len(part) * (previous - place) * repeated
+            if part and (needless > NEEDLESS or len(part) == most):
+                yield part
+                part, needless = [], 0
+            part.append(number)
+            previous = place
+        yield part
