@@ -75,3 +75,8 @@ def near_misses(wrong: str, known: Iterable[str], limit: int = 3) -> str:
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(word) for word in close) + "?"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, for a message of our own."""
+    return str(error).strip().split("\n")[0]

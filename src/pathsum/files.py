@@ -156,6 +156,11 @@ def write_together(
                 file.unlink(missing_ok=True)
 
 
+def write_text(file: Path, text: str) -> None:
+    """Write one text file of a folder, whole or not at all."""
+    write_together(file.parent, {file.name: lambda part: part.write_text(text, encoding="utf-8")})
+
+
 def finish_saving(folder: Path) -> None:
     """Finish a save that was killed after everything had been written, while files were renamed."""
     journal = folder / JOURNAL

@@ -2,7 +2,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tests.training.tiny import write_text
 
 
@@ -25,12 +24,3 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs here save every few milliseconds; waiting for a disk each time would be most of them."""
     monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from a second thread, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -38,7 +38,7 @@ from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
 from pathsum.cli.view import INTERRUPTED
 from pathsum.cli.why import why
-from pathsum.errors import PathsumError
+from pathsum.errors import PathsumError, first_line
 from pathsum.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
 
 app = typer.Typer(
@@ -148,14 +148,10 @@ def _report(error: BaseException, arguments: list[str]) -> int:
         return 1
     log = _write_log(error, arguments)
     _say(
-        f"unexpected error ({type(error).__name__}: {_first_line(error)}); please report "
-        f"it, with {log or 'what --debug shows'}"
+        f"unexpected error ({type(error).__name__}: {shorten(first_line(error), 150)}); please "
+        f"report it, with {log or 'what --debug shows'}"
     )
     return 1
-
-
-def _first_line(error: BaseException) -> str:
-    return shorten(str(error).strip().split("\n")[0], 150)
 
 
 def _usage(error: Any) -> int:

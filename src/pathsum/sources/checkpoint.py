@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError
+from pathsum.errors import FileError, first_line
 from pathsum.files import exists, parse_json, read_text, require_regular
 from pathsum.model.store import FileStore, Store
 
@@ -163,15 +163,15 @@ def _load_pickle(file: Path) -> Any:
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
-        reason = _first_line(error)
+        reason = first_line(error)[:200]
         raise FileError(
             f"{file} holds more than tensors, and opening it could run code, so it was not opened "
             f"({reason}); {_CONVERT}"
         ) from error
     except Exception as error:  # torch's loader fails in any way on a damaged file
         raise FileError(
-            f"{file} is not a whole file of torch.save ({_first_line(error)}); it may have been "
-            "cut short or damaged: copy or download it again"
+            f"{file} is not a whole file of torch.save ({first_line(error)[:200]}); it may have "
+            "been cut short or damaged: copy or download it again"
         ) from error
 
 
@@ -188,7 +188,3 @@ def _check_plain(file: Path, name: object, tensor: Tensor) -> None:
             f"{file} says that {name} has shape {list(tensor.shape)}, but stores only {stored:,} "
             "bytes of it; save a contiguous copy"
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().split("\n") or [""])[0][:200]

@@ -6,12 +6,11 @@ is asked of the network.
 
 from pathlib import Path
 
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.errors import FailedError, FileError, InputError, first_line
 from pathsum.files import read_object
+from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.sources.checkpoint import INDEX, PICKLE, SAFETENSORS
-from pathsum.sources.hugging_face import TOKENIZER, TOKENIZER_CONFIG
-
-_CONFIG = "config.json"
+from pathsum.sources.hugging_face import TOKENIZER_CONFIG
 
 
 def download(hub_id: str, revision: str | None = None, token: str | bool | None = None) -> Path:
@@ -21,10 +20,10 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
     copies of its weights only one is fetched.
     """
     repository = _Repository(hub_id, revision, token)
-    config = repository.get(_CONFIG)
+    config = repository.get(CONFIG)
     if config is None:
         raise FileError(
-            f"{hub_id!r} on the hub has no {_CONFIG}, so it is not a checkpoint that pathsum reads"
+            f"{hub_id!r} on the hub has no {CONFIG}, so it is not a checkpoint that pathsum reads"
         )
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         repository.get(name)
@@ -72,7 +71,7 @@ class _Repository:
                 hf_hub_download(self.hub_id, file, revision=self.revision, token=self.token)
             )
         except LocalEntryNotFoundError as error:
-            if file == _CONFIG or not _offline():
+            if file == CONFIG or not _offline():
                 raise self._failed(error) from error
             return None
         except EntryNotFoundError:
@@ -113,15 +112,14 @@ class _Repository:
             )
         if isinstance(error, errors.HFValidationError):
             return InputError(f"{self.hub_id!r} is not a name on the hub; names are owner/name")
-        reason = str(error).strip().split("\n")[0]
         if _offline():
             return FailedError(
                 f"{name} is not in the cache, and HF_HUB_OFFLINE is set; load it once with "
                 "a network"
             )
         return FailedError(
-            f"{name} is not a folder here and could not be fetched from the hub ({reason}); check "
-            "the network and try again"
+            f"{name} is not a folder here and could not be fetched from the hub "
+            f"({first_line(error)}); check the network and try again"
         )
 
 

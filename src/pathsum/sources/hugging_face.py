@@ -10,6 +10,7 @@ from torch import Tensor
 from pathsum.errors import ConfigError, FileError, InputError, PathsumError
 from pathsum.files import read_object
 from pathsum.model import Model, Weights
+from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint import open_tensors
 from pathsum.sources.facts import Facts
@@ -17,7 +18,6 @@ from pathsum.sources.families import find_family, is_buffer
 from pathsum.sources.mapped_store import Layout
 from pathsum.text import Tokenizer
 
-TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # What unembeddings are called; a tied checkpoint may hold a second copy under one of these names.
 _HEADS = ("lm_head.weight", "embed_out.weight")
@@ -42,7 +42,7 @@ _TEXT_DEFAULTS = {
 
 def open_hugging_face(folder: Path, name: str | None = None) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
-    facts = Facts.read(folder / "config.json")
+    facts = Facts.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)

@@ -16,11 +16,12 @@ from torch import Tensor
 from pathsum.errors import ConfigError, FileError, InputError, NotExactError
 from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config
+from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint import PickleStore, open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family
-from pathsum.sources.hugging_face import TOKENIZER, wrap_tokenizer
+from pathsum.sources.hugging_face import wrap_tokenizer
 from pathsum.sources.mapped_store import Layout, Stored
 from pathsum.text import Tokenizer
 
@@ -111,7 +112,7 @@ def is_transformer_lens(config: Mapping[str, Any]) -> bool:
 
 def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
     """A checkpoint in TransformerLens's layout: config.json with its cfg, and a state dict."""
-    values = dict(Facts.read(folder / "config.json").values)
+    values = dict(Facts.read(folder / CONFIG).values)
     # The attention-only models of 2022 have other names for these two.
     if "normalization" in values:
         values["normalization_type"] = values.pop("normalization")
@@ -119,7 +120,7 @@ def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
         kind = "shortformer" if values.pop("shortformer_pos") else "standard"
         values.setdefault("positional_embedding_type", kind)
     values.setdefault("positional_embedding_type", "standard")
-    facts = Facts(values, str(folder / "config.json"))
+    facts = Facts(values, str(folder / CONFIG))
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     return _model(facts, _open_state(folder), str(folder), name or folder.name, tokenizer, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.errors import FailedError, FileError, InputError, first_line
 from pathsum.files import parse_json
 from pathsum.result import Progress, silent
 from pathsum.text.cache import cache_folder, locked
@@ -107,8 +107,7 @@ class HubDataset:
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
-            reason = str(error).strip().split("\n")[0]
             raise FailedError(
-                f"the dataset {self.id!r} could not be read ({reason}); check its name and the "
-                "network"
+                f"the dataset {self.id!r} could not be read ({first_line(error)}); check its "
+                "name and the network"
             ) from error

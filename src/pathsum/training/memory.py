@@ -16,15 +16,19 @@ _FLOAT = 4
 _BESIDES = 1 << 20
 
 
+def layer_parameters(config: Config) -> int:
+    """The number of weights of one layer's matrices."""
+    c = config
+    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
+    return 2 * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head + mlp
+
+
 def n_parameters(config: Config) -> int:
     """The number of trained parameters."""
     c = config
-    heads = c.n_heads * c.d_head
-    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
-    layer = 2 * c.d_model * (heads + c.n_kv_heads * c.d_head) + mlp
     tables = c.d_model * c.d_vocab * (1 if c.tied else 2)
     positions = c.n_ctx * c.d_model * (max(1, c.n_layers) if c.positions != "none" else 0)
-    return tables + positions + c.n_layers * layer
+    return tables + positions + c.n_layers * layer_parameters(c)
 
 
 def estimated_bytes(recipe: Recipe, processes: int = 1) -> int:

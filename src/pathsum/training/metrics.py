@@ -14,12 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.files import require_regular, write_together
+from pathsum.files import require_regular, write_text
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.names import HeadId
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
+from pathsum.training.memory import layer_parameters
 
 METRICS = "metrics.jsonl"
 
@@ -100,10 +101,7 @@ def flops_per_token(config: Config) -> float:
     that backward.
     """
     c = config
-    heads = c.n_heads * c.d_head
-    reads = c.d_model * (heads + 2 * c.n_kv_heads * c.d_head)
-    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
-    per_layer = 6 * (reads + heads * c.d_model + mlp) + 6 * c.n_ctx * heads
+    per_layer = 6 * layer_parameters(c) + 6 * c.n_ctx * c.n_heads * c.d_head
     return float(c.n_layers * per_layer + 6 * c.d_model * c.d_vocab)
 
 
@@ -182,7 +180,7 @@ class MetricsFile:
         file = folder / METRICS
         kept = [line for line in read_metrics(folder) if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_together(folder, {METRICS: lambda part: part.write_text(text, encoding="utf-8")})
+        write_text(file, text)
         self._file = file.open("a", encoding="utf-8")
         self._board = _tensorboard(folder / "tensorboard", step)
 
@@ -234,6 +232,11 @@ def _parse(line: str) -> dict[str, Any] | None:
 def _nan_to_null(values: dict[str, Any]) -> dict[str, Any]:
     # JSON has no NaN, which stands for "no such number" (a model without heads has no scores).
     return {key: None if value != value else value for key, value in values.items()}
+
+
+def null_to_nan(values: dict[str, Any]) -> dict[str, Any]:
+    """Values as they were before they were written as JSON."""
+    return {key: float("nan") if value is None else value for key, value in values.items()}
 
 
 def _tensorboard(folder: Path, step: int) -> Any:

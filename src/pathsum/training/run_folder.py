@@ -11,7 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, read_object, write_together
+from pathsum.files import exists, read_object, write_text
+from pathsum.model.sequences import spaced
 from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
@@ -35,7 +36,7 @@ def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     values = {"format": RUN_FORMAT, "version": RUN_VERSION, "recipe": recipe.to_dict()}
     text = json.dumps({**values, "corpus": corpus, "machine": machine}, indent=2) + "\n"
-    write_together(folder, {RUN: lambda file: file.write_text(text, encoding="utf-8")})
+    write_text(folder / RUN, text)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -119,8 +120,7 @@ def held_out_tokens(
     """
     kept = read_held_out(folder)
     if kept is not None:
-        count = min(len(kept), sequences)
-        return kept[[number * len(kept) // count for number in range(count)]]
+        return kept[spaced(len(kept), sequences)]
     if not (folder / RUN).exists():
         raise InputError(
             f"{folder} has neither {HELD_OUT} nor {RUN}, so its held-out text is not known; give "

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pathsum.errors import InputError
-from pathsum.files import write_together
+from pathsum.files import write_text
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.training.metrics import Watch, unwatched
-from pathsum.training.presets import recipe
+from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import RUN, check_same_recipe, read_recipe
 from pathsum.training.train import TrainingRun, read_result, train
@@ -108,7 +108,7 @@ def train_seeds(
     `runs/<name>-seeds`). Called again with the same recipe, it keeps finished seeds and continues a
     stopped one from its checkpoint. `out/seeds.json` holds the summary.
     """
-    first = _recipe(what, preset, changes)
+    first = find_recipe(what, preset, changes)
     if seeds < 1:
         raise InputError(f"seeds={seeds} trains nothing; use at least 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -129,17 +129,8 @@ def train_seeds(
         done = _train_one(chosen, folder / f"seed-{chosen.seed}", watch, progress)
         runs.append(_test_induction(chosen.seed, done))
     found = SeedRuns(first.name, tuple(runs))
-    text = found.dumps() + "\n"
-    write_together(folder, {SEEDS: lambda file: file.write_text(text, encoding="utf-8")})
+    write_text(folder / SEEDS, found.dumps() + "\n")
     return found
-
-
-def _recipe(what: Recipe | str | Path, preset: str, changes: dict[str, Any]) -> Recipe:
-    if isinstance(what, Recipe):
-        if changes:
-            raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
-        return what
-    return recipe(what, preset, **changes)
 
 
 def _train_one(chosen: Recipe, folder: Path, watch: Watch, progress: Progress) -> TrainingRun:

@@ -1,7 +1,6 @@
 """`train`: from a recipe to a trained model in a folder."""
 
 import dataclasses
-import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import FailedError, FileError, InputError
-from pathsum.files import exists, finish_saving, read_object, write_together
+from pathsum.files import exists, finish_saving, read_object, write_text
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import save_held_out
@@ -27,11 +26,12 @@ from pathsum.training.memory import check_disk, check_memory
 from pathsum.training.metrics import (
     METRICS,
     Watch,
+    null_to_nan,
     read_metrics,
     unwatched,
     warn_of_slow_precision,
 )
-from pathsum.training.presets import recipe
+from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import (
     KEPT_SEQUENCES,
@@ -170,8 +170,7 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
     world.wait()
     run = _last_metrics(loop.recipe, folder)
     if world.is_first:
-        text = run.dumps() + "\n"
-        write_together(folder, {RESULT: lambda file: file.write_text(text, encoding="utf-8")})
+        write_text(folder / RESULT, run.dumps() + "\n")
     world.wait()
     return run
 
@@ -189,9 +188,7 @@ def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
             f"{folder / METRICS} has no probe of the finished run, so there is no result to "
             f"report; the model itself is in {folder}"
         )
-    numbers: dict[str, Any] = {
-        key: float("nan") if value is None else value for key, value in last.items()
-    }
+    numbers = null_to_nan(last)
     seconds = float(numbers["seconds"])
     rate = numbers["tokens"] / max(seconds, 1e-9)
     share = numbers["gemm_share"] * rate / numbers["tokens_per_second"]
@@ -214,12 +211,8 @@ def read_result(folder: Path) -> TrainingRun | None:
     if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
         raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
-    fields: dict[str, Any] = {
-        key: math.nan if value is None else value for key, value in values.items()
-    }
-    fields["folder"] = str(folder)
     try:
-        return TrainingRun(**fields)
+        return TrainingRun(**null_to_nan(values) | {"folder": str(folder)})
     except TypeError as error:
         raise FileError(f"{file} lacks fields of a result ({error}); remove it") from error
 
@@ -231,11 +224,7 @@ def _recipe_and_folder(
     resume: bool,
     changes: dict[str, Any],
 ) -> tuple[Recipe, Path]:
-    if isinstance(what, Recipe):
-        if changes:
-            raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
-        chosen = what
-    elif resume and exists(Path(what).expanduser() / RUN):
+    if resume and not isinstance(what, Recipe) and exists(Path(what).expanduser() / RUN):
         if changes or out is not None:
             raise InputError(
                 "a run that is resumed by its folder keeps its recipe and its folder; leave out "
@@ -243,9 +232,7 @@ def _recipe_and_folder(
             )
         folder = Path(what).expanduser()
         return read_recipe(folder), folder
-    else:
-        chosen = recipe(what, preset, **changes)
-    chosen = with_absolute_paths(chosen)
+    chosen = with_absolute_paths(find_recipe(what, preset, changes))
     return chosen, Path(out).expanduser() if out is not None else Path("runs") / chosen.name
 
 

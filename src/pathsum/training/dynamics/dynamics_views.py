@@ -37,7 +37,7 @@ def line_plot(
      0.000 ⣀⣀⣀⠜⠀⠀⠀⠀
            1   1000
     """
-    points = [(math.log(s), v) for s, v in zip(steps, values, strict=True) if s > 0 and v == v]
+    points = _over_log_step(steps, values)
     if len(points) < 2:
         return Text(f"{title}: fewer than two snapshots after step 0")
     left, right = points[0][0], points[-1][0]
@@ -53,6 +53,11 @@ def line_plot(
     first, last = str(next(s for s in steps if s > 0)), str(steps[-1])
     lines.append(" " * 7 + first + last.rjust(columns - len(first)))
     return Text("\n".join(lines))
+
+
+def _over_log_step(steps: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
+    """The values that exist, over log(step)."""
+    return [(math.log(s), v) for s, v in zip(steps, values, strict=True) if s > 0 and v == v]
 
 
 class _Canvas:
@@ -109,11 +114,7 @@ def _svg(label: str, content: str) -> str:
 
 
 def _curve_svg(run: "Dynamics", curve: "Curve") -> str:
-    points = [
-        (math.log(step), value)
-        for step, value in zip(run.steps, curve.values.tolist(), strict=True)
-        if step > 0 and value == value
-    ]
+    points = _over_log_step(run.steps, curve.values.tolist())
     if len(points) < 2:
         return ""
     low, high = min(v for _, v in points), max(v for _, v in points)

@@ -34,6 +34,15 @@ def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
     return Recipe.from_dict(values)
 
 
+def find_recipe(what: Recipe | str | Path, preset: str, changes: Mapping[str, Any]) -> Recipe:
+    """The same for what may already be a recipe, which takes no changes."""
+    if not isinstance(what, Recipe):
+        return recipe(what, preset, **changes)
+    if changes:
+        raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
+    return what
+
+
 def variants(preset: str) -> tuple[str, ...]:
     """The models of a preset."""
     return tuple(_read(_preset_file(preset))["variants"])
