@@ -26,8 +26,9 @@ def plain(weights: Weights, tokens: Tokens) -> Logits:
     for layer in weights.layers:
         read, _ = transformer.attention_read(config, layer, stream)
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
-        pattern = transformer.attention_pattern(transformer.attention_scores(config, query, key))
-        z = transformer.mix(config, pattern, transformer.values(layer, read))
+        scores = transformer.attention_scores(config, query, key)
+        pattern = transformer.attention_pattern(config, layer, scores)
+        z = transformer.mix(pattern, transformer.values(layer, read))
         stream = stream + transformer.write(config, layer, z)[0]
     return transformer.unembed(weights, stream)[0]
 

@@ -127,8 +127,8 @@ def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) 
     query = transformer.queries_and_keys(config, layer, reads[Side.Q])[0]
     key = transformer.queries_and_keys(config, layer, reads[Side.K])[1]
     scores = transformer.attention_scores(config, query, key)
-    pattern = transformer.attention_pattern(scores)
-    mixed = transformer.mix(config, pattern, transformer.values(layer, reads[Side.V]))
+    pattern = transformer.attention_pattern(config, layer, scores)
+    mixed = transformer.mix(pattern, transformer.values(layer, reads[Side.V]))
     for head in range(config.n_heads):
         reached = head == reader.head
         expected = pattern[:, head] if reached else trace.patterns[1][:, head]

@@ -93,7 +93,7 @@ def node_by_node(trace: Trace, kept: set[NodeEdge], reference: Writes, last: int
                 query = transformer.queries_and_keys(config, layer, read[Side.Q])[0]
                 key = transformer.queries_and_keys(config, layer, read[Side.K])[1]
                 pattern = transformer.attend(config, layer, query, key)
-                moved = transformer.mix(config, pattern, transformer.values(layer, read[Side.V]))
+                moved = transformer.mix(pattern, transformer.values(layer, read[Side.V]))
                 z[0, head, dest] = moved[0, head, dest]
         scale = transformer.write(config, layer, z)[1]
         for head in range(config.n_heads):

@@ -19,7 +19,7 @@ def head_outputs(
     saved: list[Tensor] = []
     for layer, pattern, given in zip(weights.layers, patterns, added, strict=True):
         read, _ = transformer.attention_read(config, layer, stream)
-        mixed = transformer.mix(config, pattern, transformer.values(layer, read))
+        mixed = transformer.mix(pattern, transformer.values(layer, read))
         saved.append(transformer.write(config, layer, mixed)[0])
         stream = stream + given
     return saved, stream
@@ -34,7 +34,7 @@ def save_patterns(model: Model, tokens: Tensor) -> list[Tensor]:
         read, _ = transformer.attention_read(config, layer, stream)
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
         patterns.append(transformer.attend(config, layer, query, key))
-        mixed = transformer.mix(config, patterns[-1], transformer.values(layer, read))
+        mixed = transformer.mix(patterns[-1], transformer.values(layer, read))
         stream = stream + transformer.write(config, layer, mixed)[0]
     return patterns
 

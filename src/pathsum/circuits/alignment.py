@@ -24,14 +24,13 @@ from pathsum.circuits.positional import WINDOW, positional
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.circuits.tokens.token_basis import (
-    embed_through,
     require_heads,
     require_logit_edges,
     require_score_edges,
 )
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
-from pathsum.model.folding import unembed_through
+from pathsum.model.folding import embed_through, unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import counted_p
 

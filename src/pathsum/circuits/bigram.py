@@ -29,7 +29,7 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.errors import NotExactError
 from pathsum.model import Model
-from pathsum.model.folding import embeddings_as_read, fold_bias, token_basis_note, unembed
+from pathsum.model.folding import embeddings_as_read, logit_bias, token_basis_note, unembed
 from pathsum.model.path import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
@@ -198,7 +198,7 @@ class DirectPath:
                 "every text; use the model without that edit"
             )
         self.weights = model.weights
-        self.bias = fold_bias(model.weights.W_U, model.weights.ln_f_b, model.weights.b_U)
+        self.bias = logit_bias(model.weights)
 
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
         """The logits that follow from some tokens."""

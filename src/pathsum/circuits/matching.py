@@ -21,9 +21,9 @@ from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.rotations import rotated_spectra, significant_values
 from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
 from pathsum.circuits.tokens.qk import average_rotation
-from pathsum.circuits.tokens.token_basis import ROWS, read_scales
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model
+from pathsum.model.folding import ROWS, read_scales
 from pathsum.names import Edge, HeadRead, Side
 
 
@@ -102,19 +102,23 @@ def qk_values(head: Head) -> Float[Tensor, " k"]:
     return significant_values(Factored(queries, head.W_K.mT))
 
 
-def embedding_product(model: Model, layer: int) -> Float[Tensor, "d d"]:
+def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor, "d d"]:
     """(W_E − mean over tokens)ᵀ W_E, in blocks of tokens.
 
-    On the left embeddings as `layer` reads them, on the right as a deeper layer does, which is
-    without a scale.
+    On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
+    by default a deeper one, which reads without a scale.
     """
-    W_E, scales = model.weights.W_E, read_scales(model.weights, layer)
-    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
+    W_E = model.weights.W_E
+    left, right = (read_scales(model.weights, layer) for layer in (keys, queries))
+    mean = W_E.mean(0) if left is None else (left @ W_E) / len(W_E)
     total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
     for start in range(0, len(W_E), ROWS):
-        rows = W_E[start : start + ROWS]
-        keys = rows if scales is None else rows * scales[start : start + ROWS, None]
-        total.addmm_((keys - mean).T, rows)
+        here = slice(start, start + ROWS)
+        key, query = (
+            W_E[here] if scales is None else W_E[here] * scales[here, None]
+            for scales in (left, right)
+        )
+        total.addmm_((key - mean).T, query)
     if model.config.norm == "layer":
         # Reads are centered, so what the ones-direction holds reaches no head.
         total = total - total.mean(0)

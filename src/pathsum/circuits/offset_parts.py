@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
-from pathsum.circuits.tokens.token_basis import ROWS, TOKENS, read_scales, score_cap_note
+from pathsum.circuits.tokens.token_basis import TOKENS, score_cap_note
 from pathsum.model import Head, Model
-from pathsum.model.folding import gain_of, key_read, query_read
+from pathsum.model.folding import ROWS, key_read, query_read, read_scales, with_qk_gain
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import attention_pattern, pattern_at
+from pathsum.model.transformer import head_pattern, pattern_at
 
 # Offsets that keys are rotated to at a time: a file may claim a context of millions.
 OFFSETS = 4096
@@ -106,7 +107,8 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
         if config.score_cap is not None:
             # The same along a row, so softmax ignores it, but a cap does not.
             scores = scores + (queries @ _key_bias(head))[:, None]
-        attention = _by_offset(_pattern(head, scores), window).mean(0)
+        pattern = head_pattern(head.model.weights, head.id, scores[None])[0]
+        attention = _by_offset(pattern, window).mean(0)
     Q, K = _content(head, shared)
     content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
     note = joined(
@@ -161,11 +163,8 @@ def _position_sides(
         scales = _position_scales(model, head.id.layer) if shared is None else shared.scales
         places = model.weights.W_pos * scales[:, None]
         queries, keys = places @ W_Q, places @ W_K
-    queries = queries + bias
-    if layer.q_norm_w is not None:
-        queries = queries * gain_of(layer.q_norm_w, head.id.head)
-    if layer.k_norm_w is not None:
-        keys = keys * gain_of(layer.k_norm_w, head.kv)
+    queries = with_qk_gain(queries + bias, layer.q_norm_w, head.id.head)
+    keys = with_qk_gain(keys, layer.k_norm_w, head.kv)
     return queries.double() * config.score_scale, keys.double()
 
 
@@ -177,12 +176,11 @@ def _position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
     if config.norm == "none" or layer > 0:
         return W_pos.new_ones(len(W_pos))
     centering = config.norm == "layer"
-    places = W_pos - W_pos.mean(-1, keepdim=True) if centering else W_pos
+    places = remove_mean(W_pos, centering)
     p = token_frequencies(model).to(places)
     total = places.new_zeros(len(places))
     for start in range(0, len(p), ROWS):
-        tokens = model.weights.W_E[start : start + ROWS]
-        tokens = tokens - tokens.mean(-1, keepdim=True) if centering else tokens
+        tokens = remove_mean(model.weights.W_E[start : start + ROWS], centering)
         # |t + p|² from one product, rather than all sums.
         square = tokens.square().sum(-1)[:, None] + places.square().sum(-1)
         square = square + 2 * tokens @ places.T
@@ -232,19 +230,8 @@ def _rotated_back(
     return rotate(config, key.expand(len(offsets), -1), -offsets)
 
 
-def _pattern(head: Head, scores: Float[Tensor, "dest src"]) -> Float[Tensor, "dest src"]:
-    """The pattern of scores in one head: its soft cap, its window and its sink."""
-    config, sinks = head.model.config, head.model.weights.layers[head.id.layer].sinks
-    return attention_pattern(
-        scores[None, None],
-        cap=config.score_cap,
-        window=config.window(head.id.layer),
-        sinks=None if sinks is None else sinks[head.id.head : head.id.head + 1].to(scores),
-    )[0, 0]
-
-
 def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[Tensor, " offset"]:
-    """The same for a destination that sees every offset, offset 0 first."""
+    """The pattern of a destination that sees every offset, offset 0 first."""
     layer = head.model.weights.layers[head.id.layer]
     offsets = torch.arange(len(scores), device=scores.device)[None]
     number = torch.tensor([head.id.head], device=scores.device)

@@ -15,12 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
-from pathsum.model.folding import centered_unembedding, for_query_heads, layer_reads
-from pathsum.model.transformer import attend, attention_read, normed_and_rotated
+from pathsum.model.folding import centered_unembedding, layer_reads, unfolded
+from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.text.probes import RepeatedTokens
 
 # A few sequences show what random heads do. p compares heads on the same few.
@@ -166,7 +165,7 @@ def layer_view(
 ) -> LayerView:
     """The heads of one layer, given the centered unembedding, which all layers share."""
     reads = layer_reads(trace.model.weights, layer)
-    W_V = for_query_heads(trace.model.config, reads.W_V)
+    W_V = for_query_heads(reads.W_V, trace.model.config.n_heads)
     return LayerView(
         probe=probe,
         stream=trace.streams[layer],
@@ -295,7 +294,8 @@ def rotated_ovs(
     each draw.
     """
     raw = model.weights.attention[layer]
-    value_roots, write_roots = for_query_heads(model.config, root(raw.W_V)), root(raw.W_O.mT)
+    write_roots = root(raw.W_O.mT)
+    value_roots = for_query_heads(root(raw.W_V), len(write_roots))
     at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
     for start in range(0, frames.count, at_once):
         part = slice(start, min(start + at_once, frames.count))
@@ -307,9 +307,7 @@ def unfolded_read(
     model: Model, layer: int, read: Float[Tensor, "*pos d"]
 ) -> Float[Tensor, "*pos d"]:
     """The input of the stored W_V from that of the folded one: centered, times the gain."""
-    config, gain = model.config, model.weights.attention[layer].ln1_w
-    read = remove_mean(read, config.norm == "layer")
-    return read if gain is None or config.norm == "none" else read * gain
+    return unfolded(model.config.norm, read, model.weights.attention[layer].ln1_w)
 
 
 def _projected(

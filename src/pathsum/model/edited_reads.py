@@ -8,7 +8,7 @@ from pathsum.errors import InputError
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import Attend, Hook, ReadShift
-from pathsum.model.folding import fold_bias
+from pathsum.model.folding import bias_in_z
 from pathsum.model.node_reads import one_head
 from pathsum.model.plan import Plan
 from pathsum.model.weights import LayerWeights, layer_of_one_head
@@ -111,9 +111,7 @@ class EditedReads:
                 z = torch.where(mask[..., None], reached, z)
             keep = self.plan.keep.get(head)
             if keep is not None:
-                alone = layer_of_one_head(self.config, layer, head.head)
-                bias = fold_bias(alone.W_V, alone.ln1_b, alone.b_V)
-                bias = bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
+                bias = bias_in_z(layer, head.head, pattern)
                 z = (z - bias) @ keep.matrix + bias
         for output in self.plan.output.get(head, ()):
             there = None if output.at is None else output.at[..., None]
@@ -156,4 +154,4 @@ class EditedReads:
         alone = layer_of_one_head(self.config, layer, head.head)
         seen = self.as_read(HeadRead(head, Side.V), stream, mask)
         read = transformer.attention_read(config, alone, seen)[0]
-        return transformer.mix(config, pattern[:, None], transformer.values(alone, read))[:, 0]
+        return transformer.mix(pattern[:, None], transformer.values(alone, read))[:, 0]

@@ -8,10 +8,10 @@ With gain w and bias b, a normalized read is `((x C) · s ⊙ w + b) W`, where C
 a head reads `s · (x W') + b'`: linear except for s, which a trace records. QK-norm gains, which
 multiply queries and keys column by column, are folded in the same way; its scale multiplies last.
 
-    one layer's reads     fold_read fold_bias layer_reads query_read key_read attention_bias
-    the unembedding       folded_unembedding centered_unembedding unembed unembed_through
-    shared K/V heads      for_query_heads
-    the token basis       embeddings_as_read token_basis_note
+    one layer's reads     fold_read unfolded fold_bias layer_reads query_read key_read with_qk_gain
+    what biases write     value_bias bias_in_z attention_bias
+    the unembedding       folded_unembedding logit_bias centered_unembedding unembed unembed_through
+    the token basis       embeddings_as_read read_scales embed_through token_basis_note
     a whole model         fold: fold_gains center_writes fold_value_biases center_unembedding
 """
 
@@ -21,19 +21,24 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.errors import NotExactError
 from pathsum.model.config import Config, Norm
 from pathsum.model.store import MemoryStore
-from pathsum.model.transformer import normalize
-from pathsum.model.weights import LAYER_NAMES, Weights
+from pathsum.model.transformer import for_query_heads, normalize
+from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights
 from pathsum.names import HeadId
 from pathsum.result import parse_option
+from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
+
+ROWS = 16_384
+"""Rows of an embedding that are copied at a time."""
 
 
 def fold_read(
@@ -45,6 +50,14 @@ def fold_read(
     if norm == "layer":
         W = W - W.mean(-2, keepdim=True)
     return W
+
+
+def unfolded(
+    norm: Norm, x: Float[Tensor, "*pos d"], gain: Float[Tensor, " d"] | None
+) -> Float[Tensor, "*pos d"]:
+    """x C diag(gain): what goes into the stored read where the folded one reads x."""
+    x = remove_mean(x, norm == "layer")
+    return x if gain is None else x * gain
 
 
 def fold_bias(
@@ -95,9 +108,11 @@ def layer_reads(weights: Weights, layer: int) -> Reads:
     )
 
 
-def gain_of(gain: Float[Tensor, "*head k"], head: int) -> Float[Tensor, " k"]:
-    """The QK-norm gain of one head: its own where one norm spans all heads, else the shared one."""
-    return gain if gain.ndim == 1 else gain[head]
+def with_qk_gain(
+    x: Float[Tensor, "any k"], gain: Float[Tensor, "*head k"] | None, head: int
+) -> Float[Tensor, "any k"]:
+    """x times a head's QK-norm gain: its own where a norm spans all heads, else the shared one."""
+    return x if gain is None else x * (gain if gain.ndim == 1 else gain[head])
 
 
 def query_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
@@ -118,8 +133,12 @@ def folded_unembedding(
     weights: Weights,
 ) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
     """W_U and b_U with the final normalization's gain, bias and centering folded in."""
-    W_U = fold_read(weights.config.norm, weights.W_U, weights.ln_f_w)
-    return W_U, fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
+    return fold_read(weights.config.norm, weights.W_U, weights.ln_f_w), logit_bias(weights)
+
+
+def logit_bias(weights: Weights) -> Float[Tensor, " vocab"]:
+    """b_U with the final normalization's bias folded in: what `bias_U` adds to the logits."""
+    return fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
 
 
 def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
@@ -140,46 +159,64 @@ def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor,
 
 def unembed(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
     """`x` times the folded W_U, without a copy of W_U: logits but for the scale and the bias."""
-    if weights.config.norm == "layer":
-        x = x - x.mean(-1, keepdim=True)
-    if weights.ln_f_w is not None:
-        x = x * weights.ln_f_w
-    return x @ weights.W_U
+    return unfolded(weights.config.norm, x, weights.ln_f_w) @ weights.W_U
 
 
-def for_query_heads(
-    config: Config, shared: Shaped[Tensor, "*lead kv a b"]
-) -> Shaped[Tensor, "*lead head a b"]:
-    """One matrix per query head, from one per key/value head."""
-    copies = config.heads_per_kv
-    return shared if copies == 1 else shared.repeat_interleave(copies, dim=-3)
+def value_bias(layer: LayerWeights) -> Float[Tensor, "head k"]:
+    """The folded b_V of each query head: what its z holds wherever it attends (without sinks)."""
+    return for_query_heads(fold_bias(layer.W_V, layer.ln1_b, layer.b_V), len(layer.W_O), dim=0)
+
+
+def bias_in_z(layer: LayerWeights, head: int, pattern: HeadPattern) -> Float[Tensor, "*place k"]:
+    """What biases put into one head's z; sinks take a share of each row."""
+    bias = value_bias(layer)[head]
+    return bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
 
 
 def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
     """Σ_h b_V W_O + b_O: what a layer's heads write wherever they attend."""
     raw = weights.attention[layer]
-    b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
-    b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
-    written = torch.einsum("hk,hkd->d", b_V, raw.W_O)
+    written = torch.einsum("hk,hkd->d", value_bias(raw), raw.W_O)
     return written if raw.b_O is None else written + raw.b_O
 
 
 def embeddings_as_read(
     weights: Weights, layer: int, tokens: Int[Tensor, " some"] | None = None
 ) -> Float[Tensor, "some d"]:
-    """Embeddings (of all tokens, or of some) as the reads of a layer see them.
-
-    The gain is left out: it is folded into the reads.
+    """Embeddings (of all tokens, or of some) as the folded reads of a layer see them.
 
     Before layer 0 nothing has been written, so each embedding is normalized as the model would
     (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
     on what was written on the way and is left out.
     """
     rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
-    config = weights.config
-    if layer > 0 or config.norm == "none" or config.norm_place == "after":
+    if not _normalizes_embeddings(weights.config, layer):
         return rows
-    return normalize(config, rows[None], None, None)[0][0]
+    return normalize(weights.config, rows[None], None, None)[0][0]
+
+
+def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
+    """The number each token's embedding is multiplied by when a layer reads it.
+
+    None where `embeddings_as_read` leaves it out.
+    """
+    if not _normalizes_embeddings(weights.config, layer):
+        return None
+    blocks = weights.W_E.split(ROWS)
+    return torch.cat([normalize(weights.config, x[None], None, None)[1][0] for x in blocks])
+
+
+def embed_through(
+    weights: Weights, layer: int, W: Float[Tensor, "d k"]
+) -> Float[Tensor, "vocab k"]:
+    """Each token's embedding as a layer reads it, times a read with its normalization folded in."""
+    scales = read_scales(weights, layer)
+    rows = weights.W_E @ W
+    return rows if scales is None else rows * scales[:, None]
+
+
+def _normalizes_embeddings(config: Config, layer: int) -> bool:
+    return layer == 0 and config.norm != "none" and config.norm_place != "after"
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:
@@ -240,7 +277,7 @@ def fold_gains(weights: Weights) -> Weights:
     flat["W_E"] = weights.W_E
     flat["W_U"] = weights.W_U if weights.ln_f_w is None else weights.ln_f_w[:, None] * weights.W_U
     if weights.b_U is not None or weights.ln_f_b is not None:
-        flat["b_U"] = fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
+        flat["b_U"] = logit_bias(weights)
     if config.positions == "residual":
         assert weights.W_pos is not None
         flat["W_pos"] = weights.W_pos
@@ -288,7 +325,7 @@ def fold_value_biases(weights: Weights) -> Weights:
     biases = [name for name in flat if name.endswith(".b_V")]
     for name in biases:
         layer = name.removesuffix("b_V")
-        b_V = flat.pop(name).repeat_interleave(config.heads_per_kv, dim=0)
+        b_V = for_query_heads(flat.pop(name), config.n_heads, dim=0)
         moved = torch.einsum("hk,hkd->d", b_V, flat[f"{layer}W_O"])
         own = flat.get(f"{layer}b_O")
         flat[f"{layer}b_O"] = moved if own is None else own + moved
@@ -360,17 +397,3 @@ def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
     elif raw.W_pos is not None:
         folded["W_pos"] = raw.W_pos
     return folded
-
-
-def without_gains(weights: Weights) -> bool:
-    """Whether the normalizations of these weights have neither gain nor bias."""
-    names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b", "post1_w", "post2_w")
-    return not any(
-        name.rsplit(".", 1)[-1] in names and not _is_plain(name, weights.read(name))
-        for name in weights.names
-    )
-
-
-def _is_plain(name: str, tensor: Tensor) -> bool:
-    neutral = torch.ones_like(tensor) if name.endswith("_w") else torch.zeros_like(tensor)
-    return torch.equal(tensor, neutral)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.errors import NotExactError
-from pathsum.model.folding import embeddings_as_read, fold_read, gain_of, token_basis_note
+from pathsum.model.folding import embeddings_as_read, fold_read, token_basis_note, with_qk_gain
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights
 from pathsum.names import Edge, HeadId, HeadRead, Path, Side, Source
@@ -38,16 +38,14 @@ class Head:
     @property
     def W_Q(self) -> Float[Tensor, "d k"]:
         """Its query read, folded."""
-        layer = self._layer
-        folded = self._read(layer.W_Q[self.id.head])
-        return folded if layer.q_norm_w is None else folded * gain_of(layer.q_norm_w, self.id.head)
+        layer, at = self._layer, self.id.head
+        return with_qk_gain(self._read(layer.W_Q[at]), layer.q_norm_w, at)
 
     @property
     def W_K(self) -> Float[Tensor, "d k"]:
         """Its key read, folded (shared with its neighbors where K/V heads are grouped)."""
         layer = self._layer
-        folded = self._read(layer.W_K[self.kv])
-        return folded if layer.k_norm_w is None else folded * gain_of(layer.k_norm_w, self.kv)
+        return with_qk_gain(self._read(layer.W_K[self.kv]), layer.k_norm_w, self.kv)
 
     @property
     def W_V(self) -> Float[Tensor, "d k"]:

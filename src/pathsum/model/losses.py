@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model.sequences import require_tokens_out
-from pathsum.model.transformer import soft_cap
+from pathsum.model.transformer import logits_of_read, soft_cap
 from pathsum.model.weights import Weights
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Logits, Stream, Tokens
@@ -125,10 +125,7 @@ def read_losses(
     size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab_out)
     losses: list[Tensor] = []
     for block, wanted in zip(rows.split(size), wanted_ids.split(size), strict=True):
-        logits = block @ weights.W_U
-        if weights.b_U is not None:
-            logits += weights.b_U
-        logits = soft_cap(logits, weights.config.logit_cap)
+        logits = soft_cap(logits_of_read(weights, block), weights.config.logit_cap)
         losses.append(metric(logits, wanted))
     each = torch.zeros(counted.shape, dtype=torch.float64, device=read.device)
     each[counted] = torch.cat(losses).double()

@@ -276,7 +276,7 @@ def _keep_layer(reads: NodeReads, layer: LayerWeights, stream: Stream, reference
     if config.norm_place != "before":
         # The norm after the heads measures what all of them write at a position.
         pattern = transformer.attend(config, layer, query, key)
-        whole = transformer.mix(config, pattern, value)[0].transpose(0, 1)
+        whole = transformer.mix(pattern, value)[0].transpose(0, 1)
         places, which = torch.stack((nodes.row, nodes.place)).unique(dim=1, return_inverse=True)
         together = whole[places[1]]
         together[which, nodes.head] = z

@@ -11,7 +11,7 @@ import torch
 
 from pathsum.algebra import Factored
 from pathsum.errors import PathError
-from pathsum.model.folding import embeddings_as_read, folded_unembedding
+from pathsum.model.folding import embed_through, embeddings_as_read, folded_unembedding, unembed
 from pathsum.model.weights import Weights
 from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
 from pathsum.shapes import HeadPattern
@@ -77,18 +77,17 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
             f"{path.source} is computed on a run, so it has no fixed rows to tabulate; use a path "
             "from 'embed' or 'pos'"
         )
-    weights = model.weights
-    first_read = path.heads[0].layer if path.heads else model.config.n_layers
-    if path.source.kind == "embed":
-        rows = embeddings_as_read(weights, first_read)
+    weights, W_pos = model.weights, model.weights.W_pos if path.source.kind == "pos" else None
+    if path.heads:
+        ov = path_ov(model, path)
+        placed = None if W_pos is None else W_pos @ ov.A
+        left = embed_through(weights, path.heads[0].layer, ov.A) if placed is None else placed
+        found = Factored(left, unembed(weights, ov.B))
     else:
-        assert weights.W_pos is not None
-        rows = weights.W_pos
-    W_U, _ = folded_unembedding(weights)
-    found = rows @ path_ov(model, path) @ W_U if path.heads else Factored(rows, W_U)
-    return (
-        found if carries_text(model, (path.source, *path.heads, LogitsRead())) else _nothing(found)
-    )
+        rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
+        found = Factored(rows, folded_unembedding(weights)[0])
+    steps = (path.source, *path.heads, LogitsRead())
+    return found if carries_text(model, steps) else _nothing(found)
 
 
 def path_pattern(trace: "Trace", path: Path) -> HeadPattern:

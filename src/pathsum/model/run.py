@@ -13,7 +13,7 @@ from torch import Tensor
 from pathsum.model import transformer
 from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, Hook, TableToLogits
-from pathsum.model.folding import fold_bias, unembed_through
+from pathsum.model.folding import bias_in_z, unembed_through
 from pathsum.model.keep import Kept
 from pathsum.model.node_reads import Cuts
 from pathsum.model.plan import Plan, common_batch_size
@@ -247,7 +247,7 @@ class _Pass:
         }
         if z is None:
             assert value is not None
-            z = transformer.mix(config, pattern, value)
+            z = transformer.mix(pattern, value)
         if edited:
             z = z.clone()
             for head in edited:
@@ -288,11 +288,7 @@ class _Pass:
         """Note what heads would write that a table replaces; what their biases write stays."""
         for head, edit in self.plan.tables.items():
             if head.layer == index:
-                kv = head.head // self.config.heads_per_kv
-                b_V = None if layer.b_V is None else layer.b_V[kv]
-                bias = fold_bias(layer.W_V[kv], layer.ln1_b, b_V)
-                if layer.sinks is not None:
-                    bias = bias * pattern[:, head.head].sum(-1, keepdim=True)
+                bias = bias_in_z(layer, head.head, pattern[:, head.head])
                 written = (z[:, head.head] - bias) @ layer.W_O[head.head]
                 self.withheld.append((edit, written, pattern[:, head.head] * scale[:, None]))
 

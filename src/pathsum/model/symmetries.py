@@ -14,9 +14,10 @@ from torch import Tensor
 from pathsum.algebra.decompositions import inverse, qr
 from pathsum.errors import InputError, NotExactError
 from pathsum.model.config import Config
-from pathsum.model.folding import fold, without_gains
+from pathsum.model.folding import fold
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
+from pathsum.model.transformer import for_query_heads
 from pathsum.model.weights import Weights
 
 _WRITES = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out")
@@ -34,7 +35,7 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
     tolerance = 1e-4 if R.dtype == torch.float32 else 1e-9
     if not torch.allclose(R @ R.T, identity, atol=tolerance):
         raise InputError("the matrix is not a rotation: R Rᵀ differs from the identity")
-    if not without_gains(model.weights):
+    if not _without_gains(model.weights):
         raise NotExactError(
             "the normalizations have gains or biases, which are tied to their basis; call "
             "fold(model) first"
@@ -56,7 +57,7 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
 
 def change_value_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
     """(W_V S, S⁻¹ W_O): another basis inside each head, the same OV."""
-    inverses = inverse(S).repeat_interleave(model.config.heads_per_kv, dim=1)
+    inverses = for_query_heads(inverse(S), model.config.n_heads)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
         if name == "W_V":
@@ -79,7 +80,7 @@ def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
             "changes the model"
         )
     dual = inverse(S).mT
-    shared = S.repeat_interleave(model.config.heads_per_kv, dim=1)
+    shared = for_query_heads(S, model.config.n_heads)
 
     def change(name: str, tensor: Tensor, layer: int) -> Tensor:
         if name in ("W_Q", "W_K"):
@@ -177,3 +178,17 @@ def _rebuilt_by_layer(model: Model, change: Callable[[str, Tensor, int], Tensor]
         inside = len(parts) == 3
         flat[name] = change(parts[2], tensor, int(parts[1])) if inside else tensor
     return replace(model, weights=Weights(model.config, MemoryStore(flat)))
+
+
+def _without_gains(weights: Weights) -> bool:
+    """Whether the normalizations of these weights have neither gain nor bias."""
+    names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b", "post1_w", "post2_w")
+    return not any(
+        name.rsplit(".", 1)[-1] in names and not _is_plain(name, weights.read(name))
+        for name in weights.names
+    )
+
+
+def _is_plain(name: str, tensor: Tensor) -> bool:
+    neutral = torch.ones_like(tensor) if name.endswith("_w") else torch.zeros_like(tensor)
+    return torch.equal(tensor, neutral)

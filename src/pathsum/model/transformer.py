@@ -15,19 +15,23 @@ A layer without an MLP ends at `attended`; in a parallel block the MLP reads `st
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.decompositions import is_finite
 from pathsum.errors import InputError
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
-from pathsum.model.weights import LayerWeights, Weights
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+from pathsum.names import HeadId
 from pathsum.shapes import (
     AtDestinations,
     AtSources,
+    HeadPattern,
     Logits,
     Pattern,
     PerHead,
@@ -55,13 +59,15 @@ def normalize(
     x: Stream,
     gain: Float[Tensor, " d"] | None,
     bias: Float[Tensor, " d"] | None,
+    scale: Scale | None = None,
 ) -> tuple[Stream, Scale]:
-    """What a read sees of the stream, and its scale, one number per position."""
+    """What a read sees of the stream, and its scale, one number per position; or a given scale."""
     if config.norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
     if config.norm == "layer":
         x = x - x.mean(-1, keepdim=True)
-    scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
+    if scale is None:
+        scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
     y = x * scale[..., None]
     if gain is not None:
         y = y * gain
@@ -130,25 +136,32 @@ def values(layer: LayerWeights, read: Stream) -> PerKey:
     return project(read, layer.W_V, layer.b_V)
 
 
+def for_query_heads(shared: Tensor, n_heads: int, dim: int = -3) -> Tensor:
+    """One entry along `dim` per query head, from one per key/value head."""
+    copies = n_heads // shared.shape[dim]
+    return shared if copies == 1 else shared.repeat_interleave(copies, dim=dim)
+
+
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
     """Scores before the soft cap, mask and softmax; each key head serves as many query heads."""
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    key = for_query_heads(key, query.shape[1])
     return (query * config.score_scale) @ key.transpose(-1, -2)
 
 
-def attention_pattern(
-    scores: Pattern,
-    *,
-    cap: float | None = None,
-    window: int | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-) -> Pattern:
+def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> Pattern:
     """The causal softmax of scores: rows are destinations and sum to 1, or less with sinks.
 
-    `cap` bends the scores first, `window` masks sources that many positions back and further.
+    Scores are capped first; a layer with a window masks sources that many positions back and
+    further.
     """
-    scores = soft_cap(scores, cap)
-    return _softmax(scores + _masked(scores, scores.shape[-1], window), sinks)
+    scores = soft_cap(scores, config.score_cap)
+    return _softmax(scores + _masked(scores, config.window(layer.index)), layer.sinks)
+
+
+def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
+    """The same of one head."""
+    alone = layer_of_one_head(weights.config, weights.layers[head.layer], head.head)
+    return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
 
 
 def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
@@ -156,19 +169,8 @@ def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSo
 
     Queries may be those of the last positions only.
     """
-    return _attend(config.window(layer.index), config, layer.sinks, query, key)
-
-
-def _attend(
-    window: int | None,
-    config: Config,
-    sinks: Float[Tensor, " head"] | None,
-    query: AtDestinations,
-    key: AtSources,
-) -> Pattern:
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
-    mask = _masked(scores, scores.shape[-1], window)[-scores.shape[-2] :]
-    return _softmax(scores.add_(mask), sinks)
+    return _softmax(scores.add_(_masked(scores, config.window(layer.index))), layer.sinks)
 
 
 def attend_heads(
@@ -180,9 +182,8 @@ def attend_heads(
 ) -> Float[Tensor, "batch some dest src"]:
     """The patterns of some heads of a layer, given the queries and keys of all."""
     served = [head // config.heads_per_kv for head in heads]
-    sinks = None if layer.sinks is None else layer.sinks[list(heads)]
-    window = config.window(layer.index)
-    return _attend(window, config, sinks, query[:, list(heads)], key[:, served])
+    some = replace(layer, sinks=None if layer.sinks is None else layer.sinks[list(heads)])
+    return attend(config, some, query[:, list(heads)], key[:, served])
 
 
 def attend_at(
@@ -213,34 +214,37 @@ def pattern_at(
     window = config.window(layer.index)
     hidden = offset < 0 if window is None else (offset < 0) | (offset >= window)
     scores = soft_cap(scores, config.score_cap).masked_fill(hidden, -torch.inf)
-    if layer.sinks is None:
-        return scores.softmax(-1)
-    return torch.cat((scores, layer.sinks.to(scores)[head][:, None]), -1).softmax(-1)[..., :-1]
+    return _softmax(scores[:, None], None if layer.sinks is None else layer.sinks[head])[:, 0]
 
 
-def _softmax(scores: Pattern, sinks: Float[Tensor, " head"] | None) -> Pattern:
+def _softmax(
+    scores: Float[Tensor, "*batch head dest src"], sinks: Float[Tensor, " head"] | None
+) -> Float[Tensor, "*batch head dest src"]:
     if sinks is None:
         return scores.softmax(-1)
-    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    column = sinks.to(scores)[:, None, None].expand(*scores.shape[:-1], 1)
     return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
 
 
-def _masked(template: Tensor, length: int, window: int | None) -> Float[Tensor, "dest src"]:
+def _masked(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
+    """What is added to scores of the last destinations."""
     # Adding −∞ costs a third of what filling by a mask that has to be broadcast does.
-    nothing = template.new_full((length, length), -torch.inf)
-    if window is None or window >= length:
-        return nothing.triu(1)
-    return nothing.triu(1) + nothing.tril(-window)
+    last, length = scores.shape[-2:]
+    nothing = scores.new_full((length, length), -torch.inf)
+    mask = nothing.triu(1)
+    if window is not None and window < length:
+        mask += nothing.tril(-window)
+    return mask[-last:]
 
 
-def mix(config: Config, pattern: Pattern, value: AtSources) -> AtDestinations:
+def mix(pattern: Pattern, value: AtSources) -> AtDestinations:
     """Values moved from sources to destinations: each head's z."""
-    return pattern @ value.repeat_interleave(config.heads_per_kv, dim=1)
+    return pattern @ for_query_heads(value, pattern.shape[1])
 
 
 def z(config: Config, layer: LayerWeights, stream: Stream, pattern: Pattern) -> PerHead:
     """Each head's z, given the stream before a layer and the layer's patterns."""
-    return mix(config, pattern, values(layer, attention_read(config, layer, stream)[0]))
+    return mix(pattern, values(layer, attention_read(config, layer, stream)[0]))
 
 
 def fused_attention(
@@ -249,14 +253,14 @@ def fused_attention(
     """Scores, softmax and mix in one kernel; soft caps on scores and sinks need the plain way."""
     if config.score_cap is not None or layer.sinks is not None:
         if query.shape[2] * key.shape[2] < ONE_HEAD_AT_A_TIME:
-            return mix(config, attend(config, layer, query, key), value)
+            return mix(attend(config, layer, query, key), value)
         each = range(query.shape[1])
-        own = value.repeat_interleave(config.heads_per_kv, dim=1)
+        own = for_query_heads(value, query.shape[1])
         parts = [attend_heads(config, layer, query, key, [h]) @ own[:, [h]] for h in each]
         return torch.cat(parts, 1)
-    window, length = config.window(layer.index), key.shape[2]
-    limited = (window is not None and window < length) or query.shape[2] < length
-    mask = _masked(query, length, window)[-query.shape[2] :] if limited else None
+    window, last, length = config.window(layer.index), query.shape[2], key.shape[2]
+    limited = (window is not None and window < length) or last < length
+    mask = _masked(query.new_empty(()).expand(last, length), window) if limited else None
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -322,10 +326,15 @@ def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
 def unembed_uncapped(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
     """The same before the soft cap on logits."""
     read, scale = normalize(weights.config, stream, weights.ln_f_w, weights.ln_f_b)
+    return logits_of_read(weights, read), scale
+
+
+def logits_of_read(weights: Weights, read: Float[Tensor, "*pos d"]) -> Float[Tensor, "*pos vocab"]:
+    """Logits before the soft cap, from what the unembedding reads."""
     logits = read @ weights.W_U
     if weights.b_U is not None:
-        logits = logits + weights.b_U
-    return logits, scale
+        logits += weights.b_U
+    return logits
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
@@ -351,7 +360,7 @@ def _head_norm(
 
 def refuse_overflow(computed: Tensor) -> None:
     """Raise unless every number is finite: what is measured on such a run would be NaN too."""
-    if not bool(torch.isfinite(computed).all()):
+    if not is_finite(computed):
         raise InputError(
             f"the run overflowed {computed.dtype}: what it computed from finite weights is NaN or "
             "infinite; check the weights (are they of the right scale?), or use float64"

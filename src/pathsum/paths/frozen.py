@@ -27,7 +27,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import HeadId, Path, Run, Source, Weights
-from pathsum.model.folding import attention_bias, fold_bias, fold_read
+from pathsum.model.folding import attention_bias, fold_read, value_bias
+from pathsum.model.transformer import for_query_heads
 from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -93,7 +94,7 @@ class FrozenLayer:
 
     def per_head(self, of_kv: Float[Tensor, "*lead kv pos k"]) -> Float[Tensor, "*lead head pos k"]:
         """Values (or W_V) of each query head, repeated where heads share a value head."""
-        return of_kv.repeat_interleave(self.W_O.shape[0] // self.W_V.shape[0], dim=-3)
+        return for_query_heads(of_kv, len(self.W_O))
 
     @cached_property
     def _flat_V(self) -> Float[Tensor, "d kv_k"]:
@@ -229,9 +230,7 @@ def bias_stream(run: Run, layer: int) -> Stream:
     weights, shape = run.weights, (*run.tokens.shape, -1)
     if weights.config.sinks:
         raw = weights.layers[layer]
-        b_V = fold_bias(raw.W_V, raw.ln1_b, raw.b_V)
-        b_V = b_V.repeat_interleave(weights.config.heads_per_kv, dim=0)
-        each = torch.einsum("hk,hkd->hd", b_V, raw.W_O)
+        each = torch.einsum("hk,hkd->hd", value_bias(raw), raw.W_O)
         written = torch.einsum("bhp,hd->bpd", run.patterns[layer].sum(-1), each)
         written = written if raw.b_O is None else written + raw.b_O
     else:

@@ -6,12 +6,9 @@ from functools import cached_property
 from math import comb
 from typing import TYPE_CHECKING
 
-from jaxtyping import Float
-from torch import Tensor
-
 from pathsum.errors import InputError, PathError
 from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.model.folding import fold_bias, unembed
+from pathsum.model.folding import logit_bias, unembed
 from pathsum.model.transformer import soft_cap
 from pathsum.paths.frozen import Frozen, all_sources, relative_error
 from pathsum.paths.sweep import final_stream
@@ -97,7 +94,7 @@ class PathSum:
     def contribution(self, path: Path) -> Logits:
         """What one path adds to the logits, [batch, pos, vocab]."""
         if self.check(path).source.kind == "unembed_bias":
-            return self._bias.expand(self.trace.logits.shape)
+            return logit_bias(self.trace.weights).expand(self.trace.logits.shape)
         return self.unembedded(self.frozen.along(path))
 
     def unembedded(self, stream: Stream) -> Logits:
@@ -111,7 +108,7 @@ class PathSum:
         Computed from sources, weights, frozen patterns and scales, never from recorded streams or
         logits.
         """
-        return self.unembedded(final_stream(self.frozen)) + self._bias
+        return self.unembedded(final_stream(self.frozen)) + logit_bias(self.trace.weights)
 
     def remainder(self) -> float:
         """max|cap(total) − model's logits| / max|model's logits|: rounding, if the sum is exact."""
@@ -156,12 +153,6 @@ class PathSum:
     @property
     def _size(self) -> tuple[int, int]:
         return self.trace.model.config.n_layers, self.trace.model.config.n_heads
-
-    @property
-    def _bias(self) -> Float[Tensor, " vocab"]:
-        """What `bias_U` adds to the logits."""
-        weights = self.trace.model.weights
-        return fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
 
 
 def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tuple[HeadId, ...]]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pathsum.model import HeadId, HeadName, Trace
-from pathsum.model.transformer import attention_pattern
+from pathsum.model.transformer import head_pattern
 from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of, qk_read
@@ -143,11 +143,12 @@ class ScoreSum:
 
     def attention(self) -> HeadPattern:
         """The softmax of `total()`, capped if the model caps: the head's pattern."""
-        return softmax_rows(self.trace, self.head, self.total())
+        return head_pattern(self.trace.weights, self.head, self.total())
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
         """The pattern without one term: the softmax of all others."""
-        return softmax_rows(self.trace, self.head, self.total() - self.term(query, key))
+        without = self.total() - self.term(query, key)
+        return head_pattern(self.trace.weights, self.head, without)
 
     def cell(
         self,
@@ -183,14 +184,3 @@ class ScoreSum:
     def __repr__(self) -> str:
         batch, length = self.trace.tokens.shape
         return f"ScoreSum({self.head}, {self.count:,} terms, {batch} × {length} tokens)"
-
-
-def softmax_rows(trace: Trace, head: HeadId, scores: HeadPattern) -> HeadPattern:
-    """The pattern of one head's scores: its soft cap, window and sink, and the causal softmax."""
-    config, sinks = trace.model.config, trace.model.weights.layers[head.layer].sinks
-    return attention_pattern(
-        scores[:, None],
-        cap=config.score_cap,
-        window=config.window(head.layer),
-        sinks=None if sinks is None else sinks[head.head : head.head + 1],
-    )[:, 0]

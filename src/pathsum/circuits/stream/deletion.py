@@ -17,8 +17,8 @@ from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows, require_finite
 from pathsum.model import HeadId, Model
-from pathsum.model.folding import embeddings_as_read, fold_read, for_query_heads, layer_reads
-from pathsum.model.transformer import attention_pattern
+from pathsum.model.folding import embeddings_as_read, fold_read, layer_reads
+from pathsum.model.transformer import attention_pattern, for_query_heads
 from pathsum.result.p_value import LEAST_FITTED
 
 # Positions over which attention by position terms is averaged.
@@ -145,15 +145,10 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
         return torch.full((config.n_heads,), torch.nan)
     places = min(PLACES, config.n_ctx)
     queries = reads.pos_Q[:, :places] + reads.b_Q[:, None]
-    keys = for_query_heads(config, reads.pos_K[:, :places] + reads.b_K[:, None])
+    keys = for_query_heads(reads.pos_K[:, :places] + reads.b_K[:, None], config.n_heads)
     scores = queries @ keys.mT * config.score_scale
     require_finite(scores, "a table of attention scores between positions")
-    pattern = attention_pattern(
-        scores[None],
-        cap=config.score_cap,
-        window=config.window(layer),
-        sinks=model.weights.layers[layer].sinks,
-    )[0]
+    pattern = attention_pattern(config, model.weights.layers[layer], scores[None])[0]
     # The first position can attend only to itself.
     return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
 

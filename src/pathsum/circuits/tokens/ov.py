@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pathsum.algebra import Factored
+from pathsum.algebra import Factored, center_rows
 from pathsum.circuits.tokens.token import (
     RARE,
     Scored,
@@ -15,12 +15,7 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import (
-    as_path,
-    basis_note,
-    circuit_label,
-    full_ov,
-)
+from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Column, Record, Table, token_column
@@ -68,7 +63,7 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     unnormalized deeper, and the final scale (one positive number per position) is left out. On a
     model with a soft cap on its logits these are logits before the cap.
     """
-    return full_ov(model, as_path(model, circuit))
+    return center_rows(as_path(model, circuit).full_ov(model))
 
 
 def effect(

@@ -26,10 +26,10 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import embed_through, require_score_edges, score_cap_note
+from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_note
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
-from pathsum.model.folding import gain_of, key_read, query_read
+from pathsum.model.folding import embed_through, key_read, query_read, with_qk_gain
 from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate, rotate_by
 from pathsum.result import Column, Record, Table, token_column
 
@@ -96,7 +96,7 @@ def token_qk(
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
     """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
     gain = head.model.weights.attention[head.id.layer].q_norm_w
-    return _read_alone(head, query_read, None if gain is None else gain_of(gain, head.id.head))
+    return with_qk_gain(_read_alone(head, query_read), gain, head.id.head)
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
@@ -106,7 +106,7 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     of a normalization left out; QK-norm, which does not see that scale, is applied.
     """
     gain = head.model.weights.attention[head.id.layer].k_norm_w
-    return _read_alone(head, key_read, None if gain is None else gain_of(gain, head.kv))
+    return with_qk_gain(_read_alone(head, key_read), gain, head.kv)
 
 
 def attention(
@@ -153,7 +153,6 @@ def rotary_note(model: Model, offset: int | None) -> str:
 def _read_alone(
     head: Head,
     read: Callable[[Weights, HeadId], tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]],
-    gain: Float[Tensor, " k"] | None,
 ) -> Float[Tensor, "vocab k"]:
     config, weights, layer = head.model.config, head.model.weights, head.id.layer
 
@@ -169,8 +168,7 @@ def _read_alone(
         # One norm over all heads; query heads that share a key count it equally often.
         each = [project(HeadId(layer, one)).square().mean(-1) for one in range(config.n_heads)]
         mean = torch.stack(each).mean(0)[:, None]
-    x = x * torch.rsqrt(mean + config.norm_eps)
-    return x if gain is None else x * gain
+    return x * torch.rsqrt(mean + config.norm_eps)
 
 
 def _side(head: Head, side: str, through: Path | None) -> Float[Tensor, "vocab k"]:

@@ -1,12 +1,10 @@
 """The token basis: what a circuit reads of embeddings and what it does to logits.
 
-Two maps turn a circuit of the stream into one between tokens, and neither makes anything that is
-larger than vocabulary × width of the circuit:
+Two maps of `pathsum.model.folding` turn a circuit of the stream into one between tokens, and
+neither makes anything that is larger than vocabulary × width of the circuit:
 
     embed_through(layer, W)     W_E as the layer reads it, times a read       [vocab, k]
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
-
-The second is in `pathsum.model.folding`. `full_ov` joins them.
 
 Soft caps bend the sum of what all parts write, so what one part does is known before the cap: a
 circuit's entries are exact terms of scores and logits there, and results say so (`score_cap_note`,
@@ -20,13 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
 from pathsum.circuits.tokens.token import joined
 from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Config, Model, Path
-from pathsum.model.folding import fold_read, token_basis_note, unembed_through
-from pathsum.model.path import carries_text
-from pathsum.model.transformer import normalize
+from pathsum.model.folding import fold_read, read_scales, token_basis_note
 from pathsum.model.weights import Weights
 from pathsum.names import (
     ARROW,
@@ -40,35 +36,10 @@ from pathsum.names import (
     Source,
 )
 
-ROWS = 16_384
-"""Rows of an embedding that are copied at a time."""
 TOKENS = 4096
 """Tokens that a product over the vocabulary takes at a time: these stay in a cache."""
 
 Found = TypeVar("Found")
-
-
-def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
-    """The number each token's embedding is multiplied by when a layer reads it.
-
-    Known before anything was written (layer 0, or the unembedding of a model with no layers), as
-    if the token stood alone; None where the model does not normalize or where the scale depends
-    on what was written on the way and is left out.
-    """
-    config = weights.config
-    if layer > 0 or config.norm == "none" or config.norm_place == "after":
-        return None
-    parts = [normalize(config, x[None], None, None)[1][0] for x in weights.W_E.split(ROWS)]
-    return torch.cat(parts)
-
-
-def embed_through(
-    weights: Weights, layer: int, W: Float[Tensor, "d k"]
-) -> Float[Tensor, "vocab k"]:
-    """Each token's embedding as a layer reads it, times a read with its normalization folded in."""
-    scales = read_scales(weights, layer)
-    rows = weights.W_E @ W
-    return rows if scales is None else rows * scales[:, None]
 
 
 def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
@@ -92,19 +63,7 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
         product.addmm_(centered, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
     # What a folded read makes of the ones-direction is nothing.
-    return product - product.mean(-1, keepdim=True) if config.norm == "layer" else product
-
-
-def full_ov(model: Model, path: Path) -> Factored:
-    """Full OV of a head or a virtual head, W_U centered: row the source, column the prediction.
-
-    Embeddings are as the first head's layer reads them (see `read_scales`).
-    """
-    ov = path.ov(model)
-    left = embed_through(model.weights, path.heads[0].layer, ov.A)
-    if not carries_text(model, (Source("embed"), *path.heads, LogitsRead())):
-        left = torch.zeros_like(left)
-    return Factored(left, unembed_through(model.weights, ov.B))
+    return remove_mean(product, config.norm == "layer")
 
 
 def as_path(model: Model, circuit: HeadName | Path) -> Path:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pathsum.algebra.rotations import with_negatives
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import eigenvalues_above_noise
-from pathsum.circuits.matching import null_matching_spectra
+from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.heads.kinds.kind import (
     Kind,
@@ -28,7 +28,6 @@ from pathsum.heads.kinds.kind import (
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Head, HeadId, Model
-from pathsum.model.folding import embeddings_as_read
 
 
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -65,22 +64,11 @@ def measure_matching(model: Model, draws: int, seed: int) -> dict[HeadId, Score]
     for layer in range(model.config.n_layers):
         # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
         if (layer == 0) not in grams:
-            grams[layer == 0] = _token_gram(model, layer)
+            grams[layer == 0] = embedding_product(model, layer, layer)
         heads = [head for head in model.heads if head.id.layer == layer]
         scores = _match(heads, grams[layer == 0], draws, seed)
         found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
     return found
-
-
-def _token_gram(model: Model, layer: int) -> Float[Tensor, "d d"]:
-    """Eᵀ E with keys centered over tokens: all that the eigenvalues of full QK need of W_E."""
-    embeddings = embeddings_as_read(model.weights, layer)
-    gram = (embeddings - embeddings.mean(0)).T @ embeddings
-    if model.config.norm == "layer":
-        # Reads are centered, so what the ones-direction holds reaches no head.
-        gram = gram - gram.mean(0)
-        gram = gram - gram.mean(1, keepdim=True)
-    return gram
 
 
 def _match(heads: Sequence[Head], gram: Float[Tensor, "d d"], draws: int, seed: int) -> list[Score]:

@@ -187,11 +187,8 @@ class _Gradients:
         read = transformer.attention_read(config, layer, stream)[0]
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
         scores = transformer.attention_scores(config, query, key)
-        window = config.window(layer.index)
-        pattern = transformer.attention_pattern(
-            scores, cap=config.score_cap, window=window, sinks=layer.sinks
-        )
-        z = transformer.mix(config, pattern, transformer.values(layer, read))
+        pattern = transformer.attention_pattern(config, layer, scores)
+        z = transformer.mix(pattern, transformer.values(layer, read))
         written = transformer.write(config, layer, z)[0]
         at_z, at_scores, below = torch.autograd.grad(written, (z, scores, stream), above)
         return _LayerGradients(at_z[0], at_scores[0]), below

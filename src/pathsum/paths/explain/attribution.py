@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Trace
-from pathsum.model.transformer import values as head_values
+from pathsum.model import HeadId, HeadName, Trace, transformer
+from pathsum.model.transformer import for_query_heads
 from pathsum.paths.explain.breakdown import Name, find_name
 from pathsum.paths.frozen import FrozenLayer, Values
 from pathsum.paths.path_sum import expand_logits
@@ -159,10 +159,9 @@ def effects_by_layer(
 
 def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
     """Attention × the norm of what each source's value writes, layer by layer."""
-    heads_per_kv = trace.model.config.heads_per_kv
     for index, pattern in enumerate(trace.patterns):
         layer = trace.model.weights.layers[index]
-        value = head_values(layer, trace.read(index)).repeat_interleave(heads_per_kv, dim=1)
+        value = for_query_heads(transformer.values(layer, trace.read(index)), pattern.shape[1])
         # ‖v W_O‖² = v (W_O W_Oᵀ) vᵀ: never wider than a head.
         gram = layer.W_O @ layer.W_O.mT
         size = ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()

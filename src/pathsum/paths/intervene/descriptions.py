@@ -12,15 +12,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import eig, pinv, qr
-from pathsum.circuits.tokens.token_basis import as_path, full_ov
+from pathsum.circuits.tokens.ov import token_ov
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.edits import TableToLogits
 from pathsum.model.folding import unembed_through
+from pathsum.model.transformer import head_pattern
 from pathsum.names import Part, PartName
-from pathsum.paths.score_sum import softmax_rows
 from pathsum.result import parse_option
 from pathsum.shapes import HeadPattern, Tokens
 
@@ -165,7 +164,7 @@ def described_pattern(trace: Trace, head: HeadId, described: PatternDescription)
     if isinstance(described, IdealPattern):
         return described.of(trace.tokens, trace.logits.dtype)
     scores = trace.scores(head).term(described.query, described.key)
-    return softmax_rows(trace, head, scores)
+    return head_pattern(trace.weights, head, scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +183,7 @@ def copying_projector(head: Head) -> CopyingProjector:
     Its range is spanned by the right eigenvectors X and its row space by the left ones Y, so
     P = X (Yᵀ X)⁻¹ Yᵀ: only the eigenvectors that are kept need to be well conditioned.
     """
-    full = full_ov(head.model, as_path(head.model, head.id)).to(torch.float64)
+    full = token_ov(head.model, head.id).to(torch.float64)
     small = full.B @ full.A
     (values, right), (left_values, left) = eig(small), eig(small.T)
     # Eigenvalues within rounding error of zero have no sign.
@@ -213,12 +212,13 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
             f"TopTokens({count}) is more than the vocabulary of {model.config.d_vocab} tokens"
         )
     # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
-    full = Factored(model.weights.W_E @ head.W_V, unembed_through(model.weights, head.W_O))
     ids, rows = tokens.unique(return_inverse=True)
+    values_of_ids = model.weights.W_E[ids] @ head.W_V
+    effects = unembed_through(model.weights, head.W_O)
     raised: list[Tensor] = []
     values: list[Tensor] = []
-    for block in ids.split(max(1, (1 << 25) // model.config.d_vocab)):
-        best = (full.A[block] @ full.B).topk(count, dim=-1)
+    for block in values_of_ids.split(max(1, (1 << 25) // model.config.d_vocab)):
+        best = (block @ effects).topk(count, dim=-1)
         raised.append(best.indices)
         values.append(best.values)
     return TableToLogits(head.id, rows, torch.cat(raised), torch.cat(values))

@@ -14,7 +14,7 @@ other run's output. Positions restrict a patch: `L0H7@4` exchanges what L0H7 wri
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Bool
@@ -24,11 +24,8 @@ from pathsum.errors import InputError
 from pathsum.model import Trace, trace_run
 from pathsum.model.edited import find_site
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
-from pathsum.names import EdgeName, HeadId, HeadName, Site, Source
+from pathsum.names import HeadId, Site
 from pathsum.result import parse_choice
-
-PatchName: TypeAlias = EdgeName | HeadName | Source | Site
-"""An edge, `("L0H7", "L1H4", "k")` or `"L0H7→L1H4.k"`, or a node, `"L0H7"` or `"mlp0"`."""
 
 
 def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:

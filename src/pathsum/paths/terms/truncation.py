@@ -72,21 +72,13 @@ class Truncated:
     def read(self, stream: Stream) -> Stream:
         """What the unembedding reads of a truncated stream."""
         weights, config = self.frozen.run.weights, self.frozen.run.weights.config
-        if config.norm == "none":
-            return stream
-        if self.scale is Scales.RECOMPUTED:
-            return transformer.normalize(config, stream, weights.ln_f_w, weights.ln_f_b)[0]
-        if config.norm == "layer":
-            stream = stream - stream.mean(-1, keepdim=True)
-        read = stream * self.frozen.final_scale[..., None]
-        read = read if weights.ln_f_w is None else read * weights.ln_f_w
-        return read if weights.ln_f_b is None else read + weights.ln_f_b
+        scale = self.frozen.final_scale if self.scale is Scales.FROZEN else None
+        return transformer.normalize(config, stream, weights.ln_f_w, weights.ln_f_b, scale)[0]
 
     def logits(self, stream: Stream) -> Logits:
         """Logits of a truncated stream."""
         weights = self.frozen.run.weights
-        logits = self.read(stream) @ weights.W_U
-        logits = logits if weights.b_U is None else logits + weights.b_U
+        logits = transformer.logits_of_read(weights, self.read(stream))
         return transformer.soft_cap(logits, weights.config.logit_cap)
 
     def losses(
