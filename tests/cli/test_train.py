@@ -3,11 +3,9 @@
 import io
 import json
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tests.training.tiny import tiny_recipe, write_text
 
 from pathsum.cli.main import main
@@ -19,14 +17,6 @@ from pathsum.training.metrics import ProbeResult
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.explorer.variants import ALL
+from tests.waiting import until
 
 from pathsum.explorer import background
 from pathsum.explorer.explorer import Explorer
@@ -23,14 +24,6 @@ def explorer() -> Iterator[Explorer]:
     explorer = Explorer([ALL["two layers"]()], bundled=())
     yield explorer
     assert explorer.stop(30.0)
-
-
-def until(reached: Callable[[], object]) -> None:
-    for _ in range(6000):
-        if reached():
-            return
-        time.sleep(0.005)
-    pytest.fail("it never came to that")
 
 
 def test_atlas_and_composition_are_there_before_they_are_asked(explorer: Explorer) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.explorer.variants import ALL
+from tests.waiting import until
 
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.in_flight import CanceledError
-from pathsum.explorer.memo import Memo
-from pathsum.explorer.memory import bytes_held
+from pathsum.explorer.memo import Memo, bytes_held
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.weights import Weights
@@ -99,14 +99,6 @@ def counting(go_on: threading.Event, steps: int = 2000) -> Callable[[Progress], 
         return 7
 
     return compute
-
-
-def until(reached: Callable[[], object]) -> None:
-    for _ in range(2000):
-        if reached():
-            return
-        time.sleep(0.005)
-    pytest.fail("it never came to that")
 
 
 def test_all_that_wait_hear_of_the_progress() -> None:

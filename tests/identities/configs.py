@@ -8,6 +8,19 @@ from torch import Tensor
 
 from pathsum.model import Config, Model, random_model
 
+Drawn = tuple[Model, Tensor]
+"""A model and a batch that it can read."""
+
+
+def close(found: Tensor, truth: Tensor, tolerance: float = 1e-9) -> bool:
+    """Whether two tensors agree to within a share of the largest number."""
+    return float((found - truth).abs().max()) <= tolerance * max(1.0, float(truth.abs().max()))
+
+
+def relative(found: Tensor, truth: Tensor) -> float:
+    """The largest difference, as a share of the largest number."""
+    return float((found - truth).abs().max() / truth.abs().max().clamp_min(1e-300))
+
 
 @st.composite
 def configs(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
 from pathsum.errors import NotExactError
@@ -13,12 +13,7 @@ from pathsum.model import HeadId, Model, Source, fold
 from pathsum.names import HeadRead, LogitsRead, Side
 from pathsum.paths.intervene.causal import edges_of
 
-Drawn = tuple[Model, Tensor]
 SIZES: dict[str, Any] = {"min_layers": 1, "max_layers": 3, "max_heads": 4}
-
-
-def close(found: Tensor, truth: Tensor, tolerance: float = 1e-9) -> bool:
-    return float((found - truth).abs().max()) <= tolerance * max(1.0, float(truth.abs().max()))
 
 
 @st.composite

@@ -4,7 +4,7 @@ import tempfile
 
 import torch
 from hypothesis import given, settings
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import models_with_tokens, relative
 from torch import Tensor
 
 import pathsum as ps
@@ -12,10 +12,6 @@ from pathsum.model import Model, fold, transformer
 from pathsum.model.folding import folded_unembedding, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.model.symmetries import scrambled
-
-
-def relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-300))
 
 
 @given(models_with_tokens())

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import models_with_tokens, relative
 from torch import Tensor
 
 from pathsum.model import HeadId, Model, Path
@@ -16,10 +16,6 @@ from pathsum.paths import PathSum, TopPaths, Toward
 from pathsum.paths.frozen import Frozen
 
 SMALL = {"max_layers": 3, "max_heads": 2}
-
-
-def relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-300))
 
 
 def explained(model: Model, tokens: Tensor, seed: int) -> tuple[PathSum, Toward]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import models_with_tokens, relative
 from torch import Tensor
 
 from pathsum.model import HeadId, Model
@@ -16,10 +16,6 @@ SMALL = {"min_layers": 1, "max_layers": 3, "max_heads": 2}
 
 def drawn_head(model: Model, seed: int) -> HeadId:
     return model.heads[seed % len(model.heads)].id
-
-
-def relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-300))
 
 
 @given(models_with_tokens(min_layers=1, max_layers=5, max_heads=4), st.integers(0, 99))

@@ -5,21 +5,14 @@ import math
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import Drawn, close, models_with_tokens
 from tests.paths.multi_run import multi_run_losses
-from torch import Tensor
 
 from pathsum.model import Model, transformer
 from pathsum.model.folding import attention_bias
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import MlpOutputs, Scales, by_head, by_layer, by_virtual_head, term_importance
 from pathsum.paths.terms.truncation import truncate
-
-Drawn = tuple[Model, Tensor]
-
-
-def close(found: Tensor, truth: Tensor, tolerance: float = 1e-9) -> bool:
-    return float((found - truth).abs().max()) <= tolerance * max(1.0, float(truth.abs().max()))
 
 
 @given(models_with_tokens(norms=("none",), mlps=("none",)))

@@ -5,13 +5,11 @@ from collections.abc import Callable
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import Drawn, models_with_tokens
 from torch import Tensor
 
 from pathsum.model import Model
 from pathsum.paths import causal_effects, patch_sweep
-
-Drawn = tuple[Model, Tensor]
 
 
 def corrupted(model: Model, tokens: Tensor, first: int) -> Tensor:

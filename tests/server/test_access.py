@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.explorer.variants import ALL
 
 from pathsum import bundle
 from pathsum.errors import InputError
@@ -17,11 +16,6 @@ from pathsum.server.guard import LOOPBACK, names_of
 TOKEN = "0123456789abcdefXYZ_-"
 BASE = "http://127.0.0.1:7321"
 JSON = {"content-type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return Explorer([ALL["two layers"]()])
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from tests.explorer.variants import ALL
+from tests.waiting import until
 
 from pathsum.explorer.explorer import Explorer
 from pathsum.server import ExplorerServer, connections
@@ -20,11 +20,6 @@ from pathsum.server import queue as queue_module
 from pathsum.server.connections import ListeningSocket, max_connections
 
 SECONDS = 20
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return Explorer([ALL["two layers"]()])
 
 
 @pytest.fixture
@@ -46,13 +41,6 @@ def open_connections(server: ExplorerServer) -> int:
     return len(server._server.server_state.connections)
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 HEAD = b"POST /api/model HTTP/1.1\r\nhost: 127.0.0.1:%d\r\ncontent-type: application/json\r\n"
 
 
@@ -61,7 +49,7 @@ def test_half_a_request_does_not_stay(server: ExplorerServer, sent: bytes) -> No
     half = connect(server, sent.replace(b"%d", b"%d" % server.names.port))
     with half, contextlib.suppress(ConnectionResetError):
         assert half.recv(1) == b""
-    eventually(lambda: open_connections(server) == 0)
+    until(lambda: open_connections(server) == 0)
 
 
 def test_a_byte_now_and_then_does_not_extend_the_deadline(server: ExplorerServer) -> None:
@@ -80,8 +68,8 @@ def test_who_does_not_read_is_let_go(
     monkeypatch.setattr(explorer, "cached", lambda *_: b"x" * 30_000_000)
     head = HEAD % server.names.port + b"content-length: 2\r\n\r\n{}"
     with connect(server, head):
-        eventually(lambda: open_connections(server) == 1)
-        eventually(lambda: open_connections(server) == 0)
+        until(lambda: open_connections(server) == 1)
+        until(lambda: open_connections(server) == 0)
 
 
 def test_idle_connections_make_room(
@@ -91,7 +79,7 @@ def test_idle_connections_make_room(
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 10)
     opened = [connect(server, b"GET ") for _ in range(60)]
     try:
-        eventually(lambda: open_connections(server) == 10)
+        until(lambda: open_connections(server) == 10)
         with urlopen(server.url, timeout=SECONDS) as answered:
             assert answered.status == 200
         assert open_connections(server) <= 11
@@ -155,13 +143,13 @@ def test_too_many_questions_are_told_when_to_come_back(
 
     names = [f"a{number}" for number in range(queue_module.SLOW_THREADS)]
     first = [atlas(name) for name in names]
-    eventually(lambda: len(asked) == len(names))
+    until(lambda: len(asked) == len(names))
     waiting = atlas("leaves")
     with atlas("refused") as refused:
         answer = refused.recv(4096)
         assert answer.startswith(b"HTTP/1.1 503") and b"retry-after: 2" in answer.lower()
     waiting.close()
-    eventually(lambda: open_connections(server) == len(names))
+    until(lambda: open_connections(server) == len(names))
     last = atlas("c")
     go_on.set()
     for one in (*first, last):

@@ -6,12 +6,12 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.server.soak import request, running, soak
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,13 +48,6 @@ def answers(port: int) -> bool:
         return False
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("limit", [64, 1024])
 def test_600_half_open_connections_neither_block_nor_spin_nor_stay(limit: int) -> None:
     with running(CACHE_MB) as (pid, port), ExitStack() as opened:
@@ -63,11 +56,11 @@ def test_600_half_open_connections_neither_block_nor_spin_nor_stay(limit: int) -
         for _ in range(600):
             half = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
             half.sendall(b"GET / HTTP/1.1\r\n")
-        eventually(lambda: descriptors(pid) <= before + 130)
+        until(lambda: descriptors(pid) <= before + 130, pause=0.1)
         # At the limit a connection may be refused while others are being closed; a page asks again.
-        eventually(lambda: answers(port))
+        until(lambda: answers(port), pause=0.1)
         began = processor_seconds(pid)
         time.sleep(3)
         assert processor_seconds(pid) - began < 1
         # The deadline of a head is 10 seconds.
-        eventually(lambda: descriptors(pid) <= before + 5)
+        until(lambda: descriptors(pid) <= before + 5, pause=0.1)

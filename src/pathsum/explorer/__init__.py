@@ -9,9 +9,8 @@ Everything that the front end shows is the answer to a question. In reading orde
     open_models      models that are open, with snapshots and cards
     examples         example texts, and the sequences that costs are measured on
     workbench        open models, cached runs and results
-    memo             the cache
+    memo             the cache, and how much a cached value holds
     kept             slow answers on disk
-    memory           how much a cached value holds
     wire             an answer as bytes
     explorer         `Explorer`, which answers; the server, reports and notebooks use it
     report           answers in one HTML file; report_contents says which

@@ -15,8 +15,7 @@ from pathsum.explorer.examples import (
     measured_sequences,
     text_pieces,
 )
-from pathsum.explorer.memo import Memo
-from pathsum.explorer.memory import bytes_held
+from pathsum.explorer.memo import Memo, bytes_held
 from pathsum.explorer.open_models import OpenModel, find_model, open_model, snapshot_files
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
