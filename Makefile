@@ -58,9 +58,9 @@ test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another t
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 # As users run it: without the type checks of jaxtyping and beartype, which addopts switches on.
+AS_USERS := -o addopts='--strict-markers --strict-config --import-mode=importlib'
 test-plain: $(VENV)/.for-testing ## run the core tests without run-time type checks
-	@$(PYTEST) $(PARALLEL) -o addopts='--strict-markers --strict-config --import-mode=importlib' \
-	  -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(AS_USERS) -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
 
 # The kernels of older processors: MKL's, then torch's own.
 test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels of other processors
@@ -95,9 +95,9 @@ test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2
 	@$(PYTEST) -m real $(ARGS)
 
 # Drives the system's Chromium. Without one the tests are skipped; with PATHSUM_REQUIRE_BROWSER=1
-# that is an error.
+# that is an error. Two processes, each with a server and a browser of its own, take whole files.
 test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chromium
-	@$(PYTEST) -m browser tests/browser $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --dist loadfile $(AS_USERS) -m browser tests/browser $(ARGS)
 
 # 10,000 requests to a server of its own: fails if memory rises or an answer is an error.
 soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')

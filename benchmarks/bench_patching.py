@@ -2,11 +2,15 @@
 
 A loop over hooks is how activation and path patching are usually written: each run replaces one
 value and computes everything from the embedding on. Its time is that of a sample of its runs, times
-their number.
+their number. Edges are also compared with path patching by transformer-lens's hooks on a model of
+the same shape, in an environment of its own (`make peers`).
 """
 
+import json
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,6 +25,38 @@ from pathsum.paths.intervene.causal import edges_of
 
 SAMPLE = 6
 """How many runs of a loop are timed."""
+TOKENS, READERS = 32, 3
+PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
+PEER_NAME = "path patching by transformer-lens 3.9's hooks"
+
+# The sender's write in a corrupted run replaces its own in one head's keys; all else is recomputed.
+PEER_PROGRAM = """
+import json, sys, time, torch
+tokens, sample, threads = map(int, sys.argv[1:])
+torch.set_num_threads(threads)
+torch.set_grad_enabled(False)
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+model = HookedTransformer(HookedTransformerConfig(
+    n_layers=12, d_model=768, n_ctx=64, d_head=64, n_heads=12, d_vocab=5000,
+    attn_only=True, normalization_type=None, use_split_qkv_input=True, device="cpu",
+))
+clean, corrupted = torch.randint(5000, (2, 1, tokens))
+only_z = lambda name: name.endswith("hook_z")
+_, before = model.run_with_cache(clean, names_filter=only_z)
+_, after = model.run_with_cache(corrupted, names_filter=only_z)
+def patched(layer, head, reader):
+    name = f"blocks.{layer}.attn.hook_z"
+    change = (after[name] - before[name])[:, :, head] @ model.W_O[layer, head]
+    def hook(value, hook):
+        value[:, :, reader] += change
+        return value
+    return model.run_with_hooks(clean, fwd_hooks=[("blocks.6.hook_k_input", hook)])
+patched(0, 0, 0)
+start = time.perf_counter()
+for number in range(sample):
+    patched(number % 6, number % 12, number % 3)
+print(json.dumps((time.perf_counter() - start) / sample))
+"""
 
 
 def main() -> list[Measurement]:
@@ -35,8 +71,8 @@ def main() -> list[Measurement]:
         positions="residual",
     )
     model = random_model(config)
-    clean, corrupted = pair(model, 32)
-    cells = config.n_layers * config.n_heads * 32
+    clean, corrupted = pair(model, TOKENS)
+    cells = config.n_layers * config.n_heads * TOKENS
     one_cell = seconds(lambda: hook_loop(model, clean)) / SAMPLE
     sweep = Measurement(
         "patch sweep, 12 layers × 12 heads × 32 tokens, attention only",
@@ -47,22 +83,38 @@ def main() -> list[Measurement]:
         other="one run per cell, by hooks",
         theirs=cells * one_cell,
     )
-    return [sweep, edges(model, clean, corrupted)]
+    return [sweep, *edges(model, clean, corrupted)]
 
 
-def edges(model: Model, clean: Trace, corrupted: Trace) -> Measurement:
-    """All edges into three heads of the middle layer."""
-    into = [HeadId(6, head) for head in range(3)]
+def edges(model: Model, clean: Trace, corrupted: Trace) -> list[Measurement]:
+    """All edges into three heads of the middle layer, against two loops."""
+    into = [HeadId(6, head) for head in range(READERS)]
     every = list(edges_of(model, into))
     sample = every[:: max(1, len(every) // SAMPLE)][:SAMPLE]
     one_at_a_time = seconds(lambda: message_loop(clean, corrupted, sample)) / len(sample)
-    return Measurement(
-        f"{len(every)} edges into three heads of layer 6 of 12 × 12, 32 tokens, attention only",
-        ours=seconds(lambda: causal_effects(clean, corrupted, -1, 7, into=into)),
-        unit="s",
-        other="one run per edge",
-        theirs=len(every) * one_at_a_time,
-    )
+    what = f"{len(every)} edges into three heads of layer 6 of 12 × 12, {TOKENS} tokens"
+    ours = seconds(lambda: causal_effects(clean, corrupted, -1, 7, into=into))
+    one_by_hooks = peer_seconds()
+    return [
+        Measurement(what, ours, "s", "one run per edge", len(every) * one_at_a_time),
+        Measurement(
+            what,
+            ours,
+            "s",
+            PEER_NAME if one_by_hooks else f"{PEER_NAME} (not installed: make peers)",
+            len(every) * one_by_hooks if one_by_hooks else None,
+        ),
+    ]
+
+
+def peer_seconds() -> float | None:
+    """Seconds per edge by the other library; None if it is not installed."""
+    if not PEER.exists():
+        return None
+    arguments = (TOKENS, SAMPLE, torch.get_num_threads())
+    command = [str(PEER), "-c", PEER_PROGRAM, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def pair(model: Model, length: int) -> tuple[Trace, Trace]:

@@ -20,9 +20,11 @@ from pathsum.model.edits import (
 )
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
+from pathsum.names import HeadRead
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
 from pathsum.paths.intervene.causal import edges_of
+from pathsum.paths.intervene.patching import patched_pattern
 
 Drawn = tuple[Model, Tensor]
 
@@ -219,3 +221,15 @@ def test_ideal_patterns_are_patterns(drawn: Drawn, ideal: IdealPattern) -> None:
     assert close(pattern.sum(-1), torch.ones_like(pattern[..., 0]))
     assert not bool(pattern.triu(1).any())
     assert bool((pattern >= 0).all())
+
+
+@given(models_with_tokens(min_layers=1))
+@settings(max_examples=24)
+def test_the_pattern_of_a_patched_edge_needs_no_run(drawn: Drawn) -> None:
+    model, tokens = drawn
+    trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
+    for edge in edges_of(model):
+        if not isinstance(edge.reader, HeadRead) or edge.reader.side is Side.V:
+            continue
+        expected = trace.patch({edge: other}).pattern(edge.reader.head)
+        assert close(patched_pattern(trace, edge, other), expected)

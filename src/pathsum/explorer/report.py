@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pathsum import bundle
 from pathsum.errors import FailedError, FileError, InputError, NotExactError
 from pathsum.explorer.answers.model import Vocabulary
@@ -155,7 +157,8 @@ def _answers(
 ) -> tuple[Packed, list[str]]:
     found = Packed()
     left_out: dict[str, None] = {}
-    with ThreadPoolExecutor(THREADS) as pool:
+    # Each works alone: threads that share a small product mostly wait for each other.
+    with ThreadPoolExecutor(THREADS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             for number, (question, wire) in enumerate(_in_order(explorer, contents, pool)):
                 # The total is known only at the end, so the bar grows as it goes.

@@ -26,7 +26,7 @@ from pathsum.heads.layer_view import (
     in_full_precision,
     layer_views,
 )
-from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
+from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges, shuffled
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
 from pathsum.heads.verdicts import why_silent
@@ -214,9 +214,10 @@ def induction(
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
         composed = composition(model)
+        other = model.trace(shuffled(probe.tokens, probe)) if found else trace
         for number, head in enumerate(found):
             progress(number, len(found), f"testing {head}")
-            heads.append(_verify(trace, probe, head, scores, composed))
+            heads.append(_verify(trace, probe, head, scores, composed, other))
         progress(len(found), len(found), "testing")
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -262,11 +263,12 @@ def _verify(
     head: HeadId,
     scores: dict[HeadId, AttentionScores],
     composed: Composition,
+    other: Trace,
 ) -> InductionHead:
     model = trace.model
     previous = {other: it.previous_token for other, it in scores.items()}
     writers = candidate_partners(head, composed, previous)
-    edges = cut_edges(trace, probe, head, writers, composed)
+    edges = cut_edges(trace, probe, head, writers, composed, other)
     mechanism, partner = _mechanism(edges)
     ov = copying(model, head, measures="eigenvalues").heads[0].ratio
     qk = None if partner is None else _matching_through(model, head, partner, mechanism)

@@ -9,6 +9,7 @@ from pathsum.circuits.composition.composition import Composition
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
 from pathsum.names import Edge, HeadRead, Side
+from pathsum.paths.intervene.patching import patched_pattern
 from pathsum.result import Record
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
@@ -70,9 +71,9 @@ def cut_edges(
     reader: HeadId,
     writers: Sequence[HeadId],
     composed: Composition,
+    other: Trace,
 ) -> tuple[PartnerEdge, ...]:
-    """Patch each edge from a run on shuffled tokens and recompute; the largest loss comes first."""
-    other = trace.model.trace(_shuffled(trace.tokens, probe))
+    """Patch each edge from another run, that of shuffled tokens; the largest loss comes first."""
     before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
     column = composed.heads.index(reader)
     edges: list[PartnerEdge] = []
@@ -80,8 +81,8 @@ def cut_edges(
         row = composed.heads.index(writer)
         for side in (Side.K, Side.Q):
             edge = Edge(writer, HeadRead(reader, side))
-            patched = trace.patch({edge: other})
-            left = float(stripe(patched.pattern(reader)[:, None], probe).mean())
+            patched = patched_pattern(trace, edge, other)
+            left = float(stripe(patched[:, None], probe).mean())
             scores = composed.scores(side.value)
             edges.append(
                 PartnerEdge(
@@ -96,7 +97,7 @@ def cut_edges(
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
 
 
-def _shuffled(tokens: Tokens, probe: RepeatedTokens) -> Tokens:
+def shuffled(tokens: Tokens, probe: RepeatedTokens) -> Tokens:
     """Other tokens at most positions, and no copy at the old distance.
 
     An edge that says which token came before, and one that says where the last copy is, then both

@@ -23,9 +23,12 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import Trace, trace_run
 from pathsum.model.edited import find_site
+from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
-from pathsum.names import HeadId, Site
+from pathsum.model.plan import Plan
+from pathsum.names import Edge, HeadId, HeadRead, Site
 from pathsum.result import parse_choice
+from pathsum.shapes import HeadPattern
 
 
 def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
@@ -48,6 +51,21 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
     parsed = tuple(patch_edit(trace, name, value) for name, value in edits.items())
     start = None if trace.edits else trace
     return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start, trace.lengths)
+
+
+def patched_pattern(trace: Trace, edge: Edge, other: Trace) -> HeadPattern:
+    """The pattern of the head that reads an edge, if the edge carries what it does in `other`.
+
+    The same as in `trace.patch({edge: other})`, without running the layers above the head.
+    """
+    assert isinstance(edge.reader, HeadRead)
+    head = edge.reader.head
+    if trace.edits or trace.weights.edits:
+        return patch(trace, {edge: other}).pattern(head)
+    reads = EditedReads(trace.model.config, Plan.of((patch_edit(trace, edge, other),)))
+    reads.written[edge.writer] = trace.written(edge.writer)
+    layer = trace.weights.layers[head.layer]
+    return reads.pattern(head, layer, trace.streams[head.layer], trace.patterns[head.layer])
 
 
 def patch_edit(trace: Trace, name: Any, value: Any) -> Edit:
