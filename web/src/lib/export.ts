@@ -3,6 +3,12 @@ import type { Picture } from "./picture/page";
 
 export type Cell = string | number | boolean | null | undefined;
 
+/** Numbers as rows, with a name for each column. */
+export interface DataTable {
+  header: string[];
+  rows: Cell[][];
+}
+
 /** Text of a CSV file. Cells that a spreadsheet would run as a formula are quoted as text. */
 export function csv(header: readonly string[], rows: Iterable<readonly Cell[]>): string {
   const lines = [header.map(csvCell).join(",")];

@@ -1,5 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
 import type { CompositionAnswer, EndEdges } from "../../generated/answers";
+import type { DataTable } from "../../lib/export";
 import { ENDS, parseEdge, printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
@@ -149,4 +150,11 @@ export function headOfEnd(edge: GraphEdge): string | null {
 
 export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined): GraphEdge | undefined {
   return name === undefined ? undefined : edges.find((edge) => edgeName(edge) === name);
+}
+
+export function edgeTable(edges: readonly GraphEdge[]): DataTable {
+  return {
+    header: ["writer", "reader", "kind", "score", "excess", "z", "p"],
+    rows: edges.map((edge) => [edge.writer, edge.reader, edge.kind, edge.score, edge.excess, edge.z, edge.p]),
+  };
 }
