@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.heads import INDUCTION
 from tests.browser.test_live import settled
 
 import pathsum as ps
@@ -71,6 +72,31 @@ def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
         page.get_by_role("button", name="Save the numbers of two texts as CSV").click()
     lines = Path(started.value.path()).read_text(encoding="utf-8").splitlines()
     assert re.match(r"\W*part,clean,", lines[0]) and len(lines) > 2
+
+
+@pytest.mark.parametrize(
+    ("panel", "header"),
+    [
+        ("What it is", "score,value,standard error,chance,p"),
+        ("Eigenvalues of W_E OV W_U", "of,real,imaginary"),
+        ("By distance", "tokens back,score,spread,attention"),
+        ("Which heads it reads, which read it", "writer,reader,kind,score,excess,z,p"),
+        ("What it is worth", "on,measure,of,value,low,high"),
+    ],
+)
+def test_every_panel_of_the_head_page_saves_its_numbers(
+    page: Page, live: str, panel: str, header: str
+) -> None:
+    page.goto(f"{live}#/head?h={INDUCTION}")
+    part = page.get_by_role("region", name=panel, exact=True)
+    part.scroll_into_view_if_needed()
+    save = part.get_by_role("button", name=f"Save the numbers of {panel} as CSV")
+    expect(save).to_be_visible(timeout=60_000)
+    with page.expect_download() as started:
+        save.click()
+    lines = Path(started.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == header and len(lines) > 2
+    assert INDUCTION in started.value.suggested_filename
 
 
 @pytest.mark.parametrize("view", ["why", "text", "paths", "circuit"])
