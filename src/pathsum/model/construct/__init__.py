@@ -12,9 +12,12 @@ Each uses one-hot blocks of the residual stream: one for the current token, one 
 moved, one for the prediction.
 """
 
-from pathsum.model.construct.bigrams import bigram
-from pathsum.model.construct.inductions import induction, induction_by_q
-from pathsum.model.construct.trigrams import skip_trigrams
-from pathsum.model.construct.virtual import virtual_head
+from pathsum.model.construct.models import (
+    bigram,
+    induction,
+    induction_by_q,
+    skip_trigrams,
+    virtual_head,
+)
 
 __all__ = ["bigram", "induction", "induction_by_q", "skip_trigrams", "virtual_head"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model.config import Config
+from pathsum.model.config import Config, Positions
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
 from pathsum.text import Tokenizer
@@ -107,6 +107,34 @@ class HandBuilt:
         return from_tensors(
             self.config, self.tensors, name=name, tokenizer=Tokenizer.of_words(words)
         )
+
+
+def two_layers(
+    blocks: Blocks,
+    n_heads: int,
+    d_head: int,
+    positions: Positions,
+    logit: float,
+    dtype: torch.dtype,
+) -> HandBuilt:
+    """Two layers whose embeddings fill the blocks `token` and `place`; logits read `out`."""
+    token, out, place = blocks.rows("token"), blocks.rows("out"), blocks.rows("place")
+    vocab, n_ctx = len(token), len(place)
+    config = Config(
+        n_layers=2,
+        n_heads=n_heads,
+        d_model=blocks.width,
+        d_head=d_head,
+        d_vocab=vocab,
+        n_ctx=n_ctx,
+        positions=positions,
+        start_token=0,
+    )
+    built = HandBuilt(config, dtype)
+    built["W_E"][torch.arange(vocab), token] = 1.0
+    built["W_pos"][torch.arange(n_ctx), place] = 1.0
+    built["W_U"][out, torch.arange(vocab)] = logit
+    return built
 
 
 def with_start(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,264 @@
+"""The hand-built models, from no layers to two."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.errors import InputError
+from pathsum.model.config import Config
+from pathsum.model.construct.parts import (
+    LETTERS,
+    SURE,
+    Blocks,
+    HandBuilt,
+    two_layers,
+    with_start,
+)
+from pathsum.model.make import from_tensors
+from pathsum.model.model import Model
+from pathsum.text import Tokenizer
+
+Triple = tuple[str, str, str]
+
+
+def bigram(
+    probabilities: Float[Tensor, "vocab vocab"],
+    words: Sequence[str] | None = None,
+    *,
+    n_ctx: int = 64,
+) -> Model:
+    """A zero-layer model whose next-token probabilities after token i are row i of a table.
+
+    W_E is the identity and W_U the logarithm of the table, so `W_E W_U` is the bigram
+    log-likelihood exactly.
+
+    >>> table = torch.tensor([[0.9, 0.1], [0.5, 0.5]])
+    >>> bigram(table, ["a", "b"])(torch.tensor([0])).softmax(-1)
+    tensor([[0.9000, 0.1000]])
+    """
+    if probabilities.ndim != 2 or probabilities.shape[0] != probabilities.shape[1]:
+        raise InputError(
+            f"the table has shape {list(probabilities.shape)}; give a square table, one row and "
+            "one column per token"
+        )
+    sums = probabilities.sum(-1)
+    if bool((probabilities <= 0).any()) or not torch.allclose(sums, torch.ones_like(sums)):
+        raise InputError(
+            "the rows of the table are not probabilities above 0 that sum to 1 (log 0 is not a "
+            "logit); smooth the counts and divide each row by its sum"
+        )
+    vocab = probabilities.shape[0]
+    config = Config(
+        n_layers=0, n_heads=1, d_model=vocab, d_head=1, d_vocab=vocab, n_ctx=n_ctx, positions="none"
+    )
+    identity = torch.eye(vocab, dtype=probabilities.dtype)
+    tokenizer = None if words is None else Tokenizer.of_words(words)
+    return from_tensors(
+        config,
+        {"W_E": identity, "W_U": probabilities.log()},
+        name="hand-built bigrams",
+        tokenizer=tokenizer,
+    )
+
+
+def skip_trigrams(
+    triples: Sequence[Triple],
+    words: Sequence[str] = (),
+    *,
+    n_heads: int | None = None,
+    n_ctx: int = 64,
+    effect: float = 10.0,
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """A one-layer model that knows exactly the given `(source, destination, out)` triples.
+
+    At the destination a head attends to the source, if it occurred before, and raises the
+    logit of `out` by `effect`; otherwise it rests on the start token and nothing happens.
+
+    A head scores f₁(destination, source) · f₂(source, out), so triples of one source that differ
+    in both destination and out cannot share a head without forcing the cross terms too. They are
+    spread over as many heads as that takes. With fewer heads (`n_heads=1`) they share heads, and
+    the model has the paper's bugs.
+
+    >>> model = skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
+    >>> model.config.n_heads
+    2
+    """
+    merged = _by_head(triples, n_heads)
+    named = [word for triple in triples for word in triple]
+    vocabulary = with_start(tuple(dict.fromkeys([*words, *named])))
+    token_id = {word: index for index, word in enumerate(vocabulary)}
+    vocab = len(vocabulary)
+    sources = max(len({source for source, _, _ in group}) for group in merged)
+    blocks = Blocks(token=vocab, out=vocab)
+    config = Config(
+        n_layers=1,
+        n_heads=len(merged),
+        d_model=blocks.width,
+        d_head=sources + 1,
+        d_vocab=vocab,
+        n_ctx=n_ctx,
+        positions="none",
+        start_token=0,
+    )
+    built = HandBuilt(config, dtype)
+    token, out = blocks.rows("token"), blocks.rows("out")
+    built["W_E"][torch.arange(vocab), token] = 1.0
+    built["W_U"][out, torch.arange(vocab)] = 1.0
+    for head, group in enumerate(merged):
+        built.rests_on(0, head, token, start=0, score=SURE / 2)
+        column = {word: i for i, word in enumerate(dict.fromkeys(s for s, _, _ in group))}
+        for source, destination, raised in group:
+            at = torch.tensor([column[source]])
+            here, there = token[token_id[source]], token[token_id[destination]]
+            built.query(0, head, there[None], at, SURE)
+            built.key(0, head, here[None], at)
+            built["W_V"][0, head, here, at] = 1.0
+            built["W_O"][0, head, at, out[token_id[raised]]] = effect
+    return built.model("hand-built skip-trigrams", vocabulary)
+
+
+def _by_head(triples: Sequence[Triple], n_heads: int | None) -> list[list[Triple]]:
+    """The triples of each head; with fewer heads than are needed, they share."""
+    groups = _heads_needed(triples)
+    total = n_heads or len(groups)
+    if total < 1:
+        raise InputError("the list of triples is empty; give at least one")
+    merged: list[list[Triple]] = [[] for _ in range(total)]
+    for index, group in enumerate(groups):
+        merged[index % total] += group
+    return merged
+
+
+def _heads_needed(triples: Sequence[Triple]) -> list[list[Triple]]:
+    """Triples by head, so that no head is forced to know one that is not listed."""
+    raised_by: dict[str, dict[str, list[str]]] = {}
+    for source, destination, out in dict.fromkeys(triples):
+        raised_by.setdefault(source, {}).setdefault(out, []).append(destination)
+    heads: list[list[Triple]] = []
+    for source, outs in raised_by.items():
+        # Outs that share all their destinations make a full rectangle and can share a head.
+        rectangles: dict[frozenset[str], list[str]] = {}
+        for out, destinations in outs.items():
+            rectangles.setdefault(frozenset(destinations), []).append(out)
+        for index, (destinations, together) in enumerate(rectangles.items()):
+            if index == len(heads):
+                heads.append([])
+            heads[index] += [(source, d, out) for out in together for d in sorted(destinations)]
+    return heads
+
+
+def induction(
+    words: Sequence[str] = LETTERS,
+    *,
+    n_ctx: int = 64,
+    idle_heads: int = 1,
+    logit: float = 10.0,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Model:
+    """A two-layer model with a previous-token head L0H0 and an induction head L1H0.
+
+    L0H0 attends to the position before (positions enter Q and K only) and writes that
+    token into a block of its own. The query of L1H0 matches its own token **in that block**: this
+    is K-composition. So it attends to the token that followed last time, and copies it. Without a
+    match it rests on the start token. Each layer has `idle_heads` more heads with small random
+    weights.
+
+    >>> induction()(induction().tokens("a b c a"))[0, -1].argmax()  # after "a" came "b"
+    tensor(2)
+    """
+    vocabulary = with_start(words)
+    vocab = len(vocabulary)
+    blocks = Blocks(token=vocab, previous=vocab, out=vocab, place=n_ctx)
+    built = two_layers(blocks, 1 + idle_heads, max(n_ctx, vocab + 1), "qk", logit, dtype)
+    token, previous, out = blocks.rows("token"), blocks.rows("previous"), blocks.rows("out")
+    place, every = blocks.rows("place"), torch.arange(vocab)
+    built.attends_one_back(0, 0, place)
+    built.moves(0, 0, token, to=previous)
+    built.query(1, 0, token, every, SURE)
+    built.key(1, 0, previous, every)
+    built.rests_on(1, 0, token, start=0, score=SURE / 2)
+    built.moves(1, 0, token, to=out)
+    built.add_idle_heads(1, seed)
+    return built.model("hand-built induction", vocabulary)
+
+
+def induction_by_q(
+    words: Sequence[str] = LETTERS,
+    *,
+    n_ctx: int = 64,
+    idle_heads: int = 1,
+    logit: float = 10.0,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Model:
+    """A two-layer model that reaches induction by Q-composition: pointer arithmetic.
+
+    Positions are in the residual stream. L0H0 attends to earlier copies of its own token and
+    writes their **positions**. L1H0's query takes that pointer, adds one, and its key is the plain
+    position; so it attends to what followed, and copies it. No previous-token head is needed.
+    """
+    vocabulary = with_start(words)
+    vocab = len(vocabulary)
+    blocks = Blocks(token=vocab, out=vocab, place=n_ctx, pointer=n_ctx)
+    built = two_layers(blocks, 1 + idle_heads, vocab + n_ctx + 1, "residual", logit, dtype)
+    token, out = blocks.rows("token"), blocks.rows("out")
+    place, pointer = blocks.rows("place"), blocks.rows("pointer")
+    every = torch.arange(vocab)
+    # The same token, but not the position itself: its own position cancels the match.
+    built.query(0, 0, token, every, SURE)
+    built.key(0, 0, token, every)
+    here = vocab + torch.arange(n_ctx)
+    built.query(0, 0, place, here, -SURE)
+    built.key(0, 0, place, here)
+    built.rests_on(0, 0, token, start=0, score=SURE / 2)
+    # The start token's position is not moved: resting there must leave no pointer.
+    built.moves(0, 0, place[1:], to=pointer[1:])
+    # With m earlier copies each pointer has weight 1/m, so 1/n_ctx of the score must suffice.
+    built.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
+    built.key(1, 0, place, torch.arange(n_ctx))
+    built.rests_on(1, 0, token, start=0, score=SURE / 2)
+    built.moves(1, 0, token, to=out)
+    built.add_idle_heads(1, seed)
+    return built.model("hand-built induction by Q-composition", vocabulary)
+
+
+def virtual_head(
+    mapping: Mapping[str, str] | None = None,
+    words: Sequence[str] = LETTERS,
+    *,
+    n_ctx: int = 64,
+    idle_heads: int = 1,
+    logit: float = 10.0,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Model:
+    """A two-layer model whose prediction comes from the virtual head L0H0 → L1H0 alone.
+
+    Both heads attend one position back. L0H0 brings the token that stands there into a block that
+    only L1H0 reads; L1H0 brings it one position further and turns it into a prediction. Together
+    they attend two back, A[L1H0]·A[L0H0], with OV = OV[L0H0]·OV[L1H0] = `mapping` (by default each
+    word predicts the next of the list). Neither head does anything alone.
+    """
+    vocabulary = with_start(words)
+    vocab = len(vocabulary)
+    token_id = {word: index for index, word in enumerate(vocabulary)}
+    if mapping is None:
+        mapping = {word: words[(i + 1) % len(words)] for i, word in enumerate(words)}
+    for word in (*mapping.keys(), *mapping.values()):
+        if word not in token_id:
+            raise InputError(f"the mapping names {word!r}, which is not in the list of words")
+    blocks = Blocks(token=vocab, carried=vocab, out=vocab, place=n_ctx)
+    built = two_layers(blocks, 1 + idle_heads, max(n_ctx, vocab), "qk", logit, dtype)
+    token, carried, out = blocks.rows("token"), blocks.rows("carried"), blocks.rows("out")
+    built.attends_one_back(0, 0, blocks.rows("place"))
+    built.attends_one_back(1, 0, blocks.rows("place"))
+    built.moves(0, 0, token, to=carried)
+    sources = torch.tensor([token_id[word] for word in mapping])
+    targets = torch.tensor([token_id[word] for word in mapping.values()])
+    built.moves(1, 0, carried[sources], to=out[targets])
+    built.add_idle_heads(1, seed)
+    return built.model("hand-built virtual head", vocabulary)
