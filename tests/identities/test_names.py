@@ -21,7 +21,7 @@ from pathsum.names import (
     parse_read,
     parse_writer,
 )
-from pathsum.result.encode import jsonable
+from pathsum.result.record import jsonable
 
 numbers = st.integers(0, 200)
 heads = st.builds(HeadId, numbers, numbers)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError
 from pathsum.result import Record, jsonable
-from pathsum.result.encode import has_json_form
+from pathsum.result.record import has_json_form
 
 ALIGNMENT = 8
 _PLAIN = frozenset({type(None), bool, int, float, str})

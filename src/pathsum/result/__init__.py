@@ -1,20 +1,16 @@
 """Results: frozen records with JSON, table, terminal and notebook views. In reading order:
 
-record      Record, the base of all results: to_dict, to_table, terminal and notebook views
+record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
 p_value     how p-values are printed, in text and in tables
 table       Table and its columns: terminal, HTML and CSV views
-encode      values as JSON
 schema      the JSON schema of a record, from its fields
-options     parsing of options: an enum member or its string
-progress    progress callbacks
+options     parsing of options, an enum member or its string; progress callbacks
 """
 
-from pathsum.result.encode import jsonable
 from pathsum.result.estimate import Estimate
-from pathsum.result.options import parse_choice, parse_option
-from pathsum.result.progress import Progress, silent
-from pathsum.result.record import Record, records
+from pathsum.result.options import Progress, parse_choice, parse_option, silent
+from pathsum.result.record import Record, jsonable, records
 from pathsum.result.schema import schema
 from pathsum.result.table import Column, Table, prose_column, stacked, text_column, token_column
 

@@ -1,11 +1,12 @@
 """Parsing of options: an enum member or its string value, and an error for anything else.
 
 Every public function parses its options at entry, so that a misspelled string is an error there
-and never a silent default further down.
+and never a silent default further down. Long ones also take a callback, `Progress`.
 """
 
 import enum
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
 from pathsum.errors import InputError, near_misses
 
@@ -66,3 +67,11 @@ def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
     wrong = str(value) if isinstance(value, enum.Enum) else value
     hint = near_misses(wrong, choices) if isinstance(wrong, str) else ""
     return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
+
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with (steps done, total steps, description of the current step)."""
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """The default callback: does nothing."""
