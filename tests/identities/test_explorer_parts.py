@@ -20,7 +20,7 @@ from pathsum.paths import (
     moved_by_layer,
     routes,
 )
-from pathsum.paths.explain.routes import source_values
+from pathsum.paths.explain.answer import source_values
 
 SMALL = {"max_layers": 3, "max_heads": 3}
 

@@ -12,9 +12,7 @@ prompts        Prompt: a text with what is asked of it, and names of positions
 mean_circuit   the circuits of many prompts, averaged with intervals
 diff           the difference of two circuits, edge by edge
 picture        what is shown of a circuit, of one prompt or of many
-mean_picture   the picture of a mean: a column per place
-tree           the picture as an indented tree
-drawing        the picture as circuit-tracer's JSON, for Graphviz, and as SVG
+drawing        the picture as an indented tree, circuit-tracer's JSON, for Graphviz, and as SVG
 """
 
 from pathsum.paths.circuit.circuit import (

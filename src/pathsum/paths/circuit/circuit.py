@@ -13,6 +13,7 @@ from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit import drawing
+from pathsum.paths.circuit.drawing import print_tree
 from pathsum.paths.circuit.edge_orders import best_first
 from pathsum.paths.circuit.picture import (
     Picture,
@@ -23,7 +24,6 @@ from pathsum.paths.circuit.picture import (
     layer_of,
     with_rest,
 )
-from pathsum.paths.circuit.tree import print_tree
 from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 

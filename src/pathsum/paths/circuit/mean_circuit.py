@@ -20,6 +20,7 @@ from pathsum.paths.circuit import drawing
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge
 from pathsum.paths.circuit.cut import cut_groups
 from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
+from pathsum.paths.circuit.drawing import print_tree
 from pathsum.paths.circuit.faithfulness import (
     Baseline,
     Curve,
@@ -29,11 +30,9 @@ from pathsum.paths.circuit.faithfulness import (
     summarize,
 )
 from pathsum.paths.circuit.find_circuit import find_circuit
-from pathsum.paths.circuit.mean_picture import mean_picture
-from pathsum.paths.circuit.picture import Picture, Unit
+from pathsum.paths.circuit.picture import Picture, Unit, mean_picture
 from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.circuit.reference import Reference
-from pathsum.paths.circuit.tree import print_tree
 from pathsum.paths.target import TokenName, Versus
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import ratio

@@ -5,13 +5,12 @@ breakdown      named shares of a number
 flows          every total toward a target, from one sweep up and one down
 toward         Toward: these totals as a result
 search         the strongest single paths, with a proof or a bound
-routes         the positions that a path's value came from
-answer         PathsAnswer: all of the above for one prediction
+answer         PathsAnswer: all of the above for one prediction, and where paths came from
 attribution    direct attribution and logit effects of the next token at every position
 score_cells    the strongest terms of a head's attention scores
 """
 
-from pathsum.paths.explain.answer import PathsAnswer, answer
+from pathsum.paths.explain.answer import PathsAnswer, Routes, answer, routes
 from pathsum.paths.explain.attribution import (
     DirectAttribution,
     LogitEffects,
@@ -21,7 +20,6 @@ from pathsum.paths.explain.attribution import (
     moved_by_layer,
 )
 from pathsum.paths.explain.breakdown import Breakdown, Grid
-from pathsum.paths.explain.routes import Routes, routes
 from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
 from pathsum.paths.explain.search import RankedPath, TopPaths
 from pathsum.paths.explain.toward import Toward
