@@ -115,7 +115,7 @@ def test_a_metric_of_ones_own() -> None:
         (lambda logits: logits[:, -1].mean(), r"returned shape \[\]"),
         (lambda logits: logits[:, -1], "one number for each of the 2 sequences"),
         (lambda logits: logits[:, -1, 0] * torch.nan, "NaN or infinite"),
-        (lambda _: 3.0, "returned a float"),
+        (lambda _: 3.0, "the metric returned float"),
         (lambda logits: logits[:, -1].argmax(-1), "floating-point"),
         ("logit", "give a function of the logits"),
     ],

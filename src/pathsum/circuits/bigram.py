@@ -30,7 +30,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.errors import NotExactError
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, logit_bias, token_basis_note, unembed
-from pathsum.model.path import carries_text
+from pathsum.model.head import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
 from pathsum.names import LogitsRead, Source

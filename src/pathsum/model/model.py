@@ -15,7 +15,7 @@ from pathsum.model.config import Config
 from pathsum.model.edited import edit_model
 from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.head import Head
-from pathsum.model.keep import Keep
+from pathsum.model.recording import Keep
 from pathsum.model.run import run_logits
 from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
 from pathsum.model.sites import find_hook

@@ -1,19 +1,165 @@
-"""What a run keeps: patterns, streams, normalization scales, MLP outputs and logits."""
+"""What a run keeps: patterns, streams, normalization scales, MLP outputs and logits.
+
+All of them, or for runs too long to keep everything the parts that a `Keep` lists.
+"""
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, TypeAlias, overload
 
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.errors import InputError
 from pathsum.model import transformer
+from pathsum.model.config import Config
 from pathsum.model.edits import Edit
-from pathsum.model.keep import Kept, KeptLayers, LayerField
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId
+from pathsum.names import HeadId, HeadName, find_head
 from pathsum.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
+
+All: TypeAlias = Literal["all"]
+LayerField: TypeAlias = Literal["patterns", "streams", "mlp_outputs"]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What `model.trace(tokens, keep=…)` keeps; whatever is not listed is dropped during the run.
+
+    `patterns`     heads (`"L18H6"`, `(18, 6)`), or the number of a layer for all of its heads
+    `streams`      layers; `n_layers` (or −1) is the stream that the unembedding reads
+    `mlp_outputs`  layers
+    `logits`       positions, negative from the end
+
+    Each may be "all". Normalization scales are always kept. Patterns that are not kept are not
+    computed: memory then grows with the length of the text, not with its square.
+
+    >>> from pathsum.model import construct
+    >>> trace = construct.induction().trace("a b c a", keep=Keep(patterns=["L1H0"], logits=[-1]))
+    >>> trace.pattern("L1H0").shape, trace.logits_at(-1).shape
+    (torch.Size([1, 5, 5]), torch.Size([1, 27]))
+    """
+
+    patterns: Sequence[HeadName | int] | All = ()
+    streams: Sequence[int] | All = ()
+    mlp_outputs: Sequence[int] | All = ()
+    logits: Sequence[int] | All = ()
+
+    def resolve(self, config: Config, length: int) -> "Kept":
+        """The same as sets of numbers, checked against a model and the length of a text."""
+        layers = range(config.n_layers)
+        if isinstance(self.patterns, str) and self.patterns != "all":
+            raise InputError(f"keep patterns={self.patterns!r} is not a list of heads or 'all'")
+        heads: dict[int, set[int]] = {layer: set() for layer in layers}
+        for name in layers if self.patterns == "all" else self.patterns:
+            if isinstance(name, int):
+                (layer,) = _places([name], config.n_layers, "layer", "patterns")
+                heads[layer] |= set(range(config.n_heads))
+            else:
+                head = find_head(name, config.n_layers, config.n_heads)
+                heads[head.layer].add(head.head)
+        return Kept(
+            heads={layer: tuple(sorted(found)) for layer, found in heads.items()},
+            streams=_places(self.streams, config.n_layers + 1, "layer", "streams"),
+            mlp_outputs=_places(self.mlp_outputs, config.n_layers, "layer", "mlp_outputs"),
+            positions=_places(self.logits, length, "position", "logits"),
+            n_heads=config.n_heads,
+            length=length,
+        )
+
+
+def _places(given: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:
+    if given == "all":
+        return tuple(range(size))
+    for place in given:
+        if not -size <= place < size:
+            raise InputError(
+                f"keep {name}={list(given)} has {unit} {place}, which is out of range: there are "
+                f"{size}, numbered from 0"
+            )
+    return tuple(sorted({place % size for place in given}))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """`Keep` for one model and one length; each field lists what is kept, in ascending order."""
+
+    heads: Mapping[int, tuple[int, ...]]
+    streams: tuple[int, ...]
+    mlp_outputs: tuple[int, ...]
+    positions: tuple[int, ...]
+    n_heads: int
+    length: int
+
+    def whole(self, layer: int) -> bool:
+        """Whether the patterns of all heads of a layer are kept."""
+        return len(self.heads[layer]) == self.n_heads
+
+    @property
+    def all_logits(self) -> bool:
+        """Whether logits are kept at every position."""
+        return len(self.positions) == self.length
+
+    def logits_row(self, position: int) -> int:
+        """Where the logits of a position are among those kept."""
+        if position not in self.positions:
+            raise InputError(
+                f"the logits at position {position} were not kept (kept: "
+                f"{list(self.positions) or 'none'}); trace again with "
+                f"keep=ps.Keep(logits=[{position}], …), or without keep"
+            )
+        return self.positions.index(position)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLayers:
+    """One tensor per layer, like a tuple; asking for one that was not kept is an error.
+
+    `name` is its name in `Keep`. `heads` holds patterns of single heads.
+    """
+
+    name: LayerField
+    found: tuple[Tensor | None, ...]
+    heads: Mapping[HeadId, Tensor] = field(default_factory=dict[HeadId, Tensor])
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[layer] for layer in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(index, slice):
+            return tuple(self[layer] for layer in range(*index.indices(len(self))))
+        tensor = self.found[index]
+        return self._refuse(range(len(self))[index]) if tensor is None else tensor
+
+    def of_head(self, head: HeadId) -> Tensor:
+        """The pattern of one head."""
+        whole = self.found[head.layer]
+        if whole is not None:
+            return whole[:, head.head]
+        return self.heads[head] if head in self.heads else self._refuse(head.layer, head)
+
+    def _refuse(self, layer: int, head: HeadId | None = None) -> NoReturn:
+        kept = [layer for layer, tensor in enumerate(self.found) if tensor is not None]
+        names = [*kept, *map(str, self.heads)]
+        wanted = repr(str(head)) if head is not None else str(layer)
+        what = {
+            "patterns": f"the patterns of layer {layer} were",
+            "streams": f"the stream before layer {layer} was",
+            "mlp_outputs": f"the output of mlp{layer} was",
+        }[self.name]
+        what = what if head is None else f"the pattern of {head} was"
+        raise InputError(
+            f"{what} not kept (kept: {names or 'none'}); trace again with "
+            f"keep=ps.Keep({self.name}=[{wanted}], …), or without keep"
+        )
 
 
 class Recording(enum.Enum):

@@ -14,10 +14,9 @@ from pathsum.model import transformer
 from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import bias_in_z, unembed_through
-from pathsum.model.keep import Kept
 from pathsum.model.node_reads import Cuts
 from pathsum.model.plan import Plan, common_batch_size
-from pathsum.model.recording import Recorder, Recording, Run
+from pathsum.model.recording import Kept, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
 from pathsum.shapes import (
@@ -212,9 +211,8 @@ class _Pass:
         query = key = value = z = None
         if self._shares(index):
             assert start is not None
-            pattern, z = (
-                _repeated(tensor, self.batch) for tensor in (start.patterns[index], start.z(index))
-            )
+            there = start.patterns[index], start.z(index)
+            pattern, z = (_repeated(tensor, self.batch) for tensor in there)
             scales = start.scales.attention, start.scales.query, start.scales.key
             scale, query_scale, key_scale = (_repeated(s[index], self.batch) for s in scales)
         else:

@@ -11,9 +11,8 @@ from torch import Tensor
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
-from pathsum.model.keep import Keep, KeptLayers
 from pathsum.model.node_reads import one_head
-from pathsum.model.recording import Run
+from pathsum.model.recording import Keep, KeptLayers, Run
 from pathsum.model.run import run
 from pathsum.model.weights import layer_of_one_head
 from pathsum.names import HeadId, HeadName, HeadRead, Source, parse_writer

@@ -107,25 +107,25 @@ class Path(Printed):
 
     def ov(self, model: "Model") -> "Factored":
         """The product of its heads' OV in the residual basis (normalization scales omitted)."""
-        from pathsum.model.path import path_ov
+        from pathsum.model.head import path_ov
 
         return path_ov(model, self)
 
     def full_ov(self, model: "Model") -> "Factored":
         """The same from tokens (`embed`) or positions (`pos`) to predicted tokens."""
-        from pathsum.model.path import path_full_ov
+        from pathsum.model.head import path_full_ov
 
         return path_full_ov(model, self)
 
     def pattern(self, trace: "Trace") -> "HeadPattern":
         """Its pattern on a run, normalization scales included, so rows need not sum to 1."""
-        from pathsum.model.path import path_pattern
+        from pathsum.model.head import path_pattern
 
         return path_pattern(trace, self)
 
     def check_in(self, model: "Model | Weights") -> None:
         """Raises PathError or HeadError if the model has no such path."""
-        from pathsum.model.path import check_path
+        from pathsum.model.head import check_path
 
         check_path(model, self)
 

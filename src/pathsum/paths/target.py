@@ -14,6 +14,7 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
+from pathsum.model.losses import checked_scores
 from pathsum.shapes import Logits
 
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
@@ -139,23 +140,9 @@ class Measure:
         return torch.stack(found)
 
     def _checked(self, value: object) -> Float[Tensor, " batch"]:
-        batch = self.batch
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            raise InputError(
-                f"the metric returned a {type(value).__name__}; return a floating-point tensor "
-                f"with one number for each of the {batch} sequences, shape [{batch}]"
-            )
-        if value.shape != (batch,) and not (batch == 1 and value.ndim == 0):
-            raise InputError(
-                f"the metric returned shape {list(value.shape)}; return one number for each of the "
-                f"{batch} sequences, shape [{batch}] (no mean over sequences)"
-            )
-        if not bool(torch.isfinite(value).all()):
-            raise InputError(
-                "the metric returned NaN or infinite numbers, so no effect can be measured; look "
-                "for log(0), division by 0 or a softmax over masked logits in it"
-            )
-        return value.detach().reshape(batch)
+        if self.batch == 1 and isinstance(value, Tensor) and value.ndim == 0:
+            value = value[None]
+        return checked_scores(value, self.batch, "sequences").detach()
 
 
 def find_measure(

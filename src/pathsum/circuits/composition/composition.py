@@ -21,11 +21,11 @@ from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
     Center,
     CompositionKind,
-    check_offset,
     is_centered,
     sides,
 )
 from pathsum.model import Config, HeadId, Model
+from pathsum.model.rotary import check_offset
 from pathsum.names import HeadRead
 from pathsum.result import Progress, Record, Table, parse_choice, silent
 

@@ -24,13 +24,13 @@ from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
     Center,
     CompositionKind,
-    check_offset,
     is_centered,
     read_factor,
     write_factor,
 )
 from pathsum.errors import HeadError, InputError, NotExactError
 from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.rotary import check_offset
 from pathsum.names import HeadRead
 from pathsum.result import Column, Record, Table, stacked, text_column
 from pathsum.result.options import parse_choice
@@ -187,12 +187,8 @@ def pair_components(
     null = unit_null(UnitMoments.of_shares(written), UnitMoments.of_shares(read), d)
     dtype = model.weights.dtype
     r1, r2 = numerical_rank(written.sqrt(), dtype), numerical_rank(read.sqrt(), dtype)
-    angles = principal_angles(V[:r1].mT, A[:r2].mT)
-    overlap = angles.cos().square().sum() / (r1 * r2)
-    ranks = torch.tensor([1, r1, r2], dtype=torch.float64)
-    line, first, second = (UnitMoments.of_rank(rank) for rank in ranks)
-    of_subspaces = unit_null(first, second, d)
-    p_cosine = unit_null(line, line, d).p(cosine**2)
+    angles, kernel, chance, kernel_z, kernel_p = _kernel(V[:r1], A[:r2], d)
+    p_cosine = unit_null(_of_rank(1), _of_rank(1), d).p(cosine**2)
     # Directions of rounding are whatever the decomposition made of them.
     p_cosine[r1:], p_cosine[:, r2:] = torch.nan, torch.nan
     return PairComponents(
@@ -209,14 +205,30 @@ def pair_components(
         share=share,
         cosine=cosine,
         p_cosine=p_cosine,
-        angles=torch.rad2deg(angles),
-        kernel=float(overlap) * max(r1, r2),
-        kernel_chance=max(r1, r2) / d,
-        kernel_z=float(of_subspaces.z(overlap)),
-        kernel_p=float(of_subspaces.p(overlap)),
+        angles=angles,
+        kernel=kernel,
+        kernel_chance=chance,
+        kernel_z=kernel_z,
+        kernel_p=kernel_p,
         dimension=d,
         centered=centered,
     )
+
+
+def _kernel(
+    V: Float[Tensor, "i d"], A: Float[Tensor, "j d"], d: int
+) -> tuple[Float[Tensor, " q"], float, float, float, float]:
+    """Principal angles of two subspaces in degrees, their kernel, its mean by chance, z and p."""
+    larger = max(len(V), len(A))
+    angles = principal_angles(V.mT, A.mT)
+    overlap = angles.cos().square().sum() / (len(V) * len(A))
+    null = unit_null(_of_rank(len(V)), _of_rank(len(A)), d)
+    z, p = float(null.z(overlap)), float(null.p(overlap))
+    return torch.rad2deg(angles), float(overlap) * larger, larger / d, z, p
+
+
+def _of_rank(rank: int) -> UnitMoments:
+    return UnitMoments.of_rank(torch.tensor(rank, dtype=torch.float64))
 
 
 def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tuple[Head, Head]:

@@ -19,6 +19,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.model import HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.options import parse_choice
 from pathsum.result.p_value import ProbabilityColumn
 
 
@@ -50,7 +51,7 @@ class ProjectionKernel(Record, kind="projection-kernel"):
 
     def scores(self, kind: CompositionKind) -> KernelScores:
         """`q`, `k` or `v` by its letter."""
-        return {"q": self.q, "k": self.k, "v": self.v}[kind]
+        return {"q": self.q, "k": self.k, "v": self.v}[parse_choice(KINDS, kind, "kind")]
 
     def to_table(self) -> Table:
         """The twenty pairs that stand out most."""

@@ -26,9 +26,8 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.circuits.composition.forms import Forms, Outer
 from pathsum.circuits.composition.stored_factor import FactorName, StoredFactor, are_held
-from pathsum.errors import InputError
 from pathsum.model import Config, Head, Model
-from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate
+from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate
 from pathsum.result.options import parse_choice
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
@@ -41,22 +40,6 @@ def is_centered(config: Config, center: Center) -> bool:
     """What `center` means for this model."""
     center = parse_choice(get_args(Center), center, "center")
     return config.norm == "layer" if center == "auto" else center == "on"
-
-
-def check_offset(config: Config, offset: int | None) -> None:
-    """Raise if the offset does not exist on this model."""
-    if offset is None:
-        return
-    if config.positions != "rotary":
-        raise InputError(
-            f"offset={offset} was given, but with positions={config.positions!r} QK is the same at "
-            "every offset; leave it out, or use a rotary model"
-        )
-    if not 0 <= offset < config.n_ctx:
-        raise InputError(
-            f"offset={offset} is out of range: destination − source goes from 0 to "
-            f"{config.n_ctx - 1} in a context of {config.n_ctx}"
-        )
 
 
 def write_factor(head: Head, centered: bool) -> Float[Tensor, "r d"]:

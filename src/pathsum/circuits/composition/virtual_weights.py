@@ -16,7 +16,6 @@ from pathsum.algebra.decompositions import compact, svdvals
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.circuits.composition.reads_and_writes import (
     Center,
-    check_offset,
     is_centered,
     read_factor,
     write_factor,
@@ -24,6 +23,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import LayerWeights, Model
 from pathsum.model.folding import centered_unembedding, fold_read
+from pathsum.model.rotary import check_offset
 from pathsum.names import (
     Edge,
     HeadId,
@@ -123,12 +123,7 @@ def virtual_weights(
             f"{edge.reader} cannot read what {edge.writer} writes: it reads the stream earlier; "
             "name a write and a later read"
         )
-    small_left, small_right = compact(left.rows), compact(right.rows)
-    sizes = [torch.linalg.vector_norm(side) for side in (small_left, small_right)]
-    for name, size in zip((edge.writer, edge.reader), sizes, strict=True):
-        if not bool(size > 0):
-            raise InputError(f"{name} is zero, so it has no virtual weights")
-    small_left, small_right = small_left / sizes[0], small_right / sizes[1]
+    small_left, small_right = _unit(left.rows, edge.writer), _unit(right.rows, edge.reader)
     values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
     null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
@@ -144,6 +139,15 @@ def virtual_weights(
         centered=centered,
         _matrix=Factored(left.rows, right.rows.mT),
     )
+
+
+def _unit(rows: Float[Tensor, "n d"], name: Writer | Reader) -> Float[Tensor, "r d"]:
+    """A factor of norm 1 with the same Gram matrix, up to its size."""
+    small = compact(rows)
+    size = torch.linalg.vector_norm(small)
+    if not bool(size > 0):
+        raise InputError(f"{name} is zero, so it has no virtual weights")
+    return small / size
 
 
 def _write(model: Model, writer: Writer, centered: bool) -> _End:

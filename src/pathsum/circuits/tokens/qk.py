@@ -30,7 +30,13 @@ from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_n
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
 from pathsum.model.folding import embed_through, key_read, query_read, with_qk_gain
-from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate, rotate_by
+from pathsum.model.rotary import (
+    angular_frequencies,
+    check_offset,
+    mean_cos_sin,
+    rotate,
+    rotate_by,
+)
 from pathsum.result import Column, Record, Table, token_column
 
 
@@ -192,22 +198,13 @@ def _rotated(
     head: Head, query: Float[Tensor, "vocab k"], offset: int | None
 ) -> Float[Tensor, "vocab k"]:
     config = head.model.config
+    check_offset(config, offset)
     if config.positions != "rotary":
-        if offset is not None:
-            raise InputError(
-                f"offset={offset} was given, but this model has positions={config.positions!r}: "
-                "its QK circuit is the same at every offset; leave offset out"
-            )
         return query
-    if offset is not None:
-        if not 0 <= offset < config.n_ctx:
-            raise InputError(
-                f"offset={offset} is out of range: destination − source goes from 0 to "
-                f"{config.n_ctx - 1} in a context of {config.n_ctx}"
-            )
-        places = torch.full((len(query),), offset, device=query.device)
-        return rotate(config.at(head.id.layer), query, places)
-    return query @ average_rotation(head)
+    if offset is None:
+        return query @ average_rotation(head)
+    places = torch.full((len(query),), offset, device=query.device)
+    return rotate(config.at(head.id.layer), query, places)
 
 
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:

@@ -26,21 +26,13 @@ from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
 from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import rotary_note, token_qk
+from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import (
     RARE,
     common_tokens,
-    hidden_note,
     joined,
     resolve_k,
     token_of,
-)
-from pathsum.circuits.tokens.token_basis import (
-    logit_cap_note,
-    require_heads,
-    require_logit_edges,
-    require_score_edges,
-    score_cap_note,
 )
 from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
@@ -49,18 +41,16 @@ from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import (
     Evidence,
     Triple,
+    check_trigrams,
     gather_evidence,
+    note_on_weights,
     pattern_of,
     source_weights,
 )
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.model.sequences import TextOrTokens, require_text, require_tokens_out, split
-from pathsum.result import (
-    Progress,
-    parse_option,
-    silent,
-)
+from pathsum.model.sequences import TextOrTokens, require_text, split
+from pathsum.result import Progress, parse_option, silent
 
 
 @torch.no_grad()
@@ -106,20 +96,10 @@ def skip_trigrams(
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.
     """
-    require_heads(model)
-    require_score_edges(model, "skip-trigrams")
-    require_logit_edges(model, "skip-trigrams")
-    require_tokens_out(model, "a skip-trigram")
+    check_trigrams(model, "a skip-trigram")
     common = common_tokens(model, rare)
     text = model.held_out if corpus is None else corpus
-    chosen = Rank.WEIGHTS if text is None else Rank.TEXT
-    if rank is not None:
-        chosen = parse_option(Rank, rank, "rank")
-    if chosen is Rank.TEXT and offset is not None:
-        raise InputError(
-            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
-            "that of the run; leave it out, or use rank='weights'"
-        )
+    chosen = _rank(rank, Rank.WEIGHTS if text is None else Rank.TEXT, offset)
     if sequences < 1:
         raise InputError(f"sequences={sequences}; rank on at least one")
     seen = int(common.sum())
@@ -129,15 +109,18 @@ def skip_trigrams(
         text = require_text(model, text)
         return ranked_on_text(model, heads, k, text, common, rare, sequences, progress)
     triples = _by_weights(model, heads, k, common, offset, progress)
-    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
-    note = joined(
-        (
-            "layers above 0: direct path, scale omitted" if deeper else "",
-            *(rotary_note(model, offset), score_cap_note(model.config)),
-            *(logit_cap_note(model.config), hidden_note(common, rare)),
-        )
-    )
+    note = note_on_weights(model, heads, offset, common, rare)
     return _with_evidence(model, triples, corpus, common, offset, note, progress)
+
+
+def _rank(rank: Rank | str | None, default: Rank, offset: int | None) -> Rank:
+    chosen = default if rank is None else parse_option(Rank, rank, "rank")
+    if chosen is Rank.TEXT and offset is not None:
+        raise InputError(
+            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
+            "that of the run; leave it out, or use rank='weights'"
+        )
+    return chosen
 
 
 def _by_weights(

@@ -8,28 +8,20 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import rotary_note, token_qk
+from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import (
     RARE,
     Scored,
     Token,
     common_tokens,
     find_token,
-    hidden_note,
     joined,
     resolve_k,
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import (
-    logit_cap_note,
-    require_heads,
-    require_logit_edges,
-    require_score_edges,
-    score_cap_note,
-)
+from pathsum.circuits.trigrams.triple import check_trigrams, note_on_weights
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 
 EXAMPLES = 3
@@ -101,10 +93,7 @@ def source_table(
     >>> print(*source_table(model, "keep", k=1).rows[0].examples)
     keep … in mind
     """
-    require_heads(model)
-    require_score_edges(model, "skip-trigrams")
-    require_logit_edges(model, "skip-trigrams")
-    require_tokens_out(model, "a table of skip-trigrams")
+    check_trigrams(model, "a table of skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
     common = common_tokens(model, rare)
@@ -114,14 +103,7 @@ def source_table(
         progress(index, len(heads), f"source table of {each.label}")
         rows.append(_row(each, token, k, common, offset))
     rows.sort(key=lambda row: -row.strength)
-    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
-    note = joined(
-        (
-            "layers above 0: direct path, scale omitted" if deeper else "",
-            *(rotary_note(model, offset), score_cap_note(model.config)),
-            *(logit_cap_note(model.config), hidden_note(common, rare)),
-        )
-    )
+    note = note_on_weights(model, heads, offset, common, rare)
     return SourceTable(token_of(model, token), tuple(rows), note)
 
 

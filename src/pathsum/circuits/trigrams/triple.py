@@ -27,11 +27,20 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.circuits.tokens.token import token_frequencies
-from pathsum.model import HeadId, Model
+from pathsum.circuits.tokens.qk import rotary_note
+from pathsum.circuits.tokens.token import hidden_note, joined, token_frequencies
+from pathsum.circuits.tokens.token_basis import (
+    logit_cap_note,
+    require_heads,
+    require_logit_edges,
+    require_score_edges,
+    score_cap_note,
+)
+from pathsum.model import Head, HeadId, Model
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Progress, silent
 from pathsum.text import Tokenizer
 
@@ -46,6 +55,32 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
     if model.token_counts is None:
         return torch.ones(model.config.d_vocab, dtype=torch.float64)
     return token_frequencies(model) ** FREQUENCY_POWER
+
+
+def check_trigrams(model: Model, what: str) -> None:
+    """Raise an error if this model has no skip-trigrams that its weights show."""
+    require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, what)
+
+
+def note_on_weights(
+    model: Model,
+    heads: Sequence[Head],
+    offset: int | None,
+    common: Bool[Tensor, " vocab"],
+    rare: int,
+) -> str:
+    """What skip-trigrams from weights leave out."""
+    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
+    return joined(
+        (
+            "layers above 0: direct path, scale omitted" if deeper else "",
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(common, rare)),
+        )
+    )
 
 
 class Triple(NamedTuple):

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +13,15 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
 from pathsum.model.edited import mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
-from pathsum.model.losses import SequenceLosses, split_by_memory
-from pathsum.model.predictions import NATS, MetricName, find_metric, predicted_batches
+from pathsum.model.losses import (
+    NATS,
+    MetricName,
+    Scored,
+    SequenceLosses,
+    find_metric,
+    predicted_batches,
+    split_by_memory,
+)
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.paths.intervene.descriptions import IdealPattern
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
@@ -124,25 +132,9 @@ def ablate(
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
-    scored = find_metric(metric)
-    checked, wanted = predicted_batches(model, batches, targets, from_position)
-    check_start(model, checked, start)
-    replaced = KnockoutValue(model, found, knockout, checked, reference, seed)
-    plain: list[SequenceLosses] = []
-    without: list[SequenceLosses] = []
-    for number, (tokens, answers) in enumerate(zip(checked, wanted, strict=True)):
-        progress(number, len(checked), "ablating")
-        pieces = (
-            split_by_memory(model, ids) for ids in (tokens, replaced.partners(tokens), answers)
-        )
-        for part, partner, answer in zip(*pieces, strict=True):
-            trace = model.trace(part) if start is None else start
-            edits = (*replaced.edits(trace, partner), *after_edits(trace, after))
-            edited = trace_run(model, part, edits, trace)
-            plain.append(scored.of(trace.logits, answer, from_position))
-            without.append(scored.of(edited.logits, answer, from_position))
-    progress(len(checked), len(checked), "ablating")
-    loss, lost = SequenceLosses.joined(plain), SequenceLosses.joined(without)
+    on = Measured.on(model, batches, targets, metric, from_position, start)
+    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed)
+    loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
     return Ablation(
         model=model.name,
         heads=found,
@@ -153,11 +145,72 @@ def ablate(
         cost=lost.above(loss),
         sequences=len(loss.total),
         predictions=int(loss.count.sum()),
-        unit=scored.unit,
+        unit=on.scored.unit,
     )
 
 
-def check_start(model: Model, batches: TokenBatches, start: Trace | None) -> None:
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Batches, what they should predict, and how that is scored from position `first` on.
+
+    `start` is the model's trace of the batches, if there is one already.
+    """
+
+    model: Model
+    batches: TokenBatches
+    targets: TokenBatches
+    scored: Scored
+    first: int
+    start: Trace | None
+
+    @classmethod
+    def on(
+        cls,
+        model: Model,
+        given: TextOrTokens,
+        targets: Int[Tensor, "n pos"] | None,
+        metric: MetricName,
+        first: int,
+        start: Trace | None,
+    ) -> "Measured":
+        """Parsed and checked."""
+        scored = find_metric(metric)
+        batches, wanted = predicted_batches(model, given, targets, first)
+        _check_start(model, batches, start)
+        return cls(model, batches, wanted, scored, first, start)
+
+    def losses(
+        self,
+        replaced: "KnockoutValue",
+        variants: "Sequence[Variant]",
+        after: After,
+        progress: Progress,
+        doing: str,
+    ) -> tuple[SequenceLosses, ...]:
+        """The losses of every sequence as it is, and with the edits of each variant."""
+        model, count = self.model, len(self.batches)
+        found: list[list[SequenceLosses]] = [[] for _ in range(1 + len(variants))]
+        for number, (tokens, wanted) in enumerate(zip(self.batches, self.targets, strict=True)):
+            progress(number, count, doing)
+            pieces = (
+                split_by_memory(model, ids) for ids in (tokens, replaced.partners(tokens), wanted)
+            )
+            for part, partners, answers in zip(*pieces, strict=True):
+                trace = model.trace(part) if self.start is None else self.start
+                held = after_edits(trace, after)
+                edits = ((*variant(trace, partners), *held) for variant in variants)
+                runs = (trace, *(trace_run(model, part, each, trace) for each in edits))
+                for kept, run in zip(found, runs, strict=True):
+                    kept.append(self.scored.of(run.logits, answers, self.first))
+        progress(count, count, doing)
+        return tuple(map(SequenceLosses.joined, found))
+
+
+Variant: TypeAlias = Callable[[Trace, Tokens], tuple[Edit, ...]]
+"""The edits of a run, given the run and the partners that `Knockout.RESAMPLE` draws."""
+
+
+def _check_start(model: Model, batches: TokenBatches, start: Trace | None) -> None:
     """Raises InputError if a shared run is not the model's own, unedited run of the batches."""
     if start is None:
         return

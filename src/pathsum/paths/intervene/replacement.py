@@ -15,25 +15,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
+from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edits import Attend, Edit, KeepPart
-from pathsum.model.losses import SequenceLosses, split_by_memory
-from pathsum.model.predictions import (
+from pathsum.model.losses import (
     NATS,
     OWN_METRIC,
     MetricName,
-    Scored,
-    find_metric,
-    predicted_batches,
+    SequenceLosses,
 )
-from pathsum.model.sequences import TextOrTokens, TokenBatches
-from pathsum.paths.intervene.ablation import (
-    After,
-    Knockout,
-    KnockoutValue,
-    after_edits,
-    check_start,
-)
+from pathsum.model.sequences import TextOrTokens
+from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, Measured
 from pathsum.paths.intervene.descriptions import (
     CopyingPart,
     CopyingProjector,
@@ -50,6 +41,7 @@ from pathsum.paths.intervene.descriptions import (
 )
 from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
 from pathsum.result.estimate import Estimate, ratio
+from pathsum.shapes import Tokens
 
 # A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. That
 # of another metric is compared with the metric itself.
@@ -143,44 +135,35 @@ def replace(
         >>> round(found.share.value, 4)
         1.0
 
-    A share above 1 means that the description does better than the head itself. A high share on one
-    kind of text says nothing about others: the head may do more elsewhere.
+    A share above 1: the description does better than the head. On other text it may do worse.
     """
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")
-    attention, values = parse_pattern(pattern), parse_ov(ov)
-    if attention is None and values is None:
-        raise InputError(
-            "there is no description to replace the head by; give pattern= (an ideal pattern or a "
-            "ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
-        )
-    described = _Described(model, model.head(head).id, attention, values, from_position)
-    scored = find_metric(metric)
-    checked, wanted = predicted_batches(model, batches, targets, from_position)
-    check_start(model, checked, start)
-    ablated_by = KnockoutValue(model, (described.head,), knockout, checked, reference, seed)
-    measured = _Measured(checked, wanted, scored, from_position)
-    losses = _Losses.measured(described, ablated_by, measured, after, start, progress)
-    share, why = recovered_share(
-        described.head, losses.plain, losses.ablated, losses.replaced, scored.unit
+    described = _Described(
+        model, model.head(head).id, parse_pattern(pattern), parse_ov(ov), from_position
     )
+    on = Measured.on(model, batches, targets, metric, from_position, start)
+    ablated_by = KnockoutValue(model, (described.head,), knockout, on.batches, reference, seed)
+    variants = (ablated_by.edits, described.edits)
+    plain, ablated, replaced = on.losses(ablated_by, variants, after, progress, "replacing")
+    share, why = recovered_share(described.head, plain, ablated, replaced, on.scored.unit)
     return Replacement(
         model=model.name,
         head=described.head,
         description=str(described),
         knockout=knockout,
         after=after,
-        loss=losses.plain.mean(),
-        loss_ablated=losses.ablated.mean(),
-        loss_replaced=losses.replaced.mean(),
-        cost=losses.ablated.above(losses.plain),
+        loss=plain.mean(),
+        loss_ablated=ablated.mean(),
+        loss_replaced=replaced.mean(),
+        cost=ablated.above(plain),
         share=share,
         why_no_share=why,
         overlap=described.overlap,
         kept=described.kept,
-        sequences=len(losses.plain.total),
-        predictions=int(losses.plain.count.sum()),
-        unit=scored.unit,
+        sequences=len(plain.total),
+        predictions=int(plain.count.sum()),
+        unit=on.scored.unit,
     )
 
 
@@ -195,6 +178,11 @@ class _Described:
         ov: OvDescription | None,
         first: int,
     ) -> None:
+        if pattern is None and ov is None:
+            raise InputError(
+                "there is no description to replace the head by; give pattern= (an ideal pattern "
+                "or a ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
+            )
         self.model, self.head, self.pattern, self.ov, self.first = model, head, pattern, ov, first
         self._projector: CopyingProjector | None = None
         if isinstance(ov, CopyingPart):
@@ -205,7 +193,7 @@ class _Described:
         how = self.pattern.description if isinstance(self.pattern, IdealPattern) else self.pattern
         return " with ".join(str(part) for part in (how, self.ov) if part is not None)
 
-    def edits(self, trace: Trace) -> tuple[Edit, ...]:
+    def edits(self, trace: Trace, _: Tokens) -> tuple[Edit, ...]:
         edits: list[Edit] = []
         if self.pattern is not None:
             pattern = described_pattern(trace, self.head, self.pattern)
@@ -236,52 +224,6 @@ class _Described:
             f"copying part: {found.kept} of {found.eigenvalues} eigenvalues, "
             f"{found.share:.3f} of their magnitude"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Batches, what they should predict, and how that is scored from position `first` on."""
-
-    batches: TokenBatches
-    targets: TokenBatches
-    scored: Scored
-    first: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Losses:
-    plain: SequenceLosses
-    ablated: SequenceLosses
-    replaced: SequenceLosses
-
-    @classmethod
-    def measured(
-        cls,
-        described: "_Described",
-        ablated_by: KnockoutValue,
-        on: _Measured,
-        after: After,
-        start: Trace | None,
-        progress: Progress,
-    ) -> "_Losses":
-        """Three runs of every sequence: as it is, with the head ablated, with the description."""
-        model = described.model
-        found: tuple[list[SequenceLosses], ...] = ([], [], [])
-        for number, (tokens, wanted) in enumerate(zip(on.batches, on.targets, strict=True)):
-            progress(number, len(on.batches), "replacing")
-            pieces = (
-                split_by_memory(model, ids) for ids in (tokens, ablated_by.partners(tokens), wanted)
-            )
-            for part, partners, answers in zip(*pieces, strict=True):
-                trace = model.trace(part) if start is None else start
-                held = after_edits(trace, after)
-                edits = (*ablated_by.edits(trace, partners), *held)
-                ablated = trace_run(model, part, edits, trace)
-                replaced = trace_run(model, part, (*described.edits(trace), *held), trace)
-                for kept, run in zip(found, (trace, ablated, replaced), strict=True):
-                    kept.append(on.scored.of(run.logits, answers, on.first))
-        progress(len(on.batches), len(on.batches), "replacing")
-        return cls(*map(SequenceLosses.joined, found))
 
 
 def recovered_share(

@@ -14,8 +14,14 @@ from torch import Tensor
 
 from pathsum.errors import NotExactError
 from pathsum.model import Model, Recording
-from pathsum.model.losses import SequenceLosses, split_by_memory
-from pathsum.model.predictions import MetricName, Scored, find_metric, predicted_batches
+from pathsum.model.losses import (
+    MetricName,
+    Scored,
+    SequenceLosses,
+    find_metric,
+    predicted_batches,
+    split_by_memory,
+)
 from pathsum.model.processes import shared_map
 from pathsum.model.run import run
 from pathsum.model.sequences import TextOrTokens, require_text
