@@ -7,7 +7,7 @@ import { inShadow } from "./shadow";
 const HEIGHT = 760;
 
 /** What anywidget hands over. */
-export interface Rendered {
+interface Rendered {
   model: WidgetModel;
   el: HTMLElement;
 }

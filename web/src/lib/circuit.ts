@@ -29,7 +29,7 @@ export interface Edge {
   readonly effect: number | null;
 }
 
-export interface Rest {
+interface Rest {
   readonly kind: Side;
   readonly share: number;
   readonly count: number;

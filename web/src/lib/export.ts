@@ -25,7 +25,7 @@ function csvCell(value: Cell): string {
   return /[",\r\n]/.test(safe) || safe !== text ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-export function download(name: string, data: Blob): void {
+function download(name: string, data: Blob): void {
   const url = URL.createObjectURL(data);
   const link = document.createElement("a");
   link.href = url;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { count, number, percent, plural, pValue, signed, tickLabel } from "./format";
+import { count, fixed, number, percent, plural, pValue, signed, smallP, tickLabel } from "./format";
 
 describe("numbers for reading", () => {
   it("has few digits and a true minus", () => {
@@ -25,5 +25,24 @@ describe("numbers for reading", () => {
     expect(tickLabel(2000, [0, 1000, 2000])).toBe("2,000");
     expect(tickLabel(0.001, [0, 0.001])).toBe("0.001");
     expect(tickLabel(2e-7, [0, 2e-7])).toBe("2e−7");
+  });
+});
+
+describe("numbers of a table", () => {
+  it("keep their decimals and a true minus, and zero has no sign", () => {
+    expect([0.698, -0.39, -1e-9, 3e-8].map((value) => fixed(value))).toEqual([
+      "0.70",
+      "−0.39",
+      "0.00",
+      "0.00",
+    ]);
+    expect(fixed(-165727.88)).toBe("−165728");
+    expect(fixed(Number.NaN)).toBe("–");
+    expect(fixed(null)).toBe("–");
+  });
+
+  it("never print p as zero", () => {
+    expect([0.5, 0.01, 0.004, 0].map(smallP)).toEqual(["0.50", "0.01", "< 0.01", "< 0.01"]);
+    expect(smallP(Number.NaN)).toBe("–");
   });
 });

@@ -51,6 +51,16 @@ export function tickLabel(value: number, ticks: readonly number[]): string {
   return decimals === 0 ? count(value) : minus(value.toFixed(decimals));
 }
 
+/** Numbers of one table with the same decimals, so that their points stand below each other. */
+export function fixed(value: number | null | undefined, decimals = 2): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  // A number far out of range must not widen the table.
+  if (Math.abs(value) >= 10_000) return number(value, 2);
+  const text = value.toFixed(decimals);
+  // A number that rounds to zero has no sign left to show.
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
 /** A count with its noun: "1 token", "3 tokens". */
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;
@@ -60,6 +70,12 @@ export function plural(n: number, one: string, many = `${one}s`): string {
 export function pValue(p: number | null | undefined): string {
   if (p === null || p === undefined || Number.isNaN(p)) return "p –";
   return p < 0.001 ? "p < 0.001" : `p ${p.toFixed(3)}`;
+}
+
+/** A p-value for a narrow column: two decimals, or that it is below what they can say. */
+export function smallP(p: number | null | undefined): string {
+  if (p === null || p === undefined || Number.isNaN(p)) return "–";
+  return p < 0.005 ? "< 0.01" : p.toFixed(2);
 }
 
 /** What the p of an edge means, where it is printed. */

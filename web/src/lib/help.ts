@@ -1,6 +1,6 @@
 /** How to read each view: what its marks mean, and what to try first. */
 
-export interface Help {
+interface Help {
   /** What the view is for, in a sentence or two. */
   about: string;
   /** Each mark and what it means. */

@@ -1,7 +1,6 @@
-import type { PlainParams } from "./keys";
 import type { QuestionName } from "../generated/answers";
 import { readStream, STREAM } from "./stream";
-import { CachedSource, type Progress, Refused, Unreachable } from "./source";
+import { CachedSource, type PlainParams, type Progress, Refused, Unreachable } from "./source";
 
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8000;

@@ -23,7 +23,7 @@ export interface Edge {
 }
 
 /** An edge between two heads. */
-export interface HeadEdge extends Edge {
+interface HeadEdge extends Edge {
   readonly side: Side;
 }
 

@@ -1,6 +1,5 @@
-import type { PlainParams } from "./keys";
 import type { QuestionName } from "../generated/answers";
-import { CachedSource, Refused, Unreachable } from "./source";
+import { CachedSource, type PlainParams, Refused, Unreachable } from "./source";
 
 interface Reply {
   id: number;

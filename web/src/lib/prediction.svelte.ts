@@ -1,9 +1,8 @@
 import type { ModelInfo, TextRun, WhyParams } from "../generated/answers";
 import { type Answer, answerOf } from "./answer.svelte";
 import type { Explorer } from "./explorer.svelte";
-import { mostTelling } from "./interesting";
 import type { Explaining } from "./source";
-import { predictionAt, textParams } from "./text";
+import { mostTelling, predictionAt, textParams } from "./text";
 import { label } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */

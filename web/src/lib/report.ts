@@ -1,7 +1,6 @@
-import { type PlainParams, questionKey } from "./keys";
 import type { Params, QuestionName, TextParams } from "../generated/answers";
 import { plural } from "./format";
-import { CachedSource, type Explaining, NotRecorded } from "./source";
+import { CachedSource, type Explaining, NotRecorded, type PlainParams, questionKey } from "./source";
 
 /** A block of answers: compressed and in base64 in a report, bytes in a fragment. */
 type Block = string | Uint8Array;

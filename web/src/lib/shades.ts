@@ -3,7 +3,7 @@ import { colorOf, css, inkOn, type Mode, type Scale } from "./color";
 
 export const SHADES = 64;
 
-export interface Shade {
+interface Shade {
   ground: string;
   ink: string;
 }

@@ -1,6 +1,21 @@
-import { type PlainParams, questionKey } from "./keys";
 import type { Answers, Params, QuestionName, TextParams } from "../generated/answers";
 import { decode } from "./wire";
+
+/** Parameters of a question: flat, without those that have the server's default. */
+export type PlainParams = Record<string, string | number | boolean | undefined>;
+
+/**
+ * The canonical name of a question: equal questions have equal keys.
+ *
+ * Python makes the same string with `json.dumps(params, sort_keys=True, separators=(",", ":"),
+ * ensure_ascii=False)`, so that a report can be written there and read here.
+ */
+export function questionKey(name: string, params: PlainParams = {}): string {
+  const present = Object.entries(params).filter(([, value]) => value !== undefined);
+  // Python sorts by code point, `<` by UTF-16 unit; parameter names are ASCII, where both agree.
+  present.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+  return `${name}:${JSON.stringify(Object.fromEntries(present))}`;
+}
 
 /** The questions that explain one prediction. */
 export type Explaining = "why" | "circuit";
@@ -12,7 +27,7 @@ export interface Progress {
   what: string;
 }
 
-export type SourceKind = "live" | "report" | "notebook";
+type SourceKind = "live" | "report" | "notebook";
 
 /** Where answers come from; the page is the same for all three. */
 export interface Source {

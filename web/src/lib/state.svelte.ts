@@ -6,7 +6,7 @@
  */
 export type StateValues = Record<string, string | number | null | undefined>;
 
-export interface SetOptions {
+interface SetOptions {
   push?: boolean;
 }
 
@@ -82,6 +82,13 @@ export function memoryPlace(start = ""): Place & { back(): void } {
       changed();
     },
   };
+}
+
+/** A click on a link of this page: `go` leads there, but with a modifier the link opens elsewhere, as links do. */
+export function onLink(event: MouseEvent, go: () => void): void {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  go();
 }
 
 export class UrlState {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
+import type { ModelInfo } from "../generated/answers";
 import { memoryPlace, UrlState } from "./state.svelte";
-import { cellAt, isSameText, showText, spelled } from "./text";
+import { cellAt, isSameText, randomRepeat, showText, spelled } from "./text";
 
 describe("the same text", () => {
   it("is told by what says it, not by what is asked about it", () => {
@@ -28,5 +29,22 @@ describe("another text", () => {
 
   it("a cell is a head, its destination and its source, and the token to explain is the next one again", () => {
     expect(cellAt("L1H0", 9, 4)).toEqual({ h: "L1H0", t: 9, d: "9.4", tok: null });
+  });
+});
+
+const info = { d_vocab: 6, n_ctx: 9, start_token: 0 } as ModelInfo;
+const pool = Int32Array.of(1, 4);
+
+describe("the seed experiment", () => {
+  it("draws from the tokens that the server says may be drawn", () => {
+    const drawn = new Set(Array.from({ length: 50 }, () => randomRepeat(info, pool, 4).slice(1)).flat());
+    expect([...drawn].sort()).toEqual([1, 4]);
+  });
+  it("is the start token and the same tokens twice", () => {
+    let turn = 0;
+    expect(randomRepeat(info, pool, 3, () => (turn++ % 2) / 2)).toEqual([0, 1, 4, 1, 1, 4, 1]);
+  });
+  it("fits the context", () => {
+    expect(randomRepeat(info, pool, 100)).toHaveLength(9);
   });
 });

@@ -45,7 +45,7 @@ export const cellAt = (head: string, dest: number, src: number): StateValues => 
 });
 
 /** What is switched off everywhere; what is off at a position belongs to one text. */
-export function offEverywhere(off: string | undefined): string | null {
+function offEverywhere(off: string | undefined): string | null {
   const kept = (off ?? "").split(",").filter((name) => name !== "" && !name.includes("@"));
   return kept.length > 0 ? kept.join(",") : null;
 }
@@ -62,4 +62,24 @@ export function showText(url: UrlState, text: { e?: number; x?: string; i?: stri
 export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelInfo, "start_token">): string {
   const start = run.ids[0] === info.start_token ? 1 : 0;
   return run.pieces.slice(start).filter(isText).join("");
+}
+
+/** The prediction that tells most, which the server chose, and the position that followed the time before. */
+export function mostTelling(run: TextRun): { token: number; source: number | null } {
+  const { telling, telling_source: before } = run;
+  return { token: telling, source: before === null ? null : before + 1 };
+}
+
+/** The seed experiment: the start token, n random tokens out of the pool, and the same n again. */
+export function randomRepeat(
+  info: ModelInfo,
+  pool: ArrayLike<number>,
+  n: number,
+  random: () => number = Math.random,
+): number[] {
+  const start = info.start_token === null ? [] : [info.start_token];
+  const room = Math.max(1, Math.floor((info.n_ctx - start.length) / 2));
+  const length = Math.min(Math.max(1, Math.floor(n)), room);
+  const half = Array.from({ length }, () => pool[Math.floor(random() * pool.length)] as number);
+  return [...start, ...half, ...half];
 }

@@ -1,5 +1,5 @@
 /** Arrows between words of a running text. */
-export interface Word {
+interface Word {
   /** The middle, and where its line begins and ends. */
   x: number;
   top: number;

@@ -8,12 +8,12 @@ interface Size {
 }
 
 /** A matrix, row after row. */
-export interface DenseCells extends Size {
+interface DenseCells extends Size {
   values: ArrayLike<number>;
 }
 
 /** A matrix of which each row keeps `k` entries: `values[row, i]` stands in column `places[row, i]`. */
-export interface SparseCells extends Size {
+interface SparseCells extends Size {
   k: number;
   places: ArrayLike<number>;
   entries: ArrayLike<number>;

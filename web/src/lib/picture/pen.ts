@@ -124,7 +124,7 @@ function words(attributes: Attributes, text: string, transform: string): string 
 }
 
 /** How a canvas is drawn, for pictures that hold more than its pixels. */
-export interface Drawing {
+interface Drawing {
   draw(pen: SvgPen): void;
 }
 

@@ -27,7 +27,7 @@ export function element(name: string, attributes: Attributes, content = ""): str
   return content === "" ? `${start}/>` : `${start}>${content}</${name}>`;
 }
 
-export interface Paint {
+interface Paint {
   color: string;
   alpha: number;
 }

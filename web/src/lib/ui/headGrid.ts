@@ -1,7 +1,7 @@
 /** The places of heads in a grid of layers, and how arrow keys move between them. */
 import { layerOf } from "../names";
 
-export interface GridRow {
+interface GridRow {
   readonly layer: number;
   readonly indices: readonly number[];
 }
@@ -17,7 +17,7 @@ export function gridRows(heads: readonly string[]): GridRow[] {
 }
 
 /** How much room a head has: for words and a picture, for two short lines, or for its color alone. */
-export type Density = "roomy" | "dense" | "compact";
+type Density = "roomy" | "dense" | "compact";
 
 export function gridDensity(rows: readonly GridRow[]): Density {
   const columns = Math.max(0, ...rows.map((row) => row.indices.length));

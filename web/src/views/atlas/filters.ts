@@ -15,7 +15,7 @@ export interface Between {
   readonly high: number | null;
 }
 
-export interface OneOf {
+interface OneOf {
   readonly type: "kind" | "layer";
   readonly value: string;
 }

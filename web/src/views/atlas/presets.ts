@@ -10,7 +10,7 @@ export interface Axes {
   readonly color: string;
 }
 
-export interface Preset {
+interface Preset {
   readonly name: string;
   readonly title: string;
   readonly about: string;

@@ -40,7 +40,7 @@ export function meanOf(values: ArrayLike<number> | undefined): number {
   return finite.length ? finite.reduce((sum, value) => sum + value, 0) / finite.length : NaN;
 }
 
-export interface Label {
+interface Label {
   readonly x: number;
   readonly y: number;
   readonly anchor: "start" | "end" | "middle";
@@ -49,7 +49,7 @@ export interface Label {
 const LETTER = 6.6;
 const LINE = 12;
 
-export interface Rectangle {
+interface Rectangle {
   readonly left: number;
   readonly right: number;
   readonly top: number;

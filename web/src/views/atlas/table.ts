@@ -3,7 +3,7 @@ import type { AtlasAnswer, Matrix, ScoreInfo } from "../../generated/answers";
 import { layerOf } from "../../lib/names";
 
 /** One head's value of one score, with what chance gives; NaN where there is none. */
-export interface Reading {
+interface Reading {
   readonly value: number;
   readonly stderr: number;
   readonly chance: number;

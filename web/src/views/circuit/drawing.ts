@@ -29,7 +29,7 @@ export function placed(drawn: readonly DrawnEdge[], layout: Layout, threshold: n
   });
 }
 
-export interface Stroke {
+interface Stroke {
   readonly kind: Kind;
   readonly level: number;
   readonly d: string;

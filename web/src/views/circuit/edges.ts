@@ -5,11 +5,6 @@ import { ENDS, parseEdge, printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
 export const KINDS: readonly Kind[] = ["q", "k", "v"];
-export const KIND_NAMES: Readonly<Record<Kind, string>> = {
-  q: "Q-composition",
-  k: "K-composition",
-  v: "V-composition",
-};
 
 export interface GraphEdge {
   readonly writer: string;
@@ -22,9 +17,9 @@ export interface GraphEdge {
 }
 
 /** How many edges the graph opens with: enough to see a circuit, few enough to read. */
-export const OPENING_EDGES = 40;
+const OPENING_EDGES = 40;
 /** An edge below this is not worth showing on opening, however few edges there are. */
-export const LEAST_OPENING_Z = 3;
+const LEAST_OPENING_Z = 3;
 
 /** Every edge that can exist, strongest first. Impossible ones are NaN and left out. */
 export function allEdges(answer: CompositionAnswer): GraphEdge[] {

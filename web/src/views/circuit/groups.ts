@@ -6,7 +6,7 @@ import { layerOf } from "../../lib/names";
 import type { GraphEdge, Kind } from "./edges";
 import type { Member } from "./layout";
 
-export type Groups = readonly (readonly string[])[];
+type Groups = readonly (readonly string[])[];
 
 export function parseGroups(text: string | undefined, heads: readonly string[]): Groups {
   if (!text) return [];

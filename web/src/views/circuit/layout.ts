@@ -153,7 +153,7 @@ export function distanceToNode(node: GraphNode, point: Point): number {
 }
 
 /** Hovering near a node is hovering it. */
-export const REACH = 30;
+const REACH = 30;
 const EDGE_REACH = 6;
 
 export type Hit<E> =

@@ -1,7 +1,7 @@
 import type { Place } from "../../generated/answers";
 
 /** A part of the text around a place: a token, or a gap that is left out. */
-export type Excerpt = { readonly gap: true } | { readonly gap: false; readonly at: number; readonly id: number };
+type Excerpt = { readonly gap: true } | { readonly gap: false; readonly at: number; readonly id: number };
 
 /** Tokens shown before and after the destination, and around a source that is farther away. */
 const BEFORE = 8;

@@ -1,7 +1,7 @@
 /** Where on the axis of a strip a rule says what. */
 import type { Rule, SeedValue } from "../../generated/answers";
 
-export interface Zone {
+interface Zone {
   readonly verdict: SeedValue["verdict"];
   readonly low: number;
   readonly high: number;

@@ -3,7 +3,7 @@ import type { Claim, Outline } from "../../generated/answers";
 
 export type Verdict = Claim["verdict"];
 
-export interface Section {
+interface Section {
   readonly title: string;
   readonly claims: readonly { readonly claim: Outline; readonly index: number }[];
 }
@@ -27,7 +27,7 @@ export function placeOf(claims: readonly Outline[], id: string | undefined): num
   );
 }
 
-export interface Linked {
+interface Linked {
   readonly view: string;
   readonly values: ReadonlyMap<string, string>;
 }

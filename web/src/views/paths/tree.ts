@@ -11,7 +11,7 @@ export interface ListedPath extends Path {
   readonly routes: Routes | null;
 }
 
-export interface OrderTotal {
+interface OrderTotal {
   readonly order: number;
   readonly value: number;
   readonly count: number;

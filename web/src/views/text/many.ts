@@ -4,7 +4,7 @@ import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type Patterns, type Side, strongest } from "./patterns";
 
 /** More heads than there are line styles could not be told apart. */
-export const MOST_HEADS = HEAD_STYLES.length;
+const MOST_HEADS = HEAD_STYLES.length;
 /** Sources per head that are drawn, and the share of the head's strongest from which they are. */
 const SOURCES = 3;
 const FAINTEST = 0.25;

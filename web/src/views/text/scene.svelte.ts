@@ -6,9 +6,8 @@ import { contrastOf } from "../../lib/contrast";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { label } from "../../lib/tokens";
-import { isSameText, textParams } from "../../lib/text";
+import { isSameText, mostTelling, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
-import { mostInteresting } from "../../lib/interesting";
 import { type HeadOnText, manyAt, parseMany } from "./many";
 import { Patterns, type Side, type Weighting } from "./patterns";
 
@@ -35,6 +34,13 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
 
 /** Heads × tokens up to which a text's story is asked for without being wanted. */
 const STORY_COST = 20_000;
+
+/** What a cold reader should see first: that place, and the head that looks hardest at what followed before. */
+function mostInteresting(run: TextRun, patterns: Patterns): { token: number; head: string | null } {
+  const { token, source } = mostTelling(run);
+  const head = source === null || token >= patterns.n ? null : (patterns.headsAt(token, source)[0]?.head ?? null);
+  return { token, head };
+}
 
 /** What is on the page: a run and its patterns, of one and the same text. */
 export interface Shown {

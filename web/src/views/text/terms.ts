@@ -2,7 +2,7 @@ import type { ScoreParts } from "../../generated/answers";
 import type { Matrix } from "../../lib/wire";
 
 /** One cell's score as query-part × key-part terms, which add up to it. */
-export interface Terms {
+interface Terms {
   queryParts: readonly string[];
   keyParts: readonly string[];
   /** [query part, key part]. */

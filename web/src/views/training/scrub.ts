@@ -43,9 +43,3 @@ export function strongestAtEnd(matrix: Matrix): number {
   const last = rowAt(matrix, (matrix.shape[0] ?? 1) - 1);
   return last.reduce((best, value, index) => (value > (last[best] ?? -Infinity) ? index : best), 0);
 }
-
-/** Loss at late positions minus loss at early ones: negative is learning in context. */
-export function atPosition(matrix: Matrix, row: number, position: number): number {
-  const width = matrix.shape[1] ?? 0;
-  return matrix.data[row * width + Math.min(position, width - 1)] ?? Number.NaN;
-}

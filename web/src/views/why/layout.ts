@@ -11,7 +11,7 @@ export interface Placed {
   readonly label: string;
 }
 
-export interface Column {
+interface Column {
   readonly position: number;
   readonly x: number;
   readonly width: number;
@@ -50,7 +50,7 @@ const MOST_LETTERS = 12;
 const PORTS = { q: -0.3, k: 0, v: 0.3 } as const;
 
 /** What is written on a node: tokens by their text, what a head adds to the stream by its name. */
-export function nodeLabel(node: Node, token: (position: number) => string, predicted: string): string {
+function nodeLabel(node: Node, token: (position: number) => string, predicted: string): string {
   if (node.component === "logits") return predicted;
   if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
   if (node.component.startsWith("pos")) return "position";

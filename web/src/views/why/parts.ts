@@ -1,7 +1,7 @@
 /** What each component writes straight into a logit, in two runs, short enough to read. */
 import type { WithoutAnswer } from "../../generated/answers";
 
-export interface PartRow {
+interface PartRow {
   readonly name: string;
   readonly before: number;
   readonly after: number;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { questionKey } from "./keys";
+import { questionKey } from "./source";
 
 describe("the key of a question", () => {
   it("is Python's json.dumps with sorted keys, no spaces, no escapes", () => {
