@@ -20,8 +20,8 @@ from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
-    counted_mean,
     data_score,
+    mean_over_destinations,
     positive_score,
     weight_info,
 )
@@ -38,9 +38,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attended.masked_fill(~earlier.any(-1)[:, None], torch.nan)
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The mean over destinations."""
-    return counted_mean(by_position(view))
+measure = mean_over_destinations(by_position)
 
 
 DUPLICATE_TOKEN = data_score(

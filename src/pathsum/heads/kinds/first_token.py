@@ -17,8 +17,8 @@ from pathsum.heads.kinds.kind import (
     HeadEvidence,
     Kind,
     at_rows,
-    counted_mean,
     data_score,
+    mean_over_destinations,
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Part
@@ -33,9 +33,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return at_rows(view.rows[..., 0], 1)
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The mean over destinations."""
-    return counted_mean(by_position(view))
+measure = mean_over_destinations(by_position)
 
 
 FIRST_TOKEN = data_score(

@@ -28,18 +28,22 @@ def stripe(
     pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
 ) -> Float[Tensor, "sequence head"]:
     """Mean attention from the second copy to L − 1 positions back, L the length of a copy."""
-    start, length = probe.first + probe.length, probe.length
-    second = pattern[:, :, start : start + length]
-    return second[..., start - length + 1 :].diagonal(dim1=-2, dim2=-1).mean(-1)
+    return _in_second_copy(pattern, probe).mean(-1)
+
+
+def _in_second_copy(
+    pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
+) -> Float[Tensor, "sequence head length"]:
+    start = probe.first + probe.length
+    second = pattern[:, :, start : start + probe.length, probe.first + 1 :]
+    return second.diagonal(dim1=-2, dim2=-1)
 
 
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     """The stripe at every position of the second copy."""
-    pattern, probe = view.pattern, view.probe
-    start, length = probe.first + probe.length, probe.length
-    values = torch.full_like(pattern[..., 0], torch.nan)
-    second = pattern[:, :, start : start + length, probe.first + 1 :]
-    values[..., start : start + length] = second.diagonal(dim1=-2, dim2=-1)
+    start = view.probe.first + view.probe.length
+    values = torch.full_like(view.pattern[..., 0], torch.nan)
+    values[..., start : start + view.probe.length] = _in_second_copy(view.pattern, view.probe)
     return values
 
 

@@ -89,6 +89,11 @@ def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
     return values.nanmean(-1)
 
 
+def mean_over_destinations(by_position: ByPosition) -> Measure:
+    """The measure that is the mean of a score at every destination that counts."""
+    return lambda view: counted_mean(by_position(view))
+
+
 def at_rows(
     values: Float[Tensor, "sequence head row"], before: int
 ) -> Float[Tensor, "sequence head dest"]:

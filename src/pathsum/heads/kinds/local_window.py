@@ -15,8 +15,8 @@ from pathsum.heads.kinds.kind import (
     Finding,
     HeadEvidence,
     Kind,
-    counted_mean,
     data_score,
+    mean_over_destinations,
 )
 from pathsum.heads.layer_view import LayerView
 
@@ -31,9 +31,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attended
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The mean over destinations."""
-    return counted_mean(by_position(view))
+measure = mean_over_destinations(by_position)
 
 
 LOCAL_WINDOW = data_score(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, counted_mean, data_score
+from pathsum.heads.kinds.kind import PAPER_2022, data_score, mean_over_destinations
 from pathsum.heads.layer_view import LayerView
 
 
@@ -25,9 +25,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return after.masked_fill(~followed.any(-1)[:, None], torch.nan)
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """Averaged over queries."""
-    return counted_mean(by_position(view))
+measure = mean_over_destinations(by_position)
 
 
 PREFIX_MATCHING = data_score(

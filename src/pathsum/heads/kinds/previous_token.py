@@ -12,8 +12,8 @@ from pathsum.heads.kinds.kind import (
     PAPER_2022,
     Kind,
     at_rows,
-    counted_mean,
     data_score,
+    mean_over_destinations,
     position_peak,
 )
 from pathsum.heads.layer_view import LayerView
@@ -24,9 +24,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return at_rows(view.pattern.diagonal(-1, dim1=-2, dim2=-1), 1)
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The mean over destinations."""
-    return counted_mean(by_position(view))
+measure = mean_over_destinations(by_position)
 
 
 PREVIOUS_TOKEN = data_score(
