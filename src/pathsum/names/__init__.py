@@ -29,8 +29,7 @@ from pathsum.names.edge import (
 )
 from pathsum.names.head_id import HeadId, HeadName, find_head
 from pathsum.names.node import Component, Node, NodeEdge, Site, Value
-from pathsum.names.path import Part, PartName, Path, Source
-from pathsum.names.printed import ARROW
+from pathsum.names.path import ARROW, Part, PartName, Path, Source
 
 __all__ = [
     "ARROW",

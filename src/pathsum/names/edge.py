@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from pathsum.errors import InputError, PathError
 from pathsum.names.head_id import LABEL, HeadId, HeadName
-from pathsum.names.path import Source
-from pathsum.names.printed import ARROW, Printed, split_arrows
+from pathsum.names.path import ARROW, Printed, Source, split_arrows
 
 
 class Side(enum.StrEnum):

@@ -23,8 +23,7 @@ from pathsum.names.edge import (
     parse_writer,
 )
 from pathsum.names.head_id import LABEL, HeadId
-from pathsum.names.path import Part, Source
-from pathsum.names.printed import ARROW, Printed, split_arrows
+from pathsum.names.path import ARROW, Part, Printed, Source, split_arrows
 
 Component: TypeAlias = HeadId | Source | Part | Literal["logits"]
 """A head, a source, a part that a read adds itself (`pos@1`, `b_K`), or the logits."""

@@ -1,18 +1,43 @@
-"""Source, Path and Part: where paths begin, paths, and the parts of a query or a key."""
+"""Source, Path and Part: where paths begin, paths, and the parts of a query or a key.
+
+The arrow, and a JSON form that is the printed form (`Printed`), are shared by all names.
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.errors import PathError
 from pathsum.names.head_id import LABEL, HeadId, HeadName
-from pathsum.names.printed import ARROW, Printed, split_arrows
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
     from pathsum.model import Model, Trace, Weights
     from pathsum.shapes import HeadPattern
+
+ARROW = "→"
+
+
+class Printed:
+    """A value whose JSON form is its printed form."""
+
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """Its printed form."""
+        return str(self)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string."""
+        return {"type": "string"}
+
+
+def split_arrows(text: str) -> list[str]:
+    """What stands between arrows, `→`, `->` or `>`."""
+    return [part.strip() for part in text.replace("->", ARROW).replace(">", ARROW).split(ARROW)]
+
 
 SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias"]
 

@@ -18,7 +18,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.errors import FailedError
-from pathsum.names.printed import Printed
+from pathsum.names.path import Printed
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell, Table, prose_column, text_column
 from pathsum.terminal import SafeConsole

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
-from rich.tree import Tree
 
 from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.names import Node, NodeEdge, Side
-from pathsum.paths.circuit import drawing
-from pathsum.paths.circuit.drawing import print_tree
+from pathsum.paths.circuit.drawing import Drawn
 from pathsum.paths.circuit.edge_orders import best_first
 from pathsum.paths.circuit.picture import (
     Picture,
@@ -123,7 +120,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Circuit(Record, kind="circuit"):
+class Circuit(Record, Drawn, kind="circuit"):
     """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
 
     The V edges into a node, with what was left out, add up to the node's value; the Q edges, and
@@ -296,28 +293,8 @@ class Circuit(Record, kind="circuit"):
                 yield f"{head} wrote into its {read}{cut}"
             return
 
-    def tree(self) -> Tree:
-        """The circuit as an indented tree, each node opened where it is met first."""
-        return print_tree(self.picture)
-
     def __rich__(self) -> RenderableType:
         return Group(self.tree(), Text(self.sentence), self._note())
-
-    def to_graph(self) -> dict[str, Any]:
-        """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
-        return drawing.to_graph(self.picture)
-
-    def to_dot(self) -> str:
-        """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
-        return drawing.to_dot(self.picture)
-
-    def to_svg(self) -> str:
-        """The graph as a picture: tokens below, the prediction on top, edges as in `to_dot`."""
-        return drawing.to_svg(self.picture)
-
-    def write_graph(self, file: FilePath) -> None:
-        """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
-        drawing.write_graph(self.picture, file)
 
     @property
     def picture(self) -> Picture:

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,35 @@ _WIDE, _HIGH, _GAP, _ROW, _MARGIN = 78, 34, 10, 92, 16
 _COLORS = {Side.V: "#2f6fb5", Side.Q: "#c2571a", Side.K: "#2f8f5b"}
 _DASHES = {Side.V: "", Side.Q: "7 4", Side.K: "2 4"}
 _STYLES = {Side.V: "solid", Side.Q: "dashed", Side.K: "dotted"}
+
+
+class Drawn(ABC):
+    """Views of what has a picture: the circuit of one prompt, or the mean of many."""
+
+    @property
+    @abstractmethod
+    def picture(self) -> Picture:
+        """What is printed and drawn."""
+
+    def tree(self) -> Tree:
+        """An indented tree, each node opened where it is met first."""
+        return print_tree(self.picture)
+
+    def to_graph(self) -> dict[str, Any]:
+        """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
+        return to_graph(self.picture)
+
+    def to_dot(self) -> str:
+        """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
+        return to_dot(self.picture)
+
+    def to_svg(self) -> str:
+        """The graph as a picture: tokens or places below, the prediction on top."""
+        return to_svg(self.picture)
+
+    def write_graph(self, file: Path) -> None:
+        """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
+        write_graph(self.picture, file)
 
 
 def write_graph(picture: Picture, file: Path) -> None:

@@ -3,24 +3,20 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
-from rich.tree import Tree
 
 from pathsum.errors import InputError, PathsumError
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence, TextOrTokens
-from pathsum.names import Side
-from pathsum.names.printed import ARROW
-from pathsum.paths.circuit import drawing
+from pathsum.names import ARROW, Side
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge
 from pathsum.paths.circuit.cut import cut_groups
 from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
-from pathsum.paths.circuit.drawing import print_tree
+from pathsum.paths.circuit.drawing import Drawn
 from pathsum.paths.circuit.faithfulness import (
     Baseline,
     Curve,
@@ -62,7 +58,7 @@ class MeanEdge:
 
 
 @dataclass(frozen=True, eq=False)
-class MeanCircuit(Record, kind="mean-circuit"):
+class MeanCircuit(Record, Drawn, kind="mean-circuit"):
     """The circuits of many prompts, and their mean: `edges`, the largest share first."""
 
     model: str
@@ -161,28 +157,8 @@ class MeanCircuit(Record, kind="mean-circuit"):
         """What is printed and drawn: a column per place, and means over prompts."""
         return mean_picture(self, self._places)
 
-    def tree(self) -> Tree:
-        """The mean as an indented tree, each node opened where it is met first."""
-        return print_tree(self.picture)
-
     def __rich__(self) -> RenderableType:
         return Group(self.tree(), Text(), self.to_table())
-
-    def to_graph(self) -> dict[str, Any]:
-        """The graph in circuit-tracer's JSON format, with places instead of tokens."""
-        return drawing.to_graph(self.picture)
-
-    def to_dot(self) -> str:
-        """The graph for Graphviz: V edges solid, Q dashed, K dotted, width by share."""
-        return drawing.to_dot(self.picture)
-
-    def to_svg(self) -> str:
-        """The graph as a picture: a column per place, the prediction on top."""
-        return drawing.to_svg(self.picture)
-
-    def write_graph(self, file: FilePath) -> None:
-        """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
-        drawing.write_graph(self.picture, file)
 
     def to_table(self, rows: int = 30) -> Table:
         """One edge per row, the largest share first."""

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Trace, trace_run
-from pathsum.model.edited import find_site
 from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.model.plan import Plan
+from pathsum.model.sites import find_site
 from pathsum.names import Edge, HeadId, HeadRead, Site
 from pathsum.result import parse_choice
 from pathsum.shapes import HeadPattern

@@ -14,7 +14,7 @@ from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Trace
 from pathsum.model.sites import find_site
 from pathsum.names import HeadId, Node, NodeEdge, Side, Site, Source, Writer
-from pathsum.names.printed import split_arrows
+from pathsum.names.path import split_arrows
 from pathsum.paths.intervene.patching import patch
 
 
