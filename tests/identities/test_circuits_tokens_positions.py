@@ -1,4 +1,7 @@
-"""Offset profiles are the model's own scores, where no token says anything or on average."""
+"""Offset profiles are the model's own scores, where no token says anything or on average.
+
+The content part, from moments of the embeddings, is the spread over every pair of tokens.
+"""
 
 from dataclasses import replace
 
@@ -8,6 +11,8 @@ from tests.identities.configs import models
 
 from pathsum.circuits.offset_parts import _position_sides, offset_parts
 from pathsum.circuits.positional import positional
+from pathsum.circuits.tokens.qk import token_keys, token_qk, token_queries
+from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
@@ -72,8 +77,19 @@ def test_profiles_are_centered_and_content_is_what_pairs_of_tokens_spread(model:
         if profile.attention is not None:
             assert float(profile.attention.sum()) <= 1 + 1e-9
         if model.config.positions != "rotary":
-            from pathsum.circuits.tokens.qk import token_qk
-
             dense = token_qk(model, head.id).dense()
             expected = float(dense.square().mean().sqrt())
             assert abs(profile.content - expected) <= 1e-8 * max(1.0, expected)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(model=models(min_layers=1, max_layers=2, positions=("qk", "residual")))
+def test_content_is_the_spread_of_scores_over_tokens(model: Model) -> None:
+    """√(Σ p(a) p(b) (q_a · (k_b − k̄))²), over pairs of tokens."""
+    p = token_frequencies(model)
+    for head in model.heads:
+        queries, keys = token_queries(head), token_keys(head)
+        scores = queries @ (keys - p @ keys).T * model.config.score_scale
+        expected = (p[:, None] * p[None] * scores.square()).sum().sqrt()
+        found = torch.tensor(offset_parts(head, 2).content, dtype=torch.float64)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)

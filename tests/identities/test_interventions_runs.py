@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
 from pathsum.model import HeadId, Model, Source, trace_run, transformer
@@ -25,12 +25,6 @@ from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
 from pathsum.paths.intervene.causal import edges_of
 from pathsum.paths.intervene.patching import patched_pattern
-
-Drawn = tuple[Model, Tensor]
-
-
-def close(found: Tensor, truth: Tensor, tolerance: float = 1e-9) -> bool:
-    return float((found - truth).abs().max()) <= tolerance * max(1.0, float(truth.abs().max()))
 
 
 def other_tokens(model: Model, tokens: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
-"""Every family against transformers: the same logits from the checkpoint that it writes."""
+"""Every family: the logits of transformers from its checkpoint; a row of docs/families.md."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from tests.sources import tiny
+from tests.sources.family_table import ANALYSES, PAGE, TOKENS, measure
 
 from pathsum.sources.hugging_face import open_hugging_face
 
-TOKENS = torch.randint(0, 61, (2, 30), generator=torch.Generator().manual_seed(3))
+FLOAT32, FLOAT64 = 1e-4, 1e-10
 
 
 @pytest.mark.parametrize("case", tiny.CASES)
@@ -16,3 +17,32 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     theirs = tiny.write(case, tmp_path)
     model = open_hugging_face(tmp_path)
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
+
+
+def rows() -> dict[str, list[str]]:
+    """The table of docs/families.md."""
+    lines = PAGE.read_text(encoding="utf-8").split("| checkpoint |")[1].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_every_family_is_in_the_table_and_every_cell_is_rounding() -> None:
+    table = rows()
+    assert list(table) == list(tiny.CASES)
+    for case, cells in table.items():
+        assert len(cells) == 1 + len(ANALYSES), case
+        assert float(cells[0]) < FLOAT32, case
+        assert all(float(cell) < FLOAT64 for cell in cells[1:]), (case, cells)
+
+
+@pytest.mark.parametrize("case", ["gemma2", "llama"])
+def test_the_table_is_what_a_run_measures(case: str, tmp_path: Path) -> None:
+    found = measure(case, tmp_path)
+    assert float(found.pop("logits")) < FLOAT32
+    assert {name for name, value in found.items() if not float(value) < FLOAT64} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in tiny.CASES if case not in ("gemma2", "llama")])
+def test_so_are_all_others(case: str, tmp_path: Path) -> None:
+    test_the_table_is_what_a_run_measures(case, tmp_path)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.sources import tiny
+from tests.sources.family_table import TOKENS
 
 import pathsum as ps
 from pathsum.errors import ConfigError
 
-TOKENS = torch.randint(0, 61, (2, 30), generator=torch.Generator().manual_seed(3))
 YARN = {
     "rope_type": "yarn",
     "factor": 4.0,

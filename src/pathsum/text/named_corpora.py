@@ -36,7 +36,7 @@ _DJANGO_DOCS = Package(
     exclude=("docs/releases/*",),
     sha256="ff1b61005004e476e0aeea47c7f79b85864c70124030e95146315396f1e7951f",
 )
-_SYMPY = Package(
+_SYMPY_CODE = Package(
     "pypi",
     "sympy",
     "1.12",
@@ -190,22 +190,24 @@ _SPEECHES_AND_NOVEL = _recipe(
     _SPEECHES,
     _MOBY_DICK,
 )
+_DJANGO = _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS)
+_SYMPY = _recipe("sympy", "sympy's code", _SYMPY_CODE)
 
 NAMED: dict[str, Documents] = {
     made.name: made
     for made in (
         PythonLibrary(),
         _SPEECHES_AND_NOVEL,
-        _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS),
-        _recipe("sympy", "sympy's code", _SYMPY),
+        _DJANGO,
+        _SYMPY,
         _recipe("python-docs", "the sources of Python's documentation", _PYTHON_DOCS),
         Joined(
             "prose-and-code",
             "addresses, Moby Dick, Django, sympy, Python's library",
             (
                 _SPEECHES_AND_NOVEL,
-                _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS),
-                _recipe("sympy", "sympy's code", _SYMPY),
+                _DJANGO,
+                _SYMPY,
                 PythonLibrary(),
             ),
         ),
@@ -215,8 +217,8 @@ NAMED: dict[str, Documents] = {
             (
                 _SPEECHES_AND_NOVEL,
                 _recipe("verse", "the Bible, Shakespeare, Milton", _BIBLE, _PLAYS_AND_POEMS),
-                _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS),
-                _recipe("sympy", "sympy's code", _SYMPY),
+                _DJANGO,
+                _SYMPY,
                 _recipe(
                     "manuals",
                     "the manuals of Sphinx, Celery, docutils, Nova, Neutron; all of Salt",
