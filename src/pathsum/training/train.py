@@ -211,8 +211,9 @@ def read_result(folder: Path) -> TrainingRun | None:
     if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
         raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
+    values["folder"] = str(folder)
     try:
-        return TrainingRun(**null_to_nan(values) | {"folder": str(folder)})
+        return TrainingRun(**null_to_nan(values))
     except TypeError as error:
         raise FileError(f"{file} lacks fields of a result ({error}); remove it") from error
 
