@@ -38,6 +38,11 @@ def center_columns(f: Factored) -> Factored:
     return Factored(f.A - f.A.mean(-2, keepdim=True), f.B)
 
 
+def remove_both_means(form: Float[Tensor, "d d"], centered: bool) -> Float[Tensor, "d d"]:
+    """C F C if `centered`, else F: a form that neither reads nor writes along the ones-vector."""
+    return remove_mean(remove_mean(form, centered).mT, centered).mT
+
+
 def remove_mean(rows: Float[Tensor, "*batch d"], centered: bool) -> Float[Tensor, "*batch d"]:
     """Rows without their component along the ones-vector if `centered`, else unchanged."""
     return rows - rows.mean(-1, keepdim=True) if centered else rows

@@ -17,6 +17,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.rotations import rotated_spectra, significant_values
 from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
@@ -119,8 +120,5 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
             for scales in (left, right)
         )
         total.addmm_((key - mean).T, query)
-    if model.config.norm == "layer":
-        # Reads are centered, so what the ones-direction holds reaches no head.
-        total = total - total.mean(0)
-        total = total - total.mean(1, keepdim=True)
-    return total
+    # Where reads are centered, what the ones-direction holds reaches no head.
+    return remove_both_means(total, model.config.norm == "layer")

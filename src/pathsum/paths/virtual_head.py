@@ -60,7 +60,7 @@ class VirtualImportance(Record, kind="virtual-head-importance"):
     def to_table(self) -> Table:
         """Three numbers with their intervals."""
         rows = tuple(
-            (what, found.value, found.low, found.high)
+            (what, *found.with_interval)
             for what, found in (
                 ("loss", self.loss),
                 (f"without {self.head}", self.without),

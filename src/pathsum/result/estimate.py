@@ -85,6 +85,11 @@ class Estimate:
         return f"{text} ({', '.join(chance)})" if chance else text
 
     @property
+    def with_interval(self) -> tuple[float, float | None, float | None]:
+        """The value and both ends of its interval, as columns of a table."""
+        return self.value, self.low, self.high
+
+    @property
     def stderr_or_nan(self) -> float:
         """The standard error for an array, where NaN stands for not known."""
         return math.nan if self.stderr is None else self.stderr

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.centering import remove_both_means, remove_mean
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
 from pathsum.circuits.composition.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model
@@ -145,12 +145,12 @@ class StreamUse:
 
 def embedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
     """W_Eᵀ W_E, in float64."""
-    return _centered_form(gram_of_rows(model.weights.W_E), centered)
+    return remove_both_means(gram_of_rows(model.weights.W_E), centered)
 
 
 def unembedding_form(model: Model, centered: bool) -> Float[Tensor, "d d"]:
     """W_U W_Uᵀ with the final gain folded in and logits centered, which changes no probability."""
-    return _centered_form(gram_of_rows(centered_unembedding(model.weights).mT), centered)
+    return remove_both_means(gram_of_rows(centered_unembedding(model.weights).mT), centered)
 
 
 def stream_use(
@@ -165,7 +165,7 @@ def stream_use(
     steps = 2 * config.n_layers + 1
     written = _unit(embedding_form(model, centered))
     if config.positions == "residual" and model.weights.W_pos is not None:
-        written = written + _unit(_centered_form(gram_of_rows(model.weights.W_pos), centered))
+        written = written + _unit(remove_both_means(gram_of_rows(model.weights.W_pos), centered))
     for layer in range(config.n_layers):
         written = written + _sum_of_forms(_layer_writes(model, layer, centered))
         progress(layer + 1, steps, "what layers write")
@@ -215,8 +215,3 @@ def _sum_of_forms(factors: Iterable[Float[Tensor, "r d"]]) -> Float[Tensor, "d d
 def _unit(form: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     trace = form.diagonal().sum()
     return form / torch.where(trace > 0, trace, torch.ones_like(trace))
-
-
-def _centered_form(form: Float[Tensor, "d d"], centered: bool) -> Float[Tensor, "d d"]:
-    """C F C where the stream is centered."""
-    return remove_mean(remove_mean(form, centered).mT, centered)

@@ -62,7 +62,7 @@ class CircuitDiff(Record, kind="circuit-diff"):
         cells = tuple(
             (
                 *(found.edge, found.here and found.here.value, found.there and found.there.value),
-                *(found.difference.value, found.difference.low, found.difference.high),
+                *found.difference.with_interval,
                 f"{found.only_in} only" if found.only_in else "both",
             )
             for found in self.edges[:rows]

@@ -79,9 +79,9 @@ class Ablation(Record, kind="ablation"):
         """Three rows: with, without, and the difference."""
         named = ", ".join(map(str, self.heads))
         rows = (
-            _row("model", self.loss),
-            _row(f"without {named}", self.loss_without),
-            _row("cost", self.cost),
+            ("model", *self.loss.with_interval),
+            (f"without {named}", *self.loss_without.with_interval),
+            ("cost", *self.cost.with_interval),
         )
         columns = (
             text_column(""),
@@ -307,7 +307,3 @@ def _check_partners(batches: TokenBatches) -> None:
             "a resample ablation takes each head's output from another sequence of the same "
             "length, but a batch has one sequence only; give at least two of each length"
         )
-
-
-def _row(name: str, estimate: Estimate) -> tuple[str, float, float | None, float | None]:
-    return name, estimate.value, estimate.low, estimate.high

@@ -103,7 +103,7 @@ class CausalEffects(Record, kind="causal-effects"):
             (
                 str(found.edge),
                 *((found.frozen,) if with_frozen else ()),
-                *(found.effect.value, found.effect.low, found.effect.high),
+                *found.effect.with_interval,
             )
             for found in shown
         ]

@@ -140,7 +140,7 @@ class PatchSweep(Record, kind="patch-sweep"):
                 (
                     self.nodes[node],
                     "".join(_shade(float(effect), scale) for effect in self.effect[node]),
-                    *(found.value, found.low, found.high),
+                    *found.with_interval,
                     *(float(self.share[node, at]), f"@{at} {self.tokens[at]}"),
                 )
             )

@@ -83,9 +83,9 @@ class Replacement(Record, kind="replacement"):
             (f"{self.head} ablated", self.loss_ablated),
             ("ablation cost", self.cost),
         )
-        rows = [(name, *_numbers(estimate)) for name, estimate in named]
+        rows = [(name, *estimate.with_interval) for name, estimate in named]
         if self.share is not None:
-            rows.append(("share of the cost recovered", *_numbers(self.share)))
+            rows.append(("share of the cost recovered", *self.share.with_interval))
         notes = [
             f"{self.knockout.value} ablation, everything after {self.after.value}",
             f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95 %",
@@ -251,7 +251,3 @@ def recovered_share(
             "sequences; use more of them, or text on which the head matters"
         )
     return ratio(ablated.total - replaced.total, ablated.total - plain.total), ""
-
-
-def _numbers(estimate: Estimate) -> tuple[float, float | None, float | None]:
-    return estimate.value, estimate.low, estimate.high
