@@ -92,7 +92,7 @@ def patch(
     given = read_input(text, tokens)
     there: Any = other_text
     if other_text is not None and tokens is not None:
-        there = parse_ids([other_text])[0]
+        there = parse_ids([other_text], "--with")[0]
     target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
     if sweep:
         with session.progress() as advance:
