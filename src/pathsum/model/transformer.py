@@ -15,7 +15,6 @@ A layer without an MLP ends at `attended`; in a parallel block the MLP reads `st
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -164,13 +163,21 @@ def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPat
     return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
 
 
-def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
-    """The pattern of queries and keys; the scores are overwritten.
+def attend(
+    config: Config,
+    layer: LayerWeights,
+    query: AtDestinations,
+    key: AtSources,
+    heads: Sequence[int] | None = None,
+) -> Pattern:
+    """The pattern of queries and keys, of all heads of a layer or of these.
 
     Queries may be those of the last positions only.
     """
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
-    return _softmax(scores.add_(_masked(scores, config.window(layer.index))), layer.sinks)
+    sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
+    # The scores are not needed again, and are overwritten.
+    return _softmax(scores.add_(_masked(scores, config.window(layer.index))), sinks)
 
 
 def attend_heads(
@@ -182,8 +189,7 @@ def attend_heads(
 ) -> Float[Tensor, "batch some dest src"]:
     """The patterns of some heads of a layer, given the queries and keys of all."""
     served = [head // config.heads_per_kv for head in heads]
-    some = replace(layer, sinks=None if layer.sinks is None else layer.sinks[list(heads)])
-    return attend(config, some, query[:, list(heads)], key[:, served])
+    return attend(config, layer, query[:, list(heads)], key[:, served], heads)
 
 
 def attend_at(
