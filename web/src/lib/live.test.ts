@@ -57,6 +57,22 @@ describe("the live source", () => {
     expect(pauses).toEqual([500, 1000, 2000, 4000, 8000, 8000]);
   });
 
+  it("is back if it refuses: a server that was started again has another token", async () => {
+    let down = true;
+    const source = new LiveSource(
+      "api/",
+      async () => {
+        if (down) throw new TypeError("failed to fetch");
+        return new Response('{"error":"open the link that was printed"}', { status: 403 });
+      },
+      async () => void (down = false),
+    );
+    const reach: boolean[] = [];
+    source.onReach((reachable) => reach.push(reachable));
+    await expect(source.ask("model", {})).rejects.toMatchObject({ message: "open the link that was printed" });
+    expect(reach).toEqual([false, true]);
+  });
+
   it("withdraws a question that no view waits for", async () => {
     const stopped: string[] = [];
     const source = new LiveSource("api/", (url, init) => {

@@ -45,6 +45,8 @@ export class LiveSource extends CachedSource {
         return wire;
       } catch (error) {
         if (signal.aborted) throw error;
+        // It answered, if only to refuse.
+        if (!(error instanceof Unreachable)) this.setReachable(true);
         if (error instanceof Busy) {
           await this.pause(1000 * error.seconds);
           continue;
