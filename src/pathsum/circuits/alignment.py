@@ -85,7 +85,8 @@ class HeadAlignment(Record, kind="head-alignment"):
         rows = tuple((str(m.left), str(m.right), m.score, m.qk, m.ov, m.null, m.p) for m in ranked)
         note = (
             "cosines of scores (QK) and of effects on logits (OV), between tokens and offsets; "
-            f"chance: the best match with tokens and offsets in random order, {self.draws} draws"
+            f"chance: the best match with tokens and offsets in random order, {self.draws} draws; "
+            "smooth offset profiles agree more often than that, so p is too small for such heads"
         )
         return Table(columns, rows, f"heads of {self.left} and {self.right}", note)
 
