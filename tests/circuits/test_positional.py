@@ -58,6 +58,20 @@ def test_notes_say_what_is_left_out():
     assert profiles[1].attention is None
 
 
+def test_a_head_without_positions_has_a_sentence_and_no_table_of_zeros():
+    config = Config(n_layers=2, n_heads=2, d_model=16, d_head=8, d_vocab=20, n_ctx=12)
+    shapes = {"W_E": (20, 16), "W_O": (2, 2, 8, 16), "W_U": (16, 20)}
+    shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (2, 2, 16, 8))
+    generator = torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    W_pos = torch.randn(12, 16, generator=generator)
+    tensors["W_pos"] = torch.stack([W_pos, torch.zeros_like(W_pos)])
+    found = positional(from_tensors(config, tensors))
+    assert found["L0H0"].to_table().rows
+    assert not found["L1H0"].to_table().rows
+    assert "positions do not enter this head's scores" in found["L1H0"].to_table().to_text()
+
+
 def test_bad_input_raises():
     model = random_model(Config(1, 1, 8, 4, 20, 16))
     with pytest.raises(InputError, match="window=17 offsets do not fit a context of 16"):

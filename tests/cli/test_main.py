@@ -56,6 +56,18 @@ def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> 
     assert "nonsense" in capsys.readouterr().err
 
 
+def test_the_list_of_commands_cuts_no_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    commands = capsys.readouterr().out.partition("Commands:")[2].strip().splitlines()
+    assert len(commands) > 20
+    for line in commands:
+        assert line.endswith((".", "?")), line
+        assert "..." not in line
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     from pathsum import __version__
 

@@ -58,7 +58,11 @@ class OffsetProfile(Record, kind="offset-profile"):
         return self.position**2 / total if total > 0 else float("nan")
 
     def to_table(self) -> Table:
-        """The first offsets, one per row."""
+        """The first offsets, one per row; none where positions do not enter the scores."""
+        title = f"{self.head}: scores by offset from position alone"
+        if not bool(self.score.any() or self.sd.any()):
+            absent = f"positions do not enter this head's scores; content sd {self.content:.3g}"
+            return Table((), (), title=title, note=joined((absent, self.note)))
         columns = (
             Column("offset"),
             Column("score", "+.3f"),
@@ -73,7 +77,6 @@ class OffsetProfile(Record, kind="offset-profile"):
             for offset in range(min(len(self.score), 10))
         )
         summary = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
-        title = f"{self.head}: scores by offset from position alone"
         return Table(columns, rows, title=title, note=joined((summary, self.note)))
 
 

@@ -37,7 +37,10 @@ def atlas(
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Score every head against chance and name its kind where data and weights agree."""
+    """Score every head against chance and name its kind.
+
+    A kind is named where data and weights agree.
+    """
     from pathsum.heads import atlas as make_atlas
     from pathsum.model.processes import join_world
 

@@ -5,7 +5,10 @@ from pathsum.cli.options import Session, analysis
 
 @analysis
 def bandwidth(session: Session) -> None:
-    """Show which dimensions of the residual stream are written, read, free and deleted."""
+    """Show which stream dimensions are written, read and free.
+
+    Also the heads and neurons that delete what others wrote.
+    """
     from pathsum.circuits import bandwidth as compute
 
     loaded = session.open()

@@ -18,7 +18,7 @@ def bigram(
     ] = None,
     corpus: Corpus = None,
 ) -> None:
-    """Show the direct path W_E W_U: what each token predicts next without any head."""
+    """Show what each token predicts without any head (W_E W_U)."""
     from pathsum.circuits import bigram as direct_path
     from pathsum.circuits import continuations, open_text
 

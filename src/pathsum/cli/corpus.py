@@ -26,7 +26,7 @@ def corpus(
     ] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Build a corpus (tokenizer and tokens, kept in the cache folder) and describe it."""
+    """Build a corpus, keep it in the cache folder, and describe it."""
     from pathsum.text import Corpus, named_corpora
 
     if name is None:

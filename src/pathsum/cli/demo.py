@@ -43,7 +43,7 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Take a trained model apart: induction, and one prediction as a sum over paths."""
+    """Take a trained model apart, from induction to one prediction."""
     from pathsum.heads import induction
     from pathsum.heads.probe import SEQUENCES
 

@@ -35,7 +35,10 @@ def dynamics(
     page: Page = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure loss, heads and composition at every snapshot of a run; locate the phase change."""
+    """Follow loss, heads and composition over a training run.
+
+    Measured at every snapshot, with the step of the phase change.
+    """
     from pathsum.training import dynamics as measure
 
     if page is not None:

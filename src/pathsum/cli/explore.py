@@ -34,7 +34,10 @@ def explore(
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Explore a model in a browser: text, heads, circuits, paths, training, the paper's claims."""
+    """Explore a model in the browser.
+
+    Text, heads, circuits, paths, training and the paper's claims, on a local page.
+    """
     import webbrowser
 
     from pathsum.allocator import use_few_arenas

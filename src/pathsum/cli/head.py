@@ -30,7 +30,10 @@ def head(
         typer.Option("--k", "-k", help="How many tokens to show with --token, or places (10)."),
     ] = None,
 ) -> None:
-    """Show what a head does: copying, clusters, offsets; on one token; or where in a text."""
+    """Show what a head does: copying, token clusters, offsets.
+
+    With --token, its circuits at one token; with --places, where in a text it does most.
+    """
     from pathsum.circuits import head_card, token_card
     from pathsum.errors import InputError
     from pathsum.model import Path

@@ -11,7 +11,10 @@ def induction(
     draws: Draws = 200,
     seed: Seed = 0,
 ) -> None:
-    """Find induction heads and test how they work by cutting edges and replacing patterns."""
+    """Find induction heads and test how they work.
+
+    By cutting edges into them and replacing their patterns.
+    """
     from pathsum.heads import induction as find_induction
 
     loaded = session.open()

@@ -23,8 +23,9 @@ def paper(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """State the paper's claims: value here, over seeds and in the paper, and the verdict.
+    """Check the paper's claims on a model and over seeds.
 
+    Each with its value here, over seeds and in the paper, and a verdict.
     A claim about models of another depth is measured on a bundled model of that depth.
     """
     from pathsum.explorer import paper as measure_paper

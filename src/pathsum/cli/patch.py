@@ -79,9 +79,10 @@ def patch(
     token: TargetToken = None,
     versus: Versus = "mean",
 ) -> None:
-    """Measure what nodes and edges do for a prediction by patching them; unnamed, rank all edges.
+    """Patch nodes and edges: what does the prediction lose?
 
-    TEXT is the run whose prediction is measured, OTHER_TEXT the one that parts are taken from.
+    With none named, all edges are ranked. TEXT is the run whose prediction is measured, OTHER_TEXT
+    the one that parts are taken from.
     """
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 

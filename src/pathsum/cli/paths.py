@@ -31,7 +31,10 @@ def paths(
         typer.Option("--budget", help="How many paths to search before giving up the proof."),
     ] = 50_000,
 ) -> None:
-    """Explain a prediction: the exact sum over paths, by order, head, edge and source token."""
+    """Explain a prediction as an exact sum over paths.
+
+    By order, head, edge and source token, and the strongest single paths.
+    """
     from pathsum.paths.explain.answer import answer
 
     loaded = session.open()

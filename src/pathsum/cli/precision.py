@@ -41,7 +41,7 @@ def precision(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how far a forward pass in bfloat16 or float16 is from the float32 one.
+    """Compare a bfloat16 or float16 forward pass with float32.
 
     Decompositions add up to the float32 numbers, whatever precision a checkpoint is stored in.
     """

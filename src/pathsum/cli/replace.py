@@ -65,7 +65,10 @@ def replace(
     repeats: Repeats = 4,
     seed: Seed = 0,
 ) -> None:
-    """Replace a head by a description: what share of its ablation cost does that recover?"""
+    """Replace a head by a description of it.
+
+    What share of its ablation cost does the description recover?
+    """
     from pathsum.paths import replace as put_in_place
 
     loaded = session.open()

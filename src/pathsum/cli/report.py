@@ -48,7 +48,10 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the explorer of a model to one HTML file that opens from disk, without a server."""
+    """Write the explorer to one HTML file that opens from disk.
+
+    It holds its data and needs no server.
+    """
     from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report as write
 

@@ -27,7 +27,10 @@ def scores(
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="How many terms to list.")] = 10,
 ) -> None:
-    """Decompose a head's attention scores into (query part, key part) terms, exactly."""
+    """Explain a head's attention scores as an exact sum.
+
+    Over pairs of a query part and a key part.
+    """
     expanded = session.open().trace(read_input(text, tokens)).scores(head)
     if cell is None:
         session.show(expanded.summary(k))

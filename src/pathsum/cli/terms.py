@@ -66,7 +66,10 @@ def terms(
     repeats: Repeats = 4,
     seed: Seed = 0,
 ) -> None:
-    """Term importance: the loss of paths through at most 0, 1, 2, … heads, order by order."""
+    """Measure what the paths of each order are worth in loss.
+
+    Term importance: the loss of paths through at most 0, 1, 2, … heads.
+    """
     from pathsum.model.processes import join_world
     from pathsum.model.sequences import spaced
     from pathsum.paths import term_importance

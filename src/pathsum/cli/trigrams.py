@@ -34,7 +34,10 @@ def trigrams(
     offset: Offset = None,
     corpus: Corpus = None,
 ) -> None:
-    """List the strongest skip-trigrams [source] … [destination] → [out], and their bugs."""
+    """List the strongest skip-trigrams, and the bugs they force.
+
+    A skip-trigram is [source] … [destination] → [out].
+    """
     from pathsum.circuits import open_text, skip_trigrams, source_table
     from pathsum.result import Record
 

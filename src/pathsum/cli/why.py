@@ -128,7 +128,10 @@ def why(
     draws: Draws = None,
     seed: FaithfulSeed = None,
 ) -> None:
-    """Explain a prediction through values, queries and keys, down to the tokens."""
+    """Explain a prediction through values, queries and keys.
+
+    The circuit of one prediction, from the logit down to the tokens.
+    """
     from pathsum.paths.circuit import mean_circuit
 
     _check_arguments(text, tokens, prompts, graph, other, rival)

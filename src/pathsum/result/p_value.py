@@ -54,7 +54,10 @@ class BoundedP(float):
 class ProbabilityColumn(Column):
     """A column of p; a p at or below `least`, or counted as 0, is printed as that bound.
 
-    A `BoundedP` has a bound of its own.
+    A `BoundedP` has a bound of its own. From 0.001 on a p has three decimals.
+
+    >>> ProbabilityColumn().write(0.054), ProbabilityColumn().write(2e-5)
+    ('0.054', '2.0e-05')
     """
 
     name: str = "p"
@@ -67,6 +70,8 @@ class ProbabilityColumn(Column):
             return f"< {cell.least:.2g}"
         if isinstance(cell, float) and (cell < self.least or cell <= LEAST_FITTED):
             return f"< {self.least:.2g}"
+        if isinstance(cell, float) and cell >= LEAST_IN_WORDS:
+            return f"{cell:.3f}"
         return super().write(cell)
 
 

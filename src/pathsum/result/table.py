@@ -128,10 +128,12 @@ class Table:
         if self.title:
             yield Text(printable(self.title), style="bold")
             yield Text()
-        yield _rich_table(self, layout)
+        if self.columns:
+            yield _rich_table(self, layout)
         notes = [note for note in (self.note, layout.note) if note]
         if notes:
-            yield Text()
+            if self.columns:
+                yield Text()
             yield from (Text(printable(note), style="italic") for note in notes)
 
 

@@ -20,7 +20,7 @@ from pathsum.heads.kinds.kind import (
     positive_score,
 )
 from pathsum.heads.layer_view import LayerView
-from pathsum.result.p_value import format_p
+from pathsum.result.p_value import LEAST_FITTED, format_p
 from pathsum.text.probes import RepeatedTokens
 
 
@@ -68,20 +68,22 @@ INDUCTION_STRIPE = data_score(
 def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
     copies = positive_score(COPYING_BY_WEIGHTS.info, "OV eigenvalue ratio")(known)
     column = known.composition.heads.index(known.head.id)
-    edges: list[tuple[float, str]] = []
+    edges: list[tuple[float, float, str]] = []
     for kind in ("k", "q"):
-        p = known.composition.scores(kind).p[:, column]
+        scores = known.composition.scores(kind)
+        p, z = scores.p[:, column].tolist(), scores.z[:, column].tolist()
         edges += [
-            (float(value), f"{kind.upper()}-composition with {writer}")
-            for value, writer in zip(p, known.composition.heads, strict=True)
-            if value == value
+            (chance, -size, f"{kind.upper()}-composition with {writer}")
+            for chance, size, writer in zip(p, z, known.composition.heads, strict=True)
+            if chance == chance
         ]
     if not edges:
         return Finding(False, f"no head is below it; {copies.because}")
-    # The best of many edges: chance has as many tries.
-    p, edge = min(edges)
-    p = min(1.0, p * len(edges))
-    return Finding(copies.agrees and p <= known.alpha, f"{edge}, {format_p(p)}; {copies.because}")
+    # The best of many edges: chance has as many tries. Beyond the reach of p, z decides.
+    least, _, edge = min((max(chance, LEAST_FITTED), *rest) for chance, *rest in edges)
+    corrected = min(1.0, least * len(edges))
+    because = f"{edge}, {format_p(corrected)}; {copies.because}"
+    return Finding(copies.agrees and corrected <= known.alpha, because)
 
 
 KIND = Kind("induction", INDUCTION_STRIPE.info, _copies_and_reads_a_lower_head)

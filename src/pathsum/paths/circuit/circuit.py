@@ -294,7 +294,7 @@ class Circuit(Record, Drawn, kind="circuit"):
             return
 
     def __rich__(self) -> RenderableType:
-        return Group(self.tree(), Text(self.sentence), self._note())
+        return Group(Text(self.sentence), self.tree(), self._note())
 
     @property
     def picture(self) -> Picture:
