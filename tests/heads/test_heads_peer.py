@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.heads.kinds import duplicate_token, prefix_matching, previous_token
+from pathsum.heads.kinds import DUPLICATE_TOKEN, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.layer_view import layer_views
 from pathsum.model import Model
 from pathsum.text.probes import RepeatedTokens, random_repeats
@@ -93,9 +93,9 @@ def test_scores_are_those_of_transformer_lens_but_for_the_rows_that_count(tmp_pa
         torch.testing.assert_close(trace.logits[0, -1], logits)  # the same model
         size, later = probe.tokens.shape[1], (probe.repeats - 1) * probe.length
         for name, measure, rows in (
-            ("previous_token_head", previous_token.measure, size - 1),
-            ("duplicate_token_head", duplicate_token.measure, later),
-            ("induction_head", prefix_matching.measure, later),
+            ("previous_token_head", PREVIOUS_TOKEN.measure, size - 1),
+            ("duplicate_token_head", DUPLICATE_TOKEN.measure, later),
+            ("induction_head", PREFIX_MATCHING.measure, later),
         ):
             ours = torch.cat([measure(view).mean(0) for view in layer_views(trace, probe)])
             found = torch.tensor(peer[name], dtype=torch.float64)

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from pathsum.heads.kinds import (
-    current_token,
-    deleting,
-    duplicate_token,
-    first_token,
-    induction_stripe,
-    local_window,
-    positional,
-    prefix_matching,
-    previous_token,
+    CURRENT_TOKEN,
+    DELETING,
+    DUPLICATE_TOKEN,
+    FIRST_TOKEN,
+    INDUCTION_STRIPE,
+    LOCAL_WINDOW,
+    POSITIONAL,
+    PREFIX_MATCHING,
+    PREVIOUS_TOKEN,
 )
 from pathsum.heads.layer_view import LayerView, OwnOV
 from pathsum.text.probes import random_repeats
@@ -41,20 +41,20 @@ BACK = looking_at((PLACES - 1).clamp_min(0))
 
 
 def test_previous_current_and_first_token() -> None:
-    for module, sources in (
-        (previous_token, (PLACES - 1).clamp_min(0)),
-        (current_token, PLACES),
-        (first_token, torch.zeros_like(PLACES)),
+    for score, sources in (
+        (PREVIOUS_TOKEN, (PLACES - 1).clamp_min(0)),
+        (CURRENT_TOKEN, PLACES),
+        (FIRST_TOKEN, torch.zeros_like(PLACES)),
     ):
-        assert torch.allclose(module.measure(view(looking_at(sources))), torch.ones(3, 1))
-        assert float(module.measure(view(UNIFORM)).max()) < 0.2
+        assert torch.allclose(score.measure(view(looking_at(sources))), torch.ones(3, 1))
+        assert float(score.measure(view(UNIFORM)).max()) < 0.2
 
 
 def test_the_stripe_is_one_less_than_a_copy_back() -> None:
     ideal = looking_at((PLACES - PROBE.length + 1).clamp_min(0))
-    assert torch.allclose(induction_stripe.measure(view(ideal)), torch.ones(3, 1))
+    assert torch.allclose(INDUCTION_STRIPE.measure(view(ideal)), torch.ones(3, 1))
     off_by_one = looking_at((PLACES - PROBE.length).clamp_min(0))
-    assert float(induction_stripe.measure(view(off_by_one)).max()) == 0.0
+    assert float(INDUCTION_STRIPE.measure(view(off_by_one)).max()) == 0.0
 
 
 def test_prefix_matching_sums_over_all_earlier_copies() -> None:
@@ -67,32 +67,32 @@ def test_prefix_matching_sums_over_all_earlier_copies() -> None:
     rows = spread.sum(-1, keepdim=True)
     spread = torch.where(rows > 0, spread / rows.clamp_min(1), torch.eye(SIZE)[0])
     for pattern in (one, spread):
-        assert torch.allclose(prefix_matching.measure(view(pattern)), torch.ones(3, 1))
-    assert float(prefix_matching.measure(view(BACK)).max()) < 0.01
+        assert torch.allclose(PREFIX_MATCHING.measure(view(pattern)), torch.ones(3, 1))
+    assert float(PREFIX_MATCHING.measure(view(BACK)).max()) < 0.01
 
 
 def test_duplicates_are_earlier_copies_of_the_same_token() -> None:
     same = looking_at((PLACES - PROBE.length).clamp_min(0))
-    assert torch.allclose(duplicate_token.measure(view(same)), torch.ones(3, 1))
-    assert float(duplicate_token.measure(view(looking_at(PLACES))).max()) == 0.0
+    assert torch.allclose(DUPLICATE_TOKEN.measure(view(same)), torch.ones(3, 1))
+    assert float(DUPLICATE_TOKEN.measure(view(looking_at(PLACES))).max()) == 0.0
 
 
 def test_the_local_window_is_the_last_five() -> None:
     for offset in range(7):
         inside = looking_at((PLACES - offset).clamp_min(0))
         expected = 1.0 if 1 <= offset <= 5 else 0.0
-        assert torch.allclose(local_window.measure(view(inside)), torch.full((3, 1), expected))
+        assert torch.allclose(LOCAL_WINDOW.measure(view(inside)), torch.full((3, 1), expected))
 
 
 def test_position_explains_a_previous_token_head_and_not_random_attention() -> None:
-    assert float(positional.measure(view(BACK)).min()) > 0.99
+    assert float(POSITIONAL.measure(view(BACK)).min()) > 0.99
     random = torch.rand(SIZE, SIZE).tril()
     random = random / random.sum(-1, keepdim=True)
-    assert float(positional.measure(view(random)).max()) < 0.5
-    assert float(positional.measure(view(UNIFORM)).abs().max()) == 0.0
+    assert float(POSITIONAL.measure(view(random)).max()) < 0.5
+    assert float(POSITIONAL.measure(view(UNIFORM)).abs().max()) == 0.0
 
 
 def test_deleting_is_writing_the_negative() -> None:
     self_attention = view(looking_at(PLACES), W_O=-0.25 * torch.eye(4)[None])
-    assert torch.allclose(deleting.measure(self_attention), torch.full((3, 1), 0.25))
-    assert torch.allclose(deleting.measure(view(looking_at(PLACES))), torch.full((3, 1), -1.0))
+    assert torch.allclose(DELETING.measure(self_attention), torch.full((3, 1), 0.25))
+    assert torch.allclose(DELETING.measure(view(looking_at(PLACES))), torch.full((3, 1), -1.0))

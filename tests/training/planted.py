@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pathsum.heads.kinds.prefix_matching import measure
+from pathsum.heads.kinds import PREFIX_MATCHING
 from pathsum.heads.layer_view import layer_views
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model, Weights, construct
@@ -52,7 +52,7 @@ def share_of_half_the_rise() -> float:
         model = mixture(share)
         probe = repeats_probe(model)
         view = list(layer_views(model.trace(probe.tokens), probe))[1]
-        return float(measure(view).mean(0)[0])
+        return float(PREFIX_MATCHING.measure(view).mean(0)[0])
 
     wanted = (score(0.0) + score(1.0)) / 2
     low, high = 0.0, 1.0

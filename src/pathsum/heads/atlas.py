@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
 from pathsum.errors import InputError, near_misses
-from pathsum.heads.atlas_views import atlas_html, printed_atlas
+from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.data_scores import probe_scores, text_scores
 from pathsum.heads.kinds import (
     ALL_SCORES,
@@ -33,21 +33,29 @@ from pathsum.heads.kinds import (
 )
 from pathsum.heads.kinds.fuzzy_induction import fuzzy_induction_scores
 from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo, text_name
-from pathsum.heads.kinds.matching_through_previous import ThroughPrevious, through_previous
+from pathsum.heads.kinds.matching_through_previous import through_previous
 from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
 from pathsum.heads.layer_view import RandomFrames, in_full_precision
 from pathsum.heads.probe import SEQUENCES
-from pathsum.heads.score import Score
+from pathsum.heads.score import HeadScores, Score
 from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict, why_silent
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
 from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 from pathsum.result.p_value import BoundedP, ProbabilityColumn
+from pathsum.result.table import Cell
 
 # Random heads for each head, so p can be as small as 1/201.
 NULL_HEADS = 200
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
+_TITLES = {info.name: info.title for info in ALL_SCORES}
+_SCORE_COLUMNS = (
+    text_column("score"),
+    *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+    *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
+    *(Column("best part", ".3f"), text_column("at positions")),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,25 +79,21 @@ class HeadEntry(Record, kind="atlas-head"):
 
     def to_table(self) -> Table:
         """One row per score, and the evidence below."""
-        columns = (
-            text_column("score"),
-            *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
-            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
-            *(Column("best part", ".3f"), text_column("at positions")),
-        )
-        titles = {info.name: info.title for info in ALL_SCORES}
-        rows = tuple(
+        meaning = "p: of random rotations of this head, the share that scores as much"
+        note = "\n".join((*self.evidence, meaning))
+        return Table(_SCORE_COLUMNS, self.score_rows(), f"{self.head}: {self.kind}", note)
+
+    def score_rows(self) -> tuple[tuple[Cell, ...], ...]:
+        """One row per score: value, 95 % interval, chance, p, best part of the context."""
+        return tuple(
             (
-                *(titles[name], score.value, score.low, score.high, score.null),
+                *(_TITLES[name], score.value, score.low, score.high, score.null),
                 BoundedP.counted(score.p, score.draws),
                 score.part.value if score.part else None,
                 f"{score.part.first}–{score.part.last}" if score.part else None,
             )
             for name, score in self.scores.items()
         )
-        meaning = "p: of random rotations of this head, the share that scores as much"
-        note = "\n".join((*self.evidence, meaning))
-        return Table(columns, rows, f"{self.head}: {self.kind}", note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +125,7 @@ class Atlas(Record, kind="atlas"):
 
     def values(self, score: str) -> dict[HeadId, float]:
         """One score of every head that has it."""
-        known = [info.name for info in self.infos]
-        if score not in known:
-            raise InputError(
-                f"there is no score {score!r}{near_misses(score, known)}; the scores are "
-                f"{', '.join(known)}"
-            )
+        _require_known(score, _TITLES, "score")
         return {
             entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
         }
@@ -137,12 +136,7 @@ class Atlas(Record, kind="atlas"):
         `found.of_kind("copying")` is the one list of copying heads: eigenvalues of OV positive
         beyond chance, and the attended token itself raised.
         """
-        known = [each.name for each in KINDS]
-        if kind not in known:
-            raise InputError(
-                f"there is no kind {kind!r}{near_misses(kind, known)}; the kinds are "
-                f"{', '.join(known)}"
-            )
+        _require_known(kind, [each.name for each in KINDS], "kind")
         return tuple(entry for entry in self.heads if kind in entry.kinds)
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
@@ -155,22 +149,9 @@ class Atlas(Record, kind="atlas"):
 
     def to_table(self) -> Table:
         """One row per head and score: value, 95 % interval, chance, p, best part of the context."""
-        titles = {info.name: info.title for info in self.infos}
-        columns = (
-            *(text_column("head"), text_column("kind"), text_column("score")),
-            *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
-            *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
-            *(Column("best part", ".3f"), text_column("at positions")),
-        )
+        columns = (text_column("head"), text_column("kind"), *_SCORE_COLUMNS)
         rows = tuple(
-            (
-                *(entry.head, entry.kind, titles[name], score.value, score.low, score.high),
-                *(score.null, BoundedP.counted(score.p, score.draws)),
-                score.part.value if score.part else None,
-                f"{score.part.first}–{score.part.last}" if score.part else None,
-            )
-            for entry in self.heads
-            for name, score in entry.scores.items()
+            (entry.head, entry.kind, *row) for entry in self.heads for row in entry.score_rows()
         )
         return Table(columns, rows, f"heads of {self.model}", self.note)
 
@@ -184,7 +165,7 @@ class Atlas(Record, kind="atlas"):
         return Table(columns, rows, f"heads of {self.model}", self.note)
 
     def __rich__(self) -> RenderableType:
-        return printed_atlas(self)
+        return PrintedAtlas(self)
 
     def to_html(self) -> str:
         """Every head and score as a heat map: one element, nothing loaded from anywhere."""
@@ -297,13 +278,8 @@ def _measured(
 
 def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
     """Every score with its threshold; one for random tokens holds on text too, unless given."""
-    known = [info.name for info in ALL_SCORES]
     for name, value in thresholds.items():
-        if name not in known:
-            raise InputError(
-                f"there is no score {name!r}{near_misses(name, known)}; the scores are "
-                f"{', '.join(known)}"
-            )
+        _require_known(name, _TITLES, "score")
         if not math.isfinite(value):
             raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
     on_text = {text_name(name): value for name, value in thresholds.items()}
@@ -314,6 +290,14 @@ def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
         else info
         for info in ALL_SCORES
     )
+
+
+def _require_known(name: str, known: Collection[str], what: str) -> None:
+    if name not in known:
+        raise InputError(
+            f"there is no {what} {name!r}{near_misses(name, known)}; the {what}s are "
+            f"{', '.join(known)}"
+        )
 
 
 def check_draws(draws: int, alpha: float = ALPHA) -> None:
@@ -359,7 +343,7 @@ def _add_matching(
     verdicts: dict[HeadId, Verdict],
     seed: int,
     alpha: float,
-) -> ThroughPrevious:
+) -> HeadScores:
     """Add the score that is read through a previous-token head, once those are known."""
     previous = {
         head: scores[head][PREVIOUS_TOKEN.info.name].value
@@ -375,7 +359,7 @@ def _add_matching(
     return matching
 
 
-def _note(config: Config, sequences: int, draws: int, text: str, matching: ThroughPrevious) -> str:
+def _note(config: Config, sequences: int, draws: int, text: str, matching: HeadScores) -> str:
     heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
     read = f"Matching is read through {heads}."
     capped = joined((score_cap_note(config), logit_cap_note(config)))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pathsum.model import HeadId
 from pathsum.result import Table, text_column
+from pathsum.result.table import format_number
 
 if TYPE_CHECKING:
     from pathsum.heads.atlas import Atlas, HeadEntry
@@ -56,11 +57,6 @@ class PrintedAtlas:
             yield Text(f"{name}: {why}", style="italic")
 
 
-def printed_atlas(found: "Atlas") -> PrintedAtlas:
-    """What `print(atlas)` shows."""
-    return PrintedAtlas(found)
-
-
 def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
     """One row per score, one column per head: its value, chance in brackets, a star beyond it."""
     shown = [info for info in found.infos if info.name not in found.absent]
@@ -76,18 +72,21 @@ def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
 def _with_chance(score: "Score | None", alpha: float) -> str | None:
     if score is None or math.isnan(score.value):
         return None
-    value = f"{round(score.value, 2) + 0.0:.2f}"  # what rounds to zero has no sign
-    chance = "" if score.null is None else f" ({round(score.null, 2) + 0.0:.2f})"
-    return value + chance + ("*" if score.p is not None and score.p <= alpha else "")
+    chance = "" if score.null is None else f" ({format_number(score.null, '.2f')})"
+    return (
+        format_number(score.value, ".2f")
+        + chance
+        + ("*" if score.p is not None and score.p <= alpha else "")
+    )
 
 
-def heat_map(title: str, values: Mapping[HeadId, float], ceiling: float = 1.0) -> Text:
-    """One shade per head from 0 to the ceiling, layers as rows; negative values are blank."""
+def heat_map(title: str, values: Mapping[HeadId, float]) -> Text:
+    """One shade per head from 0 to 1, layers as rows; negative values are blank."""
     layers = sorted({head.layer for head in values})
     n_heads = 1 + max(head.head for head in values)
     lines = [title, "     " + "".join(f"{head:<3}" for head in range(n_heads))]
     for layer in layers:
-        cells = [_shade(values[HeadId(layer, head)] / ceiling) for head in range(n_heads)]
+        cells = [_shade(values[HeadId(layer, head)]) for head in range(n_heads)]
         lines.append(f"L{layer:<3} " + "".join(f"{cell} " for cell in cells))
     return Text("\n".join(lines))
 
@@ -139,7 +138,7 @@ def _cell(score: "Score | None", info: "ScoreInfo", alpha: float) -> str:
     share = max(0.0, min(1.0, score.value / ceiling))
     beyond_chance = score.p is not None and score.p <= alpha
     color = "224,138,30" if beyond_chance else "128,128,128"
-    value = f"{round(score.value, 2) + 0.0:.2f}"  # a value that rounds to zero has no sign
+    value = format_number(score.value, ".2f")
     # The star says the same as the color, for readers who cannot tell the colors apart.
     star = "*" if score.passes(info.threshold, alpha) else ""
     return (

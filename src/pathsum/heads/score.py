@@ -60,6 +60,14 @@ class Score(Estimate):
         return self.format(".2f") + (f", through {self.through}" if self.through else "")
 
 
+@dataclass(frozen=True)
+class HeadScores:
+    """One score of the heads that have it; `absent` says why none has."""
+
+    scores: dict[HeadId, Score]
+    absent: str = ""
+
+
 def _passes(found: Estimate, threshold: float, alpha: float) -> bool:
     return found.value >= threshold and found.p is not None and found.p <= alpha
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.result.p_value import format_p
+from pathsum.result.table import format_number
 
 # The two-sided 95 % quantile of the normal distribution.
 _Z = 1.959963984540054
@@ -76,10 +77,10 @@ class Estimate:
         >>> Estimate(0.51234, null=0.021, p=0.2).format(".2f")
         '0.51 (chance 0.02, p 0.2)'
         """
-        text = _written(self.value, spec)
+        text = format_number(self.value, spec)
         if self.low is not None and self.high is not None:
-            text += f" [{_written(self.low, spec)}, {_written(self.high, spec)}]"
-        chance = [] if self.null is None else [f"chance {_written(self.null, spec)}"]
+            text += f" [{format_number(self.low, spec)}, {format_number(self.high, spec)}]"
+        chance = [] if self.null is None else [f"chance {format_number(self.null, spec)}"]
         if self.p is not None:
             chance.append(self.p_text)
         return f"{text} ({', '.join(chance)})" if chance else text
@@ -152,9 +153,3 @@ def student(degrees: int) -> float:
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
         + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
     )
-
-
-def _written(value: float, spec: str) -> str:
-    """A number by its format; what rounds to zero has no sign."""
-    text = format(value, spec)
-    return text.lstrip("-") if not text.strip("-0.%") else text

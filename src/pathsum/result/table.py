@@ -59,10 +59,18 @@ class Column:
         if isinstance(cell, bool):
             return "yes" if cell else "no"
         if isinstance(cell, float):
-            written = format(cell, self.format)
-            # What rounds to zero has no sign.
-            return written.lstrip("-") if not written.strip("-0.%") else written
+            return format_number(cell, self.format)
         return printable(str(cell))
+
+
+def format_number(value: float, spec: str) -> str:
+    """A number by its format; what rounds to zero has no sign.
+
+    >>> format_number(-0.001, ".2f"), format_number(-0.01, ".2f")
+    ('0.00', '-0.01')
+    """
+    text = format(value, spec)
+    return text.lstrip("-") if not text.strip("-0.%") else text
 
 
 def text_column(name: str) -> Column:

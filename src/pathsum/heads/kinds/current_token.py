@@ -12,7 +12,6 @@ from pathsum.heads.kinds.kind import (
     Kind,
     at_rows,
     data_score,
-    mean_over_destinations,
     position_peak,
 )
 from pathsum.heads.layer_view import LayerView
@@ -23,11 +22,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return at_rows(view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:], 1)
 
 
-measure = mean_over_destinations(by_position)
-
-
 CURRENT_TOKEN = data_score(
-    measure,
+    by_position=by_position,
     name="current_token",
     title="current token",
     about="How much the head attends to its own position.",
@@ -35,6 +31,5 @@ CURRENT_TOKEN = data_score(
     threshold=0.5,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER_2022,
-    by_position=by_position,
 )
 KIND = Kind("current token", CURRENT_TOKEN.info, position_peak(0))

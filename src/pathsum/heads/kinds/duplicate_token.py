@@ -21,7 +21,6 @@ from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
     data_score,
-    mean_over_destinations,
     positive_score,
     weight_info,
 )
@@ -38,11 +37,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attended.masked_fill(~earlier.any(-1)[:, None], torch.nan)
 
 
-measure = mean_over_destinations(by_position)
-
-
 DUPLICATE_TOKEN = data_score(
-    measure,
+    by_position=by_position,
     name="duplicate_token",
     title="duplicate token",
     about="How much the head attends to earlier copies of the current token.",
@@ -50,7 +46,6 @@ DUPLICATE_TOKEN = data_score(
     threshold=0.3,
     reason="attention without matching gives the copies about 1/n",
     citation="Wang et al. 2022, Interpretability in the Wild",
-    by_position=by_position,
     needs="an earlier copy of its token",
 )
 

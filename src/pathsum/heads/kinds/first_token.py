@@ -18,7 +18,6 @@ from pathsum.heads.kinds.kind import (
     Kind,
     at_rows,
     data_score,
-    mean_over_destinations,
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Part
@@ -33,11 +32,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return at_rows(view.rows[..., 0], 1)
 
 
-measure = mean_over_destinations(by_position)
-
-
 FIRST_TOKEN = data_score(
-    measure,
+    by_position=by_position,
     name="first_token",
     title="first token",
     about="How much the head rests on the first token, as heads do when nothing matches.",
@@ -45,7 +41,6 @@ FIRST_TOKEN = data_score(
     threshold=HALF,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER,
-    by_position=by_position,
 )
 
 

@@ -9,21 +9,18 @@ block of their nearest neighbors: the induction stripe, with a similar token in 
 Threshold 0.3, that of the stripe. It supports induction and names no kind.
 """
 
-from dataclasses import dataclass
-
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.heads.kinds.induction_stripe import stripe
+from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
 from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
 from pathsum.heads.layer_view import (
-    LayerView,
     RandomFrames,
     compare_with_random_heads,
     layer_views,
 )
-from pathsum.heads.score import Score
+from pathsum.heads.score import HeadScores, Score
 from pathsum.model import HeadId, Model
 from pathsum.text.probes import RepeatedTokens
 
@@ -47,14 +44,6 @@ FUZZY_INDUCTION = ScoreInfo(
     reason="that of the induction stripe",
     citation=PAPER_2022 + " (heads that match similar tokens)",
 )
-
-
-@dataclass(frozen=True)
-class FuzzyInduction:
-    """The score of every head; `absent` says why there is none."""
-
-    scores: dict[HeadId, Score]
-    absent: str = ""
 
 
 def similar_pairs(model: Model) -> Int[Tensor, "pair 2"]:
@@ -90,30 +79,26 @@ def similar_pairs(model: Model) -> Int[Tensor, "pair 2"]:
 @torch.no_grad()
 def fuzzy_induction_scores(
     model: Model, frames: RandomFrames, sequences: int, seed: int = 0
-) -> FuzzyInduction:
+) -> HeadScores:
     """The score of every head against random heads."""
     pairs = similar_pairs(model)
     room = (model.config.n_ctx - (model.config.start_token is not None)) // 2
     length = min(LENGTH, room, len(pairs))
     if len(pairs) < FEWEST_PAIRS:
-        return FuzzyInduction(
+        return HeadScores(
             {},
             f"{len(pairs)} pairs of tokens have embeddings with a cosine of at least "
             f"{LEAST_COSINE}, and the probe needs {FEWEST_PAIRS}",
         )
     if length < 2:
-        return FuzzyInduction({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
+        return HeadScores({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
     probe = _probe(pairs, length, sequences, seed, model.config.start_token)
     trace = model.trace(probe.tokens)
     found: dict[HeadId, Score] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        compared = compare_with_random_heads(model, layer, view, frames, [_measure])
+        compared = compare_with_random_heads(model, layer, view, frames, [INDUCTION_STRIPE.measure])
         found |= {HeadId(layer, head): score for head, score in enumerate(compared[0])}
-    return FuzzyInduction(found)
-
-
-def _measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    return stripe(view.pattern, view.probe)
+    return HeadScores(found)
 
 
 def _probe(

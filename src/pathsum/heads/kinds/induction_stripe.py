@@ -47,13 +47,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return values
 
 
-def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The stripe of every head."""
-    return stripe(view.pattern, view.probe)
-
-
 INDUCTION_STRIPE = data_score(
-    measure,
+    by_position=by_position,
     name="induction",
     title="induction stripe",
     about="In a repeat, how much the head attends to the token that came next the first time.",
@@ -61,7 +56,6 @@ INDUCTION_STRIPE = data_score(
     threshold=0.3,
     reason="far above what random heads give; trained induction heads reach 0.4 to 1",
     citation=PAPER,
-    by_position=by_position,
 )
 
 

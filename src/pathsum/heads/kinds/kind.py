@@ -89,11 +89,6 @@ def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
     return values.nanmean(-1)
 
 
-def mean_over_destinations(by_position: ByPosition) -> Measure:
-    """The measure that is the mean of a score at every destination that counts."""
-    return lambda view: counted_mean(by_position(view))
-
-
 def at_rows(
     values: Float[Tensor, "sequence head row"], before: int
 ) -> Float[Tensor, "sequence head dest"]:
@@ -120,7 +115,7 @@ def text_name(name: str) -> str:
 
 
 def data_score(
-    measure: Measure,
+    measure: Measure | None = None,
     *,
     name: str,
     title: str,
@@ -133,7 +128,15 @@ def data_score(
     by_position: ByPosition | None = None,
     needs: str = "a position before it",
 ) -> DataScore:
-    """A score on repeated random tokens, compared with random heads."""
+    """A score on repeated random tokens, compared with random heads.
+
+    `measure` is by default the mean of `by_position` over the destinations that count.
+    """
+
+    def mean_over_destinations(view: LayerView) -> Float[Tensor, "sequence head"]:
+        assert by_position is not None
+        return counted_mean(by_position(view))
+
     info = ScoreInfo(
         name=name,
         title=title,
@@ -147,7 +150,7 @@ def data_score(
         reason=reason,
         citation=citation,
     )
-    return DataScore(info, measure, by_position, needs)
+    return DataScore(info, measure or mean_over_destinations, by_position, needs)
 
 
 def weight_info(

@@ -16,7 +16,6 @@ from pathsum.heads.kinds.kind import (
     HeadEvidence,
     Kind,
     data_score,
-    mean_over_destinations,
 )
 from pathsum.heads.layer_view import LayerView
 
@@ -31,11 +30,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attended
 
 
-measure = mean_over_destinations(by_position)
-
-
 LOCAL_WINDOW = data_score(
-    measure,
+    by_position=by_position,
     name="local_window",
     title="local window",
     about="How much the head attends to the five tokens just before, whatever they are.",
@@ -43,7 +39,6 @@ LOCAL_WINDOW = data_score(
     threshold=0.7,
     reason="most of the attention, over more than one position, or it is a previous-token head",
     citation=PAPER + " (erratum: heads that attend to the last several tokens)",
-    by_position=by_position,
     needs=f"more than {WINDOW} positions before it",
 )
 

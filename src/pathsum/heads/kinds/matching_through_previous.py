@@ -8,7 +8,6 @@ no kind.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,7 +20,7 @@ from pathsum.circuits.matching import (
     null_matching_spectra,
 )
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
-from pathsum.heads.score import Score, against_null
+from pathsum.heads.score import HeadScores, Score, against_null
 from pathsum.model import HeadId, Model
 
 MATCHING_THROUGH_PREVIOUS = ScoreInfo(
@@ -42,17 +41,7 @@ MATCHING_THROUGH_PREVIOUS = ScoreInfo(
 )
 
 
-@dataclass(frozen=True)
-class ThroughPrevious:
-    """The scores of heads above a previous-token head; `absent` says why there are none."""
-
-    scores: dict[HeadId, Score]
-    absent: str = ""
-
-
-def through_previous(
-    model: Model, previous: Mapping[HeadId, float], seed: int = 0
-) -> ThroughPrevious:
+def through_previous(model: Model, previous: Mapping[HeadId, float], seed: int = 0) -> HeadScores:
     """How every head matches tokens through the best previous-token head below it.
 
     `previous` maps previous-token heads to their scores; the best below a layer is the one with the
@@ -61,9 +50,9 @@ def through_previous(
     """
     config = model.config
     if config.n_layers == 1:
-        return ThroughPrevious({}, "one layer of heads has no layer below it to read")
+        return HeadScores({}, "one layer of heads has no layer below it to read")
     if not previous:
-        return ThroughPrevious({}, "no head is a previous-token head, so there is none to read")
+        return HeadScores({}, "no head is a previous-token head, so there is none to read")
     products: dict[bool, Float[Tensor, "d d"]] = {}
     found: dict[HeadId, Score] = {}
     for layer in range(1, config.n_layers):
@@ -82,5 +71,5 @@ def through_previous(
         scores = against_null(values[None], null, through=writer)
         found |= dict(zip(readers, scores, strict=True))
     if not found:
-        return ThroughPrevious({}, "no head is above a previous-token head")
-    return ThroughPrevious(found)
+        return HeadScores({}, "no head is above a previous-token head")
+    return HeadScores(found)

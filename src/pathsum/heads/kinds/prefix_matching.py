@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, data_score, mean_over_destinations
+from pathsum.heads.kinds.kind import PAPER_2022, data_score
 from pathsum.heads.layer_view import LayerView
 
 
@@ -25,11 +25,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return after.masked_fill(~followed.any(-1)[:, None], torch.nan)
 
 
-measure = mean_over_destinations(by_position)
-
-
 PREFIX_MATCHING = data_score(
-    measure,
+    by_position=by_position,
     name="prefix_matching",
     title="prefix matching",
     about="How much the head attends to all tokens that came after earlier copies of this one.",
@@ -37,6 +34,5 @@ PREFIX_MATCHING = data_score(
     threshold=0.3,
     reason="far above what random heads give; the 2022 paper's heads reach 0.94",
     citation=PAPER_2022,
-    by_position=by_position,
     needs="an earlier copy of its token",
 )

@@ -13,7 +13,6 @@ from pathsum.heads.kinds.kind import (
     Kind,
     at_rows,
     data_score,
-    mean_over_destinations,
     position_peak,
 )
 from pathsum.heads.layer_view import LayerView
@@ -24,11 +23,8 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return at_rows(view.pattern.diagonal(-1, dim1=-2, dim2=-1), 1)
 
 
-measure = mean_over_destinations(by_position)
-
-
 PREVIOUS_TOKEN = data_score(
-    measure,
+    by_position=by_position,
     name="previous_token",
     title="previous token",
     about="How much the head attends to the token just before.",
@@ -36,6 +32,5 @@ PREVIOUS_TOKEN = data_score(
     threshold=0.5,
     reason="half of the attention: no other single position can have as much",
     citation=PAPER_2022,
-    by_position=by_position,
 )
 KIND = Kind("previous token", PREVIOUS_TOKEN.info, position_peak(1))

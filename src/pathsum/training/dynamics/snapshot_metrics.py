@@ -10,10 +10,8 @@ from torch import Tensor
 from pathsum.circuits.composition.composition import composition
 from pathsum.errors import InputError
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
-from pathsum.heads.kinds.induction_stripe import measure as induction_stripe
-from pathsum.heads.kinds.kind import Measure
-from pathsum.heads.kinds.prefix_matching import measure as prefix_matching
-from pathsum.heads.kinds.previous_token import measure as previous_token
+from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.kinds.kind import DataScore
 from pathsum.heads.layer_view import LayerView, layer_views
 from pathsum.heads.probe import copy_losses
 from pathsum.model import Model
@@ -87,16 +85,16 @@ def measure_snapshot(
         ),
         repeat_drop=first.value - second.value,
         repeat_drop_stderr=math.hypot(first.stderr_or_nan, second.stderr_or_nan),
-        previous_token=_every_head(previous_token, views, probe),
-        prefix_matching=_every_head(prefix_matching, views, probe),
-        induction=_every_head(induction_stripe, views, probe),
+        previous_token=_every_head(PREVIOUS_TOKEN, views, probe),
+        prefix_matching=_every_head(PREFIX_MATCHING, views, probe),
+        induction=_every_head(INDUCTION_STRIPE, views, probe),
         k_excess=none if composed is None else composed.excess.cpu(),
         k_z=none if composed is None else composed.z.cpu(),
     )
 
 
 def _every_head(
-    measure: Measure, views: list[LayerView], probe: RepeatedTokens
+    score: DataScore, views: list[LayerView], probe: RepeatedTokens
 ) -> Float[Tensor, "draw head"]:
     none = torch.zeros(len(probe.tokens), 0)
-    return torch.cat([none, *(measure(view).cpu().to(none) for view in views)], 1)
+    return torch.cat([none, *(score.measure(view).cpu().to(none) for view in views)], 1)
