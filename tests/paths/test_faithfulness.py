@@ -57,7 +57,7 @@ def test_half_a_circuit_by_hand() -> None:
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
     edges = [NodeEdge.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
-    found = kept_values(trace, target, [edges], Writes.of(trace).scaled(0.0))
+    found = kept_values(trace, target, [edges], Writes.of(trace).zeros())
     ov = trace.model.head("L1H0").ov.dense()
     embedded = trace.weights.W_E[trace.tokens[0, 2]]
     # Keys and queries are zero but for positions, which this head does not read.
@@ -233,7 +233,7 @@ def test_gradients_between_inputs_find_what_one_gradient_misses() -> None:
     """Attention that is saturated has no slope at the run itself, and has on the way there."""
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
-    zero = Writes.of(trace).scaled(0.0)
+    zero = Writes.of(trace).zeros()
     key = NodeEdge(Node(HeadId(0, 0), 2), Node(HeadId(1, 0), 5), Side.K)
     assert key in gradient_order(trace, target, zero, 6, steps=8)
     # At the inputs of the reference itself, the run is the reference.

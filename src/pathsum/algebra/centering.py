@@ -24,7 +24,7 @@ def center_rows(f: Factored) -> Factored:
     tensor([[-2.,  2.],
             [-4.,  4.]])
     """
-    return Factored(f.A, f.B - f.B.mean(-1, keepdim=True))
+    return Factored(f.A, remove_mean(f.B))
 
 
 def center_columns(f: Factored) -> Factored:
@@ -43,6 +43,8 @@ def remove_both_means(form: Float[Tensor, "d d"], centered: bool) -> Float[Tenso
     return remove_mean(remove_mean(form, centered).mT, centered).mT
 
 
-def remove_mean(rows: Float[Tensor, "*batch d"], centered: bool) -> Float[Tensor, "*batch d"]:
-    """Rows without their component along the ones-vector if `centered`, else unchanged."""
+def remove_mean(
+    rows: Float[Tensor, "*batch d"], centered: bool = True
+) -> Float[Tensor, "*batch d"]:
+    """Rows without their component along the ones-vector, or unchanged if not `centered`."""
     return rows - rows.mean(-1, keepdim=True) if centered else rows

@@ -16,8 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.model.sequences import Split
 from pathsum.result import Column, Progress, Record, Table, silent
+from pathsum.text.shards import spaced
 
 MERGE_AT = 4_000_000
 """Pairs that are collected before they are merged into the sorted list of distinct ones."""
@@ -251,8 +253,7 @@ def _agreement(
     if not len(tokens):
         return math.nan, math.nan
     tokens = tokens[seen[tokens].argsort(stable=True)]
-    count = min(ROWS_PER_BUCKET, len(tokens))
-    tokens = tokens[[i * len(tokens) // count for i in range(count)]]
+    tokens = tokens[spaced(len(tokens), ROWS_PER_BUCKET)]
     kl: list[Tensor] = []
     correlation: list[Tensor] = []
     for some in tokens.split(block):
@@ -270,8 +271,7 @@ def rank_correlation(x: Float[Tensor, "rows n"], y: Float[Tensor, "rows n"]) -> 
     >>> round(float(found), 9)
     1.0
     """
-    a, b = _ranks(x), _ranks(y)
-    a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
+    a, b = remove_mean(_ranks(x)), remove_mean(_ranks(y))
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))
 
 

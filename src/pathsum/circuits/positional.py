@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_score_edges
@@ -151,7 +152,7 @@ def positional(
 
     def profile(head: Head) -> OffsetProfile:
         parts = offset_parts(head, window, shared[head.id.layer == 0])
-        centered = parts.rows - parts.rows.mean(1, keepdim=True)
+        centered = remove_mean(parts.rows)
         weight = parts.weights[:, None]
         score = (weight * centered).sum(0)
         return OffsetProfile(

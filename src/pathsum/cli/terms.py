@@ -71,8 +71,8 @@ def terms(
     Term importance: the loss of paths through at most 0, 1, 2, … heads.
     """
     from pathsum.model.processes import join_world
-    from pathsum.model.sequences import spaced
     from pathsum.paths import term_importance
+    from pathsum.text.shards import spaced
 
     loaded = session.open()
     given = given_sequences(loaded, text, tokens)

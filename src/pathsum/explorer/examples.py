@@ -14,9 +14,9 @@ import torch
 from pathsum.errors import InputError, TokenError
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
-from pathsum.model.sequences import spaced
 from pathsum.shapes import Tokens
 from pathsum.text.probes import random_repeats
+from pathsum.text.shards import spaced
 
 
 @dataclass(frozen=True)

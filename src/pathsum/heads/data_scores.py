@@ -22,10 +22,11 @@ from pathsum.heads.score import Score, against_null, best_parts, largest_parts
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.processes import shared_map
-from pathsum.model.sequences import TextOrTokens, spaced, token_batches
+from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result import Progress
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
+from pathsum.text.shards import spaced
 
 TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
 # Numbers in the patterns, or in the logits, of a run that are held at a time.

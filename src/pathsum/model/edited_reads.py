@@ -9,7 +9,6 @@ from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import Attend, Hook, ReadShift
 from pathsum.model.folding import bias_in_z
-from pathsum.model.node_reads import one_head
 from pathsum.model.plan import Plan
 from pathsum.model.weights import LayerWeights, layer_of_one_head
 from pathsum.names import HeadId, HeadRead, Reader, Side, Value, Writer
@@ -105,9 +104,10 @@ class EditedReads:
     ) -> Float[Tensor, "batch pos k"]:
         """The z of one edited head, given the one that its own pattern and values give."""
         if self.plan.remixed(head):
-            z = self._mix(head, layer, stream, pattern)
+            values = HeadRead(head, Side.V)
+            z = pattern @ self._read(values, layer, stream)
             for mask in self.plan.destination_masks(head):
-                reached = self._mix(head, layer, stream, pattern, mask)
+                reached = pattern @ self._read(values, layer, stream, mask)
                 z = torch.where(mask[..., None], reached, z)
             keep = self.plan.keep.get(head)
             if keep is not None:
@@ -127,31 +127,18 @@ class EditedReads:
         mask: Bool[Tensor, "sequence dest"] | None = None,
     ) -> HeadPattern:
         """The pattern of one head, queries and keys each from a read of its own."""
-        whole, at = self.config, head.head
-        config, alone = one_head(whole), layer_of_one_head(whole, layer, at)
-        seen = [self.as_read(HeadRead(head, side), stream, mask) for side in (Side.Q, Side.K)]
-        query_read, key_read = (transformer.attention_read(config, alone, x)[0] for x in seen)
-        if whole.qk_norm != "rms_all":
-            query = transformer.queries_and_keys(config, alone, query_read)[0]
-            key = transformer.queries_and_keys(config, alone, key_read)[1]
-        else:
-            # One norm over all heads of the layer: the others are needed for its scale.
-            kv = at // whole.heads_per_kv
-            query = transformer.queries_and_keys(whole, layer, query_read)[0][:, at : at + 1]
-            key = transformer.queries_and_keys(whole, layer, key_read)[1][:, kv : kv + 1]
-        return transformer.attend(config, alone, query, key)[:, 0]
+        query = self._read(HeadRead(head, Side.Q), layer, stream, mask)
+        key = self._read(HeadRead(head, Side.K), layer, stream, mask)
+        alone = layer_of_one_head(self.config, layer, head.head)
+        return transformer.attend(self.config, alone, query[:, None], key[:, None])[:, 0]
 
-    def _mix(
+    def _read(
         self,
-        head: HeadId,
+        read: HeadRead,
         layer: LayerWeights,
         stream: Stream,
-        pattern: HeadPattern,
         mask: Bool[Tensor, "sequence dest"] | None = None,
     ) -> Float[Tensor, "batch pos k"]:
-        """The z of one head, values from a read of its own."""
-        config = one_head(self.config)
-        alone = layer_of_one_head(self.config, layer, head.head)
-        seen = self.as_read(HeadRead(head, Side.V), stream, mask)
-        read = transformer.attention_read(config, alone, seen)[0]
-        return transformer.mix(pattern[:, None], transformer.values(alone, read))[:, 0]
+        """The queries, keys or values of one head, from the stream as this read sees it."""
+        seen = self.as_read(read, stream, mask)
+        return transformer.head_read(self.config, layer, read.head.head, read.side, seen)

@@ -222,12 +222,12 @@ class Writes:
             mlp_outputs=tuple(run.mlp_outputs),
         )
 
-    def scaled(self, factor: float) -> "Writes":
-        """All of them multiplied by a number."""
+    def zeros(self) -> "Writes":
+        """Writes of the same shapes that are all zero."""
         return Writes(
-            embed=self.embed * factor,
-            z=tuple(z * factor for z in self.z),
-            mlp_outputs=tuple(output * factor for output in self.mlp_outputs),
+            embed=torch.zeros_like(self.embed),
+            z=tuple(map(torch.zeros_like, self.z)),
+            mlp_outputs=tuple(map(torch.zeros_like, self.mlp_outputs)),
         )
 
     def source(self, source: Source) -> Stream:

@@ -148,13 +148,12 @@ def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
     of W_U; for a few writes use `unembed_through`.
     """
     W_U, _ = folded_unembedding(weights)
-    return W_U - W_U.mean(-1, keepdim=True)
+    return remove_mean(W_U)
 
 
 def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
     """`W @ centered_unembedding(weights)` without a copy of W_U: what writes do to each logit."""
-    logits = unembed(weights, W)
-    return logits - logits.mean(-1, keepdim=True)
+    return remove_mean(unembed(weights, W))
 
 
 def unembed(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
@@ -301,7 +300,7 @@ def center_writes(weights: Weights) -> Weights:
     flat = dict(weights.items()) | {"W_U": weights.W_U}
     for name, tensor in flat.items():
         if name.rsplit(".", 1)[-1] in written:
-            flat[name] = tensor - tensor.mean(-1, keepdim=True)
+            flat[name] = remove_mean(tensor)
     return _untied(weights, flat)
 
 
@@ -344,9 +343,9 @@ def center_unembedding(weights: Weights) -> Weights:
             "predictions; its unembedding cannot be centered"
         )
     flat = dict(weights.items())
-    flat["W_U"] = weights.W_U - weights.W_U.mean(-1, keepdim=True)
+    flat["W_U"] = remove_mean(weights.W_U)
     if weights.b_U is not None:
-        flat["b_U"] = weights.b_U - weights.b_U.mean()
+        flat["b_U"] = remove_mean(weights.b_U)
     return _untied(weights, flat)
 
 

@@ -223,11 +223,12 @@ def path_pattern(trace: "Trace", path: Path) -> HeadPattern:
     check_path(trace.model, path)
     if path.source.kind == "unembed_bias":
         raise PathError("bias_U is added to the logits themselves, so it has no pattern")
-    scales = trace.scales
-    length = trace.tokens.shape[1]
-    product = torch.eye(length, dtype=trace.weights.dtype, device=trace.weights.device)
-    product = product.expand(trace.tokens.shape[0], -1, -1)
+    scales, product = trace.scales, None
     for head in path.heads:
         scaled = trace.pattern(head) * scales.attention[head.layer][:, None]
-        product = scales.write[head.layer][..., None] * scaled @ product
+        scaled = scaled * scales.write[head.layer][..., None]
+        product = scaled if product is None else scaled @ product
+    if product is None:
+        batch, length = trace.tokens.shape
+        product = torch.eye(length).to(trace.weights.W_E).expand(batch, -1, -1)
     return product * scales.final[:, :, None]

@@ -12,7 +12,6 @@ listed edges, normalized anew; keys and values at all other positions are shared
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,9 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
-from pathsum.model.config import Config
 from pathsum.model.edits import CutEdges, Writes
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.shapes import AtSources, Pattern, PerHead, Scale, Stream
 
@@ -130,27 +128,13 @@ class NodeReads:
                 seen = torch.where((group.place < first)[:, None], earlier, seen)
             seen = seen.index_add(0, group.reads, self.changes[group.slots])
             at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
-            reads[group.side][group.node, at] = self._read(layer, group, seen)
+            reads[group.side][group.node, at] = transformer.head_read(
+                self.config, layer, group.head, group.side, seen[None], group.place
+            )[0]
         pattern = transformer.attend_at(
             self.config, layer, nodes.head, nodes.place, reads[Side.Q][:, 0], reads[Side.K]
         )
         return pattern, torch.einsum("ns,nsk->nk", pattern, reads[Side.V])
-
-    def _read(
-        self, layer: LayerWeights, group: _Group, seen: Float[Tensor, "read d"]
-    ) -> Float[Tensor, "read k"]:
-        """Queries, keys or values of one head, each from a stream of its own."""
-        config, at = one_head(self.config), 0
-        alone = layer_of_one_head(self.config, layer, group.head)
-        if self.config.qk_norm == "rms_all" and group.side is not Side.V:
-            # One norm over all heads of the layer: the others are needed for its scale.
-            config, alone, at = self.config, layer, group.head
-            at = at if group.side is Side.Q else at // self.config.heads_per_kv
-        read = transformer.attention_read(config, alone, seen[None])[0]
-        if group.side is Side.V:
-            return transformer.values(alone, read)[0, 0]
-        both = transformer.queries_and_keys(config, alone, read, group.place)
-        return both[0 if group.side is Side.Q else 1][0, at]
 
 
 class Cuts:
@@ -311,12 +295,6 @@ def reference_streams(start: "Run", own: Writes, reference: Writes) -> list[Stre
             change = change + reference.mlp_outputs[index] - own.mlp_outputs[index]
         streams.append(start.streams[index + 1] + change)
     return streams
-
-
-@lru_cache(maxsize=64)
-def one_head(config: Config) -> Config:
-    """The config of a layer of one head."""
-    return config.replace(n_heads=1, n_kv_heads=1)
 
 
 def _layer_nodes(

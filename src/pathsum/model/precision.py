@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.errors import InputError
 from pathsum.model.losses import sequence_losses, split_by_memory
 from pathsum.model.model import Model
@@ -98,8 +99,8 @@ def precision_gap(
             count += ids.numel()
             log_p, log_q = here.log_softmax(-1), there.log_softmax(-1)
             kl += float((log_p.exp() * (log_p - log_q)).sum())
-            here = here - here.mean(-1, keepdim=True)
-            gap = there - there.mean(-1, keepdim=True) - here
+            here = remove_mean(here)
+            gap = remove_mean(there) - here
             largest = max(largest, float(gap.abs().max()))
             squares += float(gap.square().mean(-1).sum())
             size += float(here.square().mean(-1).sum())

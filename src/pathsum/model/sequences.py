@@ -147,16 +147,6 @@ def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
     return model.held_out
 
 
-def spaced(total: int, most: int) -> list[int]:
-    """The places of at most so many of `total` sequences, evenly spaced.
-
-    >>> spaced(10, 3)
-    [0, 3, 6]
-    """
-    count = min(most, total)
-    return [place * total // count for place in range(count)]
-
-
 def _parts(
     model: "Model", given: Any, windows: bool, longest: int | None = None
 ) -> list[tuple[Int[Tensor, "_ _"], bool]]:
@@ -260,16 +250,14 @@ def _windows(model: "Model", corpus: Corpus, tokens: TokenShards, limit: int) ->
             f"the corpus {corpus.info.name!r} has {corpus.info.vocabulary} tokens, but the model's "
             f"vocabulary has {model.config.d_vocab}; open it with the model's own tokenizer"
         )
-    length = model.config.n_ctx - 1
-    there = tokens.count_windows(length) if length else 0
-    if there == 0:
+    length = model.config.n_ctx
+    found = corpus.sequences(tokens, max(1, limit // max(1, length - 1)), length)
+    if len(found) == 0:
         raise InputError(
             "the corpus is too short for one sequence of the model's context "
-            f"({length + 1} tokens); give more text"
+            f"({length} tokens); give more text"
         )
-    count = max(1, min(there, limit // length))
-    windows = tokens.windows([number * there // count for number in range(count)], length)
-    return torch.cat((torch.full((count, 1), corpus.start_token), windows), dim=1)
+    return found
 
 
 def open_text(model: "Model", name: str, *, progress: Progress = silent) -> Corpus:

@@ -47,7 +47,7 @@ def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:
             "symmetries; random_rotation(config) draws one"
         )
 
-    def change(name: str, tensor: Tensor) -> Tensor:
+    def change(name: str, tensor: Tensor, _: int) -> Tensor:
         if name in _WRITES:
             return tensor @ R
         return R.T @ tensor if name in _READS else tensor
@@ -66,7 +66,7 @@ def change_value_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
             return (tensor[:, None] @ S[layer])[:, 0]
         return inverses[layer] @ tensor if name == "W_O" else tensor
 
-    return _rebuilt_by_layer(model, change)
+    return _rebuilt(model, change)
 
 
 def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
@@ -89,7 +89,7 @@ def change_query_basis(model: Model, S: Float[Tensor, "layer kv k k"]) -> Model:
             return (tensor[:, None] @ (shared if name == "b_Q" else dual)[layer])[:, 0]
         return tensor
 
-    return _rebuilt_by_layer(model, change)
+    return _rebuilt(model, change)
 
 
 def shift_unembedding(model: Model, c: Float[Tensor, " d"]) -> Model:
@@ -102,7 +102,7 @@ def shift_unembedding(model: Model, c: Float[Tensor, " d"]) -> Model:
         raise NotExactError(
             "W_U is W_Eᵀ here, so it cannot be shifted alone; use a model that is not tied"
         )
-    return _rebuilt(model, lambda name, tensor: tensor + c[:, None] if name == "W_U" else tensor)
+    return _rebuilt(model, lambda name, W, _: W + c[:, None] if name == "W_U" else W)
 
 
 def random_rotation(config: Config, seed: int = 0) -> Float[Tensor, "d d"]:
@@ -161,22 +161,13 @@ def _check_edits(model: Model) -> None:
         )
 
 
-def _rebuilt(model: Model, change: Callable[[str, Tensor], Tensor]) -> Model:
-    _check_edits(model)
-    flat = {
-        name: change(name.rsplit(".", 1)[-1], tensor).contiguous()
-        for name, tensor in model.weights.items()
-    }
-    return replace(model, weights=Weights(model.config, MemoryStore(flat)))
-
-
-def _rebuilt_by_layer(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
+def _rebuilt(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
+    """The model with every tensor changed, given its name, itself and its layer (−1: none)."""
     _check_edits(model)
     flat: dict[str, Tensor] = {}
     for name, tensor in model.weights.items():
-        parts = name.split(".")
-        inside = len(parts) == 3
-        flat[name] = change(parts[2], tensor, int(parts[1])) if inside else tensor
+        *_, layer, bare = ("-1", *name.split("."))
+        flat[name] = change(bare, tensor, int(layer)).contiguous()
     return replace(model, weights=Weights(model.config, MemoryStore(flat)))
 
 

@@ -11,11 +11,9 @@ from torch import Tensor
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
-from pathsum.model.node_reads import one_head
 from pathsum.model.recording import Keep, KeptLayers, Run
 from pathsum.model.run import run
-from pathsum.model.weights import layer_of_one_head
-from pathsum.names import HeadId, HeadName, HeadRead, Source, parse_writer
+from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
 from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
@@ -90,9 +88,9 @@ class Trace(Run):
         if edited is not None:
             return edited[:, found.head]
         config, layer = self.weights.config, self.weights.layers[found.layer]
-        alone = layer_of_one_head(config, layer, found.head)
-        pattern = self.pattern(found)[:, None]
-        return transformer.z(one_head(config), alone, self.streams[found.layer], pattern)[:, 0]
+        stream = self.streams[found.layer]
+        values = transformer.head_read(config, layer, found.head, Side.V, stream)
+        return self.pattern(found) @ values
 
     def written(self, writer: HeadName | Source) -> Stream:
         """What a head (without its layer's shared b_O), `embed` or an MLP added to the stream."""

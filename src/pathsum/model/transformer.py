@@ -21,12 +21,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import is_finite
 from pathsum.errors import InputError
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
-from pathsum.names import HeadId
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head, one_head
+from pathsum.names import HeadId, Side
 from pathsum.shapes import (
     AtDestinations,
     AtSources,
@@ -63,8 +64,7 @@ def normalize(
     """What a read sees of the stream, and its scale, one number per position; or a given scale."""
     if config.norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
-    if config.norm == "layer":
-        x = x - x.mean(-1, keepdim=True)
+    x = remove_mean(x, config.norm == "layer")
     if scale is None:
         scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
     y = x * scale[..., None]
@@ -133,6 +133,26 @@ def project(x: Stream, W: Float[Tensor, "head d k"], b: Float[Tensor, "head k"] 
 def values(layer: LayerWeights, read: Stream) -> PerKey:
     """The values of each key/value head at each position."""
     return project(read, layer.W_V, layer.b_V)
+
+
+def head_read(
+    config: Config,
+    layer: LayerWeights,
+    head: int,
+    side: Side,
+    stream: Stream,
+    places: Int[Tensor, " pos"] | None = None,
+) -> Float[Tensor, "batch pos k"]:
+    """The queries, keys or values of one head, from a stream that only this read need see."""
+    at = head if side is Side.Q else head // config.heads_per_kv
+    # A norm over all heads of the layer needs the others for its scale.
+    if config.qk_norm != "rms_all" or side is Side.V:
+        config, layer, at = one_head(config), layer_of_one_head(config, layer, head), 0
+    read = attention_read(config, layer, stream)[0]
+    if side is Side.V:
+        return values(layer, read)[:, at]
+    query, key, _, _ = queries_and_keys(config, layer, read, places)
+    return (query if side is Side.Q else key)[:, at]
 
 
 def for_query_heads(shared: Tensor, n_heads: int, dim: int = -3) -> Tensor:

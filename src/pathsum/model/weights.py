@@ -5,7 +5,7 @@ Sources make one, analyses consume one.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from jaxtyping import Float
@@ -233,6 +233,12 @@ class Weights:
         """Whether reading this tensor makes a copy."""
         converted = self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
         return converted or self.store.copies(name)
+
+
+@lru_cache(maxsize=64)
+def one_head(config: Config) -> Config:
+    """The config of a layer of one head."""
+    return config.replace(n_heads=1, n_kv_heads=1)
 
 
 def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWeights:

@@ -33,7 +33,7 @@ from pathsum.text.documents import Documents, Files
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import FromPackages, fetch_all
-from pathsum.text.shards import TokenShards
+from pathsum.text.shards import TokenShards, spaced
 from pathsum.text.token_pool import TokenPool
 from pathsum.text.tokenizer import Tokenizer, start_token_of
 
@@ -203,16 +203,22 @@ class Corpus:
 
     def held_out_batch(self, sequences: int, length: int) -> Int[Tensor, "batch pos"]:
         """Held-out sequences, evenly spaced, each a start token and `length − 1` tokens of text."""
-        available = self.held_out.count_windows(length - 1)
-        if available == 0:
+        batch = self.sequences(self.held_out, sequences, length)
+        if len(batch) == 0:
             raise InputError(
                 f"the corpus {self.info.name!r} holds out {self.info.held_out_tokens} tokens, too "
                 f"few for a sequence of {length}; give more text, or use shorter sequences"
             )
-        count = min(sequences, available)
-        numbers = [number * available // count for number in range(count)]
-        windows = self.held_out.windows(numbers, length - 1)
-        start = torch.full((count, 1), self.start_token)
+        return batch
+
+    def sequences(self, side: TokenShards, most: int, length: int) -> Int[Tensor, "batch pos"]:
+        """At most so many sequences of training or held-out tokens, as `held_out_batch` has them.
+
+        None where there are too few tokens for one.
+        """
+        there = side.count_windows(length - 1) if length > 1 else 0
+        windows = side.windows(spaced(there, most), length - 1)
+        start = torch.full((len(windows), 1), self.start_token)
         return torch.cat((start, windows), dim=1)
 
 

@@ -15,6 +15,16 @@ def smallest_dtype(vocabulary: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocabulary <= 1 << 16 else np.uint32
 
 
+def spaced(total: int, most: int) -> list[int]:
+    """The places of at most so many of `total` sequences, evenly spaced.
+
+    >>> spaced(10, 3)
+    [0, 3, 6]
+    """
+    count = min(most, total)
+    return [place * total // count for place in range(count)]
+
+
 class TokenShards:
     """Token ids in `.npy` files, as windows of equal length.
 

@@ -177,10 +177,10 @@ class Tokenizer:
     def _vocabulary(self) -> dict[str, int]:
         return self.backend.get_vocab(with_added_tokens=True)
 
-    def _examples(self, count: int = 6) -> str:
+    def _examples(self) -> str:
         words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
-        listed = ", ".join(repr(word) for word in words[:count])
-        return listed + (f" and {len(words) - count} more" if len(words) > count else "")
+        listed = ", ".join(map(repr, words[:6]))
+        return listed + (f" and {len(words) - 6} more" if len(words) > 6 else "")
 
 
 def _deterministic(backend: Backend) -> Backend:

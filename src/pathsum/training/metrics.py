@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.files import require_regular, write_text
+from pathsum.heads.kinds.induction_stripe import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.names import HeadId
@@ -60,7 +61,9 @@ class Probe:
         """Probe a model."""
         trace = model.trace(self.repeats.tokens.to(model.weights.device))
         previous = _best_head([_previous_token(pattern) for pattern in trace.patterns])
-        stripe = _best_head([_stripe(pattern, self.repeats) for pattern in trace.patterns])
+        stripe = _best_head(
+            [induction(pattern, self.repeats).mean(0) for pattern in trace.patterns]
+        )
         losses = token_losses(trace.logits, trace.tokens)
         first, length = self.repeats.first, self.repeats.length
         return ProbeResult(
@@ -76,13 +79,6 @@ class Probe:
 
 def _previous_token(pattern: Float[Tensor, "batch head dest src"]) -> Float[Tensor, " head"]:
     return pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2))
-
-
-def _stripe(
-    pattern: Float[Tensor, "batch head dest src"], probe: RepeatedTokens
-) -> Float[Tensor, " head"]:
-    rows = (probe.sources >= 0).nonzero().flatten().to(pattern.device)
-    return pattern[:, :, rows, probe.sources.to(pattern.device)[rows]].mean((0, 2))
 
 
 def _best_head(scores: list[Float[Tensor, " head"]]) -> tuple[float, str]:

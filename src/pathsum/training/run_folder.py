@@ -12,13 +12,13 @@ from torch import Tensor
 
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists, read_object, write_text
-from pathsum.model.sequences import spaced
 from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
 from pathsum.text.building import HEAD
 from pathsum.text.named_corpora import NAMED
+from pathsum.text.shards import spaced
 from pathsum.training.recipe import Recipe, differences
 from pathsum.training.snapshots import SNAPSHOTS
 

@@ -36,10 +36,11 @@ from pathsum.circuits.trigrams.triple import (
     gather_evidence,
     pattern_of,
 )
-from pathsum.model import Head, HeadId, Model, Trace
+from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
-from pathsum.model.sequences import Split, TextOrTokens, spaced, split
+from pathsum.model.sequences import Split, TextOrTokens, split
 from pathsum.result import Progress
+from pathsum.text.shards import spaced
 
 FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""
@@ -153,11 +154,9 @@ class _ReadText:
         return cls(text_rows(model, [held_out], most), unread, parts)
 
 
-def _scaled_pattern(trace: Trace, head: Head) -> Float[Tensor, "dest src"]:
-    """The pattern with the scales that go with it: what a value is multiplied by on its way."""
-    scales, layer = trace.scales, head.id.layer
-    pattern = trace.pattern(head.id)[0] * scales.attention[layer][0][None]
-    return pattern * (scales.write[layer][0] * scales.final[0])[:, None]
+def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
+    """What a value is multiplied by on its way to the logits, scales included."""
+    return Path("embed", (head,)).pattern(trace)[0]
 
 
 def _right_places(
@@ -168,7 +167,7 @@ def _right_places(
     after = tokens[1:]
     value = weights.W_E[tokens] @ head.W_V
     effect = value @ unembed_through(weights, head.W_O)[:, after]  # [source, destination]
-    each = (_scaled_pattern(trace, head)[:-1] * effect.mT).tril(-1)
+    each = (_scaled_pattern(trace, head.id)[:-1] * effect.mT).tril(-1)
     known, place = tokens.unique(return_inverse=True)
     # Earlier copies of one source act together.
     copies = torch.nn.functional.one_hot(place, len(known)).to(each)
@@ -227,7 +226,7 @@ def _add_worth(
             continue
         head = trace.model.head(name)
         if name not in patterns:
-            patterns[name] = _scaled_pattern(trace, head)
+            patterns[name] = _scaled_pattern(trace, name)
         here = (tokens[:-1] == destination).nonzero()[:, 0]
         earlier = torch.arange(len(tokens), device=here.device)[None] < here[:, None]
         from_source = (patterns[name][here] * ((tokens == source)[None] & earlier)).sum(-1)

@@ -88,7 +88,7 @@ class SplitWords:
         return len(self.whole)
 
 
-def split_words(model: Model, most: int = MOST_WORDS) -> SplitWords:
+def split_words(model: Model) -> SplitWords:
     """Split words among the common tokens, the most common first."""
     found: list[tuple[int, int, int]] = []
     tokenizer = model.tokenizer
@@ -101,7 +101,7 @@ def split_words(model: Model, most: int = MOST_WORDS) -> SplitWords:
             pieces = tokenizer.encode(text[1:])
             if len(pieces) == 2 and all(bool(pool.common[piece]) for piece in pieces):
                 found.append((token, pieces[0], pieces[1]))
-            if len(found) == most:
+            if len(found) == MOST_WORDS:
                 break
     whole, first, second = torch.tensor(found, dtype=torch.long).reshape(-1, 3).T
     return SplitWords(whole, first, second)

@@ -108,7 +108,7 @@ def skip_trigrams(
     built["W_E"][torch.arange(vocab), token] = 1.0
     built["W_U"][out, torch.arange(vocab)] = 1.0
     for head, group in enumerate(merged):
-        built.rests_on(0, head, token, start=0, score=SURE / 2)
+        built.rests_on(0, head, token)
         column = {word: i for i, word in enumerate(dict.fromkeys(s for s, _, _ in group))}
         for source, destination, raised in group:
             at = torch.tensor([column[source]])
@@ -180,9 +180,9 @@ def induction(
     built.moves(0, 0, token, to=previous)
     built.query(1, 0, token, every, SURE)
     built.key(1, 0, previous, every)
-    built.rests_on(1, 0, token, start=0, score=SURE / 2)
+    built.rests_on(1, 0, token)
     built.moves(1, 0, token, to=out)
-    built.add_idle_heads(1, seed)
+    built.add_idle_heads(seed)
     return built.model("hand-built induction", vocabulary)
 
 
@@ -214,15 +214,15 @@ def induction_by_q(
     here = vocab + torch.arange(n_ctx)
     built.query(0, 0, place, here, -SURE)
     built.key(0, 0, place, here)
-    built.rests_on(0, 0, token, start=0, score=SURE / 2)
+    built.rests_on(0, 0, token)
     # The start token's position is not moved: resting there must leave no pointer.
     built.moves(0, 0, place[1:], to=pointer[1:])
     # With m earlier copies each pointer has weight 1/m, so 1/n_ctx of the score must suffice.
     built.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
     built.key(1, 0, place, torch.arange(n_ctx))
-    built.rests_on(1, 0, token, start=0, score=SURE / 2)
+    built.rests_on(1, 0, token)
     built.moves(1, 0, token, to=out)
-    built.add_idle_heads(1, seed)
+    built.add_idle_heads(seed)
     return built.model("hand-built induction by Q-composition", vocabulary)
 
 
@@ -260,5 +260,5 @@ def virtual_head(
     sources = torch.tensor([token_id[word] for word in mapping])
     targets = torch.tensor([token_id[word] for word in mapping.values()])
     built.moves(1, 0, carried[sources], to=out[targets])
-    built.add_idle_heads(1, seed)
+    built.add_idle_heads(seed)
     return built.model("hand-built virtual head", vocabulary)

@@ -69,17 +69,17 @@ class HandBuilt:
         """Keys: stream dimensions `rows` in `columns`."""
         self["W_K"][layer, head, rows, columns] = 1.0
 
-    def moves(self, layer: int, head: int, rows: Tensor, to: Tensor, by: float = 1.0) -> None:
+    def moves(self, layer: int, head: int, rows: Tensor, to: Tensor) -> None:
         """Values: dimensions `rows` at the source are written to `to`, one to one."""
         columns = torch.arange(len(rows))
         self["W_V"][layer, head, rows, columns] = 1.0
-        self["W_O"][layer, head, columns, to] = by
+        self["W_O"][layer, head, columns, to] = 1.0
 
-    def rests_on(self, layer: int, head: int, token: Tensor, start: int, score: float) -> None:
-        """Where nothing matches, attend to the start token, through the head's last column."""
+    def rests_on(self, layer: int, head: int, token: Tensor) -> None:
+        """Where nothing matches, attend to the start token (0), through the head's last column."""
         last = torch.tensor([self.config.d_head - 1])
-        self.query(layer, head, token, last.expand(len(token)), score)
-        self.key(layer, head, token[start : start + 1], last)
+        self.query(layer, head, token, last.expand(len(token)), SURE / 2)
+        self.key(layer, head, token[:1], last)
 
     def attends_one_back(self, layer: int, head: int, place: Tensor) -> None:
         """Attend to the position before; `place` are the one-hot dimensions of positions."""
@@ -87,10 +87,10 @@ class HandBuilt:
         self.query(layer, head, place[1:], every[:-1], SURE)
         self.key(layer, head, place, every)
 
-    def add_idle_heads(self, first: int, seed: int) -> None:
-        """Make every head from number `first` on idle, in every layer."""
+    def add_idle_heads(self, seed: int) -> None:
+        """Make every head but the first idle, in every layer."""
         for layer in range(self.config.n_layers):
-            for head in range(first, self.config.n_heads):
+            for head in range(1, self.config.n_heads):
                 self.idles(layer, head, seed=seed * 10_007 + layer * 101 + head)
 
     def idles(self, layer: int, head: int, seed: int) -> None:

@@ -53,7 +53,7 @@ def cut_groups(
     length = int(here.positions[0]) + 1
     start = one_sequence(trace, sequence, length)
     there = (
-        Writes.of(start).scaled(0.0)
+        Writes.of(start).zeros()
         if other is None
         else Writes.of(one_sequence(other, sequence, length))
     )

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from pathsum.model import Config, Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
-from pathsum.model.node_reads import one_head
 from pathsum.model.run import run
-from pathsum.model.weights import LayerWeights, layer_of_one_head
+from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit.cut import values_at
 from pathsum.paths.target import Target

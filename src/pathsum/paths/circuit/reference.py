@@ -55,7 +55,7 @@ def reference_writes(
         return Writes.of(there)
     own = Writes.of(start)
     if reference is Reference.ZERO:
-        return own.scaled(0.0)
+        return own.zeros()
     if text is None:
         return mean_writes(start.model, [start.tokens], own)
     return mean_writes(start.model, token_batches(start.model, text), own)
@@ -63,7 +63,7 @@ def reference_writes(
 
 def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
     """The mean of what each writer writes over sequences and positions, at every position."""
-    total, count = like.scaled(0.0), 0
+    total, count = like.zeros(), 0
     embed, z, mlp = total.embed[:, 0].double(), list(total.z), list(total.mlp_outputs)
     z, mlp = [one[:, :, 0].double() for one in z], [one[:, 0].double() for one in mlp]
     for batch in batches:
