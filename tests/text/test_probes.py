@@ -19,16 +19,6 @@ def test_blocks_of_distinct_tokens_repeat_after_the_start_token() -> None:
         assert 7 not in row.tolist()
 
 
-def test_known_answers_are_what_the_sources_hold() -> None:
-    probe = random_repeats([3, 1, 4, 15, 9, 2, 6], 5, 3, 2)
-    known, sources = probe.known, probe.sources
-    assert int(known.sum()) == 9
-    for place in known.nonzero().flatten().tolist():
-        source = int(sources[place])
-        assert torch.equal(probe.tokens[:, place + 1], probe.tokens[:, source])
-        assert torch.equal(probe.tokens[:, place], probe.tokens[:, source - 1])
-
-
 def test_draws_are_named_by_their_seed() -> None:
     one, same, other = (random_repeats(range(30), 8, 2, 3, seed=seed).tokens for seed in (0, 0, 1))
     assert torch.equal(one, same)

@@ -42,7 +42,16 @@ from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict, w
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
-from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    interval_columns,
+    prose_column,
+    silent,
+    text_column,
+)
 from pathsum.result.p_value import BoundedP, ProbabilityColumn
 from pathsum.result.table import Cell
 
@@ -52,7 +61,7 @@ OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outp
 _TITLES = {info.name: info.title for info in ALL_SCORES}
 _SCORE_COLUMNS = (
     text_column("score"),
-    *(Column("value", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+    *interval_columns("value", "+.3f"),
     *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
     *(Column("best part", ".3f"), text_column("at positions")),
 )
@@ -87,7 +96,7 @@ class HeadEntry(Record, kind="atlas-head"):
         """One row per score: value, 95 % interval, chance, p, best part of the context."""
         return tuple(
             (
-                *(_TITLES[name], score.value, score.low, score.high, score.null),
+                *(_TITLES[name], *score.with_interval, score.null),
                 BoundedP.counted(score.p, score.draws),
                 score.part.value if score.part else None,
                 f"{score.part.first}–{score.part.last}" if score.part else None,

@@ -38,14 +38,12 @@ class PartnerEdge(Record, kind="partner-edge"):
     @property
     def writer(self) -> HeadId:
         """The lower head."""
-        assert isinstance(self.edge.writer, HeadId)
-        return self.edge.writer
+        return self.edge.heads[0]
 
     @property
     def side(self) -> Side:
         """Whether the edge leads into the query or the key."""
-        assert isinstance(self.edge.reader, HeadRead)
-        return self.edge.reader.side
+        return self.edge.heads[1].side
 
 
 def candidate_partners(

@@ -18,7 +18,7 @@ below, on the same text, or a matrix [n_ctx, n_ctx]. A message that is the same 
 carries nothing of it, so in analyses of weights a path along such an edge is zero.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +35,7 @@ from pathsum.model.sites import (
     check_pattern,
     check_vector,
     find_site,
+    site_value,
 )
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
@@ -49,7 +50,6 @@ from pathsum.result import parse_choice
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
-    from pathsum.model.trace import Trace
 
 Key = TypeVar("Key")
 SEQUENCES, LENGTH = 64, 128
@@ -231,30 +231,22 @@ def _means(model: "Model", parsed: list[_ParsedEdit], reference: TextOrTokens | 
     if reference is not None:
         batches, drawn = token_batches(model, reference), ""
     means.text = f"{sum(batch.numel() for batch in batches):,} tokens{drawn}"
-
-    def value_of(site: Site) -> "Callable[[Trace], Tensor]":
-        writer = site.writer
-        if site.reader is None and isinstance(writer, HeadId):
-            return lambda trace: trace.z(writer.layer)[:, writer.head]
-        return lambda trace: trace.written(writer)
-
-    taken = mean_values(model, batches, {number: value_of(site) for number, site in asked.items()})
-    means.update(taken)
+    means.update(mean_values(model, batches, asked))
     return means
 
 
 def mean_values(
-    model: "Model", batches: TokenBatches, values: "Mapping[Key, Callable[[Trace], Tensor]]"
+    model: "Model", batches: TokenBatches, sites: Mapping[Key, Site]
 ) -> dict[Key, Float[Tensor, " n"]]:
-    """The mean over sequences and positions of values that runs compute, [batch, pos, n] each."""
+    """The mean over sequences and positions of what runs have at each site (`site_value`)."""
     sums: dict[Key, Tensor] = {}
     count = 0
     for batch in batches:
         for tokens in split_by_memory(model, batch):
             trace = model.trace(tokens)
             count += tokens.numel()
-            for key, value in values.items():
-                total = value(trace).double().sum((0, 1)).cpu()
+            for key, site in sites.items():
+                total = site_value(trace, site).double().sum((0, 1)).cpu()
                 sums[key] = sums[key] + total if key in sums else total
     return {key: (total / count).to(model.weights.W_E) for key, total in sums.items()}
 

@@ -134,7 +134,7 @@ def read_losses(
     for block, wanted in zip(rows.split(size), wanted_ids.split(size), strict=True):
         logits = soft_cap(logits_of_read(weights, block), weights.config.logit_cap)
         losses.append(metric(logits, wanted))
-    return _counted_sums(counted, torch.cat(losses))
+    return counted_sums(counted, torch.cat(losses))
 
 
 def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
@@ -143,7 +143,7 @@ def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterato
     yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))
 
 
-def _counted_sums(
+def counted_sums(
     counted: Bool[Tensor, "sequence pos"], scores: Float[Tensor, " n"]
 ) -> SequenceLosses:
     """Sums per sequence of the scores of the predictions that count."""
@@ -179,7 +179,7 @@ class Scored:
         """The numbers of one run from position `first` on, summed per sequence."""
         counted = targets[:, first:] >= 0
         scores = self.metric(logits[:, first:][counted], targets[:, first:][counted])
-        return _counted_sums(counted, scores)
+        return counted_sums(counted, scores)
 
 
 def find_metric(metric: MetricName) -> Scored:

@@ -23,6 +23,7 @@ from pathsum.names import (
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
+    from pathsum.model.trace import Trace
 
 
 def find_site(model: "Model", name: Any) -> Site:
@@ -30,6 +31,13 @@ def find_site(model: "Model", name: Any) -> Site:
     site = Site.parse(name)
     _check_site(model.config, site)
     return site
+
+
+def site_value(run: "Trace", site: Site) -> Tensor:
+    """What a run has at a site: a head's z, else what is written, [batch, pos, width]."""
+    if site.reader is None and isinstance(site.writer, HeadId):
+        return run.head_z(site.writer)
+    return run.written(site.writer)
 
 
 def find_hook(model: "Model", name: Any, function: Any) -> Hook:

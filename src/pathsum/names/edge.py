@@ -119,6 +119,13 @@ class Edge(Printed):
     def __str__(self) -> str:
         return f"{self.writer}{ARROW}{self.reader}"
 
+    @property
+    def heads(self) -> tuple[HeadId, HeadRead]:
+        """The head that writes and the read of the other, of an edge between heads."""
+        assert isinstance(self.writer, HeadId)
+        assert isinstance(self.reader, HeadRead)
+        return self.writer, self.reader
+
     @classmethod
     def parse(cls, name: "EdgeName") -> "Edge":
         """The edge that a text, or a tuple of writer, reader and side, means."""

@@ -82,6 +82,13 @@ HeadName: TypeAlias = str | tuple[int, int] | HeadId
 LABEL = re.compile(r"[Ll](\d+)[Hh](\d+)", re.ASCII)
 
 
+def is_pair(name: object) -> bool:
+    """Whether something is a pair of numbers, as it may name a head."""
+    return (
+        isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) for part in name)
+    )
+
+
 def find_head(name: HeadName, n_layers: int, n_heads: int) -> HeadId:
     """The head that a name means in a model of this size, or an error if it has no such head."""
     found = HeadId.parse(name)

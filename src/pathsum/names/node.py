@@ -22,7 +22,7 @@ from pathsum.names.edge import (
     parse_read,
     parse_writer,
 )
-from pathsum.names.head_id import LABEL, HeadId
+from pathsum.names.head_id import LABEL, HeadId, is_pair
 from pathsum.names.path import ARROW, Part, Printed, Source, split_arrows
 
 Component: TypeAlias = HeadId | Source | Part | Literal["logits"]
@@ -143,7 +143,7 @@ class Site(Printed):
             return cls.parse(str(name))
         if isinstance(name, Edge):
             return cls(name.writer, name.reader)
-        if isinstance(name, HeadId | Source) or _is_pair(name):
+        if isinstance(name, HeadId | Source) or is_pair(name):
             return cls(parse_writer(name))
         if isinstance(name, str):
             ends: list[Any] = list(split_arrows(name))
@@ -245,12 +245,6 @@ def _neither(name: Any) -> PathError:
 
 def _at(position: int | None) -> str:
     return "" if position is None else f"@{position}"
-
-
-def _is_pair(name: Any) -> bool:
-    return (
-        isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) for part in name)
-    )
 
 
 def _split_position(name: Any) -> tuple[Any, int | None]:

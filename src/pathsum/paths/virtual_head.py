@@ -16,7 +16,7 @@ from pathsum.errors import InputError, PathError
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.paths.path_sum import PathSum, expand_logits
-from pathsum.result import Column, Record, Table, text_column, token_column
+from pathsum.result import Column, Record, Table, interval_columns, text_column, token_column
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import HeadPattern, Logits
 
@@ -67,12 +67,7 @@ class VirtualImportance(Record, kind="virtual-head-importance"):
                 ("cost", self.cost),
             )
         )
-        columns = (
-            text_column(""),
-            Column("nats", ".4f"),
-            Column("low", ".4f"),
-            Column("high", ".4f"),
-        )
+        columns = (text_column(""), *interval_columns("nats", ".4f"))
         return Table(columns, rows, title=f"{self.head}: importance on this run")
 
 

@@ -12,7 +12,15 @@ from pathsum.result.estimate import Estimate
 from pathsum.result.options import Progress, parse_choice, parse_option, silent
 from pathsum.result.record import Record, jsonable, records
 from pathsum.result.schema import schema
-from pathsum.result.table import Column, Table, prose_column, stacked, text_column, token_column
+from pathsum.result.table import (
+    Column,
+    Table,
+    interval_columns,
+    prose_column,
+    stacked,
+    text_column,
+    token_column,
+)
 
 __all__ = [
     "Column",
@@ -20,6 +28,7 @@ __all__ = [
     "Progress",
     "Record",
     "Table",
+    "interval_columns",
     "jsonable",
     "parse_choice",
     "parse_option",

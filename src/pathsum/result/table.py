@@ -88,6 +88,11 @@ def prose_column(name: str) -> Column:
     return Column(name, align="left", fit="wrap")
 
 
+def interval_columns(name: str, spec: str) -> tuple[Column, Column, Column]:
+    """Columns for `Estimate.with_interval`: a value and both ends of its interval."""
+    return Column(name, spec), Column("low", spec), Column("high", spec)
+
+
 @dataclass(frozen=True)
 class Table:
     """The table view of a record.

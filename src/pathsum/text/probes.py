@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import InputError
@@ -23,20 +23,6 @@ class RepeatedTokens:
     length: int
     repeats: int
     first: int
-
-    @property
-    def known(self) -> Bool[Tensor, " pos"]:
-        """Positions whose next token is known: it followed this same token one copy ago."""
-        positions = torch.arange(self.tokens.shape[1])
-        last = self.tokens.shape[1] - 1
-        return (positions >= self.first + self.length) & (positions < last)
-
-    @property
-    def sources(self) -> Int[Tensor, " pos"]:
-        """Where an induction head attends: what followed the last copy; −1 in the first copy."""
-        positions = torch.arange(self.tokens.shape[1])
-        repeated = positions >= self.first + self.length
-        return torch.where(repeated, positions - self.length + 1, -1)
 
 
 def random_repeats(

@@ -41,23 +41,17 @@ class ScoredEdge:
     @property
     def writer(self) -> HeadId:
         """The head that writes."""
-        assert isinstance(self.edge.writer, HeadId)
-        return self.edge.writer
+        return self.edge.heads[0]
 
     @property
     def reader(self) -> HeadId:
         """The head that reads."""
-        return self._read.head
+        return self.edge.heads[1].head
 
     @property
     def kind(self) -> CompositionKind:
         """Which of its reads: `q`, `k` or `v`."""
-        return self._read.side.value
-
-    @property
-    def _read(self) -> HeadRead:
-        assert isinstance(self.edge.reader, HeadRead)
-        return self.edge.reader
+        return self.edge.heads[1].side.value
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,18 @@ from pathsum.model.losses import (
     split_by_memory,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.names import Site
+from pathsum.names.head_id import is_pair
 from pathsum.paths.intervene.descriptions import IdealPattern
-from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
+from pathsum.result import (
+    Progress,
+    Record,
+    Table,
+    interval_columns,
+    parse_option,
+    silent,
+    text_column,
+)
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 
@@ -83,12 +93,8 @@ class Ablation(Record, kind="ablation"):
             (f"without {named}", *self.loss_without.with_interval),
             ("cost", *self.cost.with_interval),
         )
-        columns = (
-            text_column(""),
-            Column("loss" if self.unit == NATS else self.unit, ".4f"),
-            Column("low", ".4f"),
-            Column("high", ".4f"),
-        )
+        counted = "loss" if self.unit == NATS else self.unit
+        columns = (text_column(""), *interval_columns(counted, ".4f"))
         note = (
             f"{self.knockout.value} ablation, everything after {self.after.value}; {self.unit} per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
@@ -226,11 +232,7 @@ def _check_start(model: Model, batches: TokenBatches, start: Trace | None) -> No
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
     """One head or several, each once."""
-    one = isinstance(heads, str) or (
-        isinstance(heads, tuple)
-        and len(heads) == 2
-        and all(isinstance(part, int) for part in heads)
-    )
+    one = isinstance(heads, str) or is_pair(heads)
     names = [heads] if one else list(heads)
     if not names:
         raise InputError("no heads were given, so there is nothing to ablate; name at least one")
@@ -269,7 +271,7 @@ class KnockoutValue:
             if reference is not None:
                 # Nothing is predicted on it.
                 over = token_batches(model, reference, targets_given=True)
-            self._means = mean_values(model, over, {head: _z_of(head) for head in heads})
+            self._means = mean_values(model, over, {head: Site(head) for head in heads})
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn so that none is its own partner."""
@@ -288,17 +290,13 @@ class KnockoutValue:
         other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
         edits: list[Edit] = []
         for head in self.heads:
-            z = other.z(head.layer)[:, head.head]
+            z = other.head_z(head)
             if self.knockout is Knockout.ZERO:
                 z = torch.zeros_like(z)
             elif self.knockout is Knockout.MEAN:
                 z = self._means[head].expand_as(z)
             edits.append(HeadOutput(head, z))
         return tuple(edits)
-
-
-def _z_of(head: HeadId) -> Callable[[Trace], Tensor]:
-    return lambda trace: trace.z(head.layer)[:, head.head]
 
 
 def _check_partners(batches: TokenBatches) -> None:

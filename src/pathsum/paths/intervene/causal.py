@@ -40,7 +40,16 @@ from pathsum.paths.target import (
     Versus,
     find_measure,
 )
-from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
+from pathsum.result import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    interval_columns,
+    silent,
+    text_column,
+    token_column,
+)
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.result.table import Cell
 
@@ -110,9 +119,7 @@ class CausalEffects(Record, kind="causal-effects"):
         columns = (
             text_column("edge"),
             *((Column("frozen", "+.4f"),) if with_frozen else ()),
-            Column("effect", "+.4f"),
-            Column("low", "+.4f"),
-            Column("high", "+.4f"),
+            *interval_columns("effect", "+.4f"),
         )
         note = (
             f"{self.value.value:.4f} in this run, {self.value_other.value:.4f} in the other; an "

@@ -40,6 +40,7 @@ from pathsum.result import (
     Progress,
     Record,
     Table,
+    interval_columns,
     parse_option,
     silent,
     text_column,
@@ -147,9 +148,7 @@ class PatchSweep(Record, kind="patch-sweep"):
         columns = (
             text_column("node"),
             text_column("by position"),
-            Column("largest", "+.4f"),
-            Column("low", "+.4f"),
-            Column("high", "+.4f"),
+            *interval_columns("largest", "+.4f"),
             Column("share", "+.3f"),
             token_column("where"),
         )

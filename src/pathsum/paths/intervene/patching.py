@@ -25,8 +25,8 @@ from pathsum.model import Trace, trace_run
 from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.model.plan import Plan
-from pathsum.model.sites import find_site
-from pathsum.names import Edge, HeadId, HeadRead, Site
+from pathsum.model.sites import find_site, site_value
+from pathsum.names import Edge, HeadId, Site
 from pathsum.result import parse_choice
 from pathsum.shapes import HeadPattern
 
@@ -58,8 +58,7 @@ def patched_pattern(trace: Trace, edge: Edge, other: Trace) -> HeadPattern:
 
     The same as in `trace.patch({edge: other})`, without running the layers above the head.
     """
-    assert isinstance(edge.reader, HeadRead)
-    head = edge.reader.head
+    head = edge.heads[1].head
     if trace.edits or trace.weights.edits:
         return patch(trace, {edge: other}).pattern(head)
     reads = EditedReads(trace.model.config, Plan.of((patch_edit(trace, edge, other),)))
@@ -96,17 +95,10 @@ def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos
 
 def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
     """What replaces a node (a head: its z) or what an edge carries, [batch, pos, width]."""
-
-    def own(run: Trace) -> Tensor:
-        writer = site.writer
-        if site.reader is None and isinstance(writer, HeadId):
-            return run.z(writer.layer)[:, writer.head]
-        return run.written(writer)
-
     if isinstance(value, Trace):
         check_runs(trace, value)
-        return own(value)
-    here = own(trace)
+        return site_value(value, site)
+    here = site_value(trace, site)
     if isinstance(value, Tensor):
         try:
             return value.to(here).expand_as(here)

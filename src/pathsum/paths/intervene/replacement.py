@@ -39,7 +39,15 @@ from pathsum.paths.intervene.descriptions import (
     parse_pattern,
     top_token_table,
 )
-from pathsum.result import Column, Progress, Record, Table, parse_option, silent, text_column
+from pathsum.result import (
+    Progress,
+    Record,
+    Table,
+    interval_columns,
+    parse_option,
+    silent,
+    text_column,
+)
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Tokens
 
@@ -95,12 +103,7 @@ class Replacement(Record, kind="replacement"):
             self.kept,
             self.why_no_share,
         ]
-        columns = (
-            text_column(""),
-            Column("value", ".4f"),
-            Column("low", ".4f"),
-            Column("high", ".4f"),
-        )
+        columns = (text_column(""), *interval_columns("value", ".4f"))
         title = f"{self.model}: {self.head} as {self.description}"
         return Table(columns, tuple(rows), title=title, note="\n".join(filter(None, notes)))
 

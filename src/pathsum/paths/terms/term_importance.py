@@ -18,6 +18,7 @@ from pathsum.model.losses import (
     MetricName,
     Scored,
     SequenceLosses,
+    counted_sums,
     find_metric,
     predicted_batches,
     split_by_memory,
@@ -32,6 +33,7 @@ from pathsum.result import (
     Progress,
     Record,
     Table,
+    interval_columns,
     parse_option,
     silent,
     stacked,
@@ -84,15 +86,8 @@ class TermImportance(Record, kind="term-importance"):
         """One row per order."""
         rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
         for order, loss in enumerate(self.loss):
-            gain = self.gain_estimates[order]
-            rows.append((f"order ≤ {order}", loss, gain.value, gain.low, gain.high))
-        columns = (
-            text_column("paths"),
-            Column("loss", ".4f"),
-            Column("gain", ".4f"),
-            Column("low", ".4f"),
-            Column("high", ".4f"),
-        )
+            rows.append((f"order ≤ {order}", loss, *self.gain_estimates[order].with_interval))
+        columns = (text_column("paths"), Column("loss", ".4f"), *interval_columns("gain", ".4f"))
         return Table(columns, tuple(rows), title=f"{self.model}: term importance", note=self.note)
 
     def __rich__(self) -> Group:
@@ -103,19 +98,12 @@ class TermImportance(Record, kind="term-importance"):
         """One row per set of terms, the most useful first."""
         ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
         rows = tuple(
-            (
-                *(found.name, found.order, found.alone.value, found.given_others.value),
-                *(found.given_others.low, found.given_others.high),
-            )
+            (found.name, found.order, found.alone.value, *found.given_others.with_interval)
             for found in ranked
         )
         columns = (
-            text_column("terms"),
-            Column("order"),
-            Column("alone", ".4f"),
-            Column("given others", ".4f"),
-            Column("low", ".4f"),
-            Column("high", ".4f"),
+            *(text_column("terms"), Column("order"), Column("alone", ".4f")),
+            *interval_columns("given others", ".4f"),
         )
         note = (
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
@@ -260,14 +248,12 @@ class _Losses:
         counted = targets[:, self.first :] >= 0
         wanted = targets[:, self.first :][counted]
         outputs = self.model.config.d_vocab_out
-        each = torch.zeros(counted.shape, dtype=torch.float64, device=targets.device)
         known, place = wanted.unique(return_inverse=True)
         guesses = [
-            self.metric(each.new_zeros(len(block), outputs), block)
+            self.metric(torch.zeros(len(block), outputs).to(block.device, torch.float64), block)
             for block in known.split(max(1, _GUESSES // outputs))
         ]
-        each[counted] = torch.cat(guesses)[place]
-        return SequenceLosses(each.sum(-1), counted.sum(-1).to(each))
+        return counted_sums(counted, torch.cat(guesses)[place])
 
     def add(self, measured: _Measured) -> None:
         self.guesses.append(measured.uniform)
