@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from tests.algebra.factors import gaussian, powers
+from tests.algebra.factors import gaussian
 from torch import Tensor
 
-from pathsum.algebra import Factored, GramTraces, RotationNull, rotation_null
-from pathsum.algebra.nulls import LEAST_SKEWNESS, UnitMoments, unit_null
-from pathsum.errors import InputError
+from pathsum.algebra import Factored, RotationNull, UnitMoments, center_rows, unit_null
+from pathsum.algebra.nulls import LEAST_SKEWNESS
 
 
 def rotations(seed: int, count: int, d: int, columns: int | None = None) -> Tensor:
@@ -17,17 +16,21 @@ def rotations(seed: int, count: int, d: int, columns: int | None = None) -> Tens
 
 
 def overlaps(seed: int, count: int, d: int, left: Tensor, right: Tensor) -> Tensor:
-    """tr(P Q G Qᵀ) for P and G with the eigenvalues `left` and `right` and random Q."""
+    """tr(P Q G Qᵀ) / (tr P tr G), P and G with eigenvalues `left` and `right`, Q random."""
+    left, right = left / left.sum(), right / right.sum()
     Q = rotations(seed, count, d, len(right))[:, : len(left)]
     return torch.einsum("i,nij,j->n", left, Q.square(), right)
 
 
 def null_of(d: int, left: Tensor, right: Tensor) -> RotationNull:
-    traces = [
-        GramTraces(values.sum(), values.square().sum(), values.pow(3).sum(), d)
-        for values in (left, right)
-    ]
-    return rotation_null(*traces)
+    P, G = (UnitMoments.of_shares(values / values.sum()) for values in (left, right))
+    return unit_null(P, G, d)
+
+
+def moments(f: Factored) -> UnitMoments:
+    """Of MᵀM, or of M Mᵀ, divided by its trace."""
+    squares = f.svd().S.square()
+    return UnitMoments.of_shares(squares / squares.sum(-1, keepdim=True))
 
 
 def harmonic(rank: int) -> Tensor:
@@ -70,42 +73,13 @@ def test_chances_of_random_matrices_are_uniform() -> None:
     d, r, count = 32, 4, 70
     X = Factored(gaussian(0, count, d, r), gaussian(1, count, r, d))
     Y = Factored(gaussian(2, count, d, r), gaussian(3, count, r, d))
-    norms = (X[:, None] @ Y[None, :]).norm().square()
-    null = rotation_null(GramTraces.of_columns(X)[:, None], GramTraces.of_rows(Y)[None, :])
-    p = null.p(norms)
+    score = (X[:, None] @ Y[None, :]).norm() / (X.norm()[:, None] * Y.norm()[None, :])
+    p = unit_null(moments(X)[:, None], moments(Y)[None, :], d).p(score.square())
     assert p.shape == (count, count)
     for level in (0.5, 0.1, 0.02):
         assert abs(float((p < level).double().mean()) / level - 1) < 0.2
     # The squared score is 1/d on average, whatever the rank.
-    score = norms / (X.norm().square()[:, None] * Y.norm().square()[None, :])
-    assert abs(float(score.mean()) * d - 1) < 0.02
-
-
-def test_traces_from_factors_are_those_of_dense_gram_matrices() -> None:
-    X = Factored(gaussian(0, 3, 12, 4) * powers(2, 4), gaussian(1, 3, 4, 9) / powers(2, 4)[:, None])
-    dense = X.dense()
-    for found, gram, d in [
-        (GramTraces.of_columns(X), dense.mT @ dense, 9),
-        (GramTraces.of_rows(X), dense @ dense.mT, 12),
-        (GramTraces.of_symmetric(X.T @ X), dense.mT @ dense, 9),
-        (GramTraces.of_centered_columns(X), _centered(dense.mT @ dense), 8),
-        (GramTraces.of_centered_rows(X), _centered(dense @ dense.mT), 11),
-        (GramTraces.of_centered_symmetric(X @ X.T), _centered(dense @ dense.mT), 11),
-    ]:
-        values = torch.linalg.eigvalsh(gram)
-        assert found.dimension == d
-        torch.testing.assert_close(found.trace, values.sum(-1))
-        torch.testing.assert_close(found.trace_square, values.square().sum(-1))
-        torch.testing.assert_close(found.trace_cube, values.pow(3).sum(-1))
-    narrow = GramTraces.of_columns(X.to(torch.float32))
-    assert narrow.trace.dtype == torch.float64
-    torch.testing.assert_close(narrow.trace, X.norm().square(), rtol=1e-5, atol=0)
-
-
-def _centered(P: Tensor) -> Tensor:
-    d = P.shape[-1]
-    C = torch.eye(d, dtype=P.dtype) - 1.0 / d
-    return C @ P @ C
+    assert abs(float(score.square().mean()) * d - 1) < 0.02
 
 
 def test_the_centered_null_is_that_of_rotations_that_fix_the_ones_vector() -> None:
@@ -113,11 +87,13 @@ def test_the_centered_null_is_that_of_rotations_that_fix_the_ones_vector() -> No
     # A large common direction, which centering has to remove.
     X = Factored(gaussian(0, d, 3), gaussian(1, 3, d) + 5)
     Y = Factored(gaussian(2, d, 2) + 5, gaussian(3, 2, d))
-    null = rotation_null(GramTraces.of_centered_columns(X), GramTraces.of_centered_rows(Y))
+    X, Y = center_rows(X), center_rows(Y.T).T
+    null = unit_null(moments(X), moments(Y), d - 1)
     first = torch.cat([torch.ones(d, 1).double(), gaussian(4, d, d - 1)], dim=1)
     basis = torch.linalg.qr(first).Q[:, 1:]  # of what is orthogonal to the ones-vector
     turned = basis @ rotations(5, 20_000, d - 1) @ basis.T
-    drawn = torch.linalg.matrix_norm(X.dense() @ turned @ Y.dense()).square()
+    drawn = torch.linalg.matrix_norm(X.dense() @ turned @ Y.dense()) / (X.norm() * Y.norm())
+    drawn = drawn.square()
     assert abs(drawn.mean() / null.mean - 1) < 0.02
     assert abs(drawn.var() / null.variance - 1) < 0.06
     assert abs((null.p(drawn) < 0.05).double().mean() - 0.05) < 0.01
@@ -146,31 +122,17 @@ def test_negative_skewness_uses_an_almost_normal_tail() -> None:
 
 def test_what_no_rotation_moves_is_no_surprise() -> None:
     eye = Factored(rotations(0, 1, 6)[0].float() * 0.3, rotations(1, 1, 6)[0].float())
-    zero = Factored(torch.zeros(6, 2), torch.ones(2, 6))
     some = Factored(gaussian(0, 6, 2).float(), gaussian(1, 2, 6).float())
-    for still in (eye, zero):
-        null = rotation_null(GramTraces.of_columns(still), GramTraces.of_rows(some))
-        value = (still @ some).norm().square()
+    line = Factored(torch.ones(2, 1), torch.tensor([[1.0, 0.0]]))
+    for still, other in ((eye, some), (line, line)):  # in two dimensions there is no null
+        null = unit_null(moments(still), moments(other), still.shape[-1])
+        value = ((still @ other).norm() / (still.norm() * other.norm())).square()
         torch.testing.assert_close(null.mean, value.double(), rtol=1e-5, atol=1e-12)
         assert null.variance == 0
         assert null.skewness == 0
         assert bool(null.z(value).isnan())
         assert null.p(value) == 1
         assert null.log_p(value) == 0
-
-
-def test_traces_that_do_not_fit_raise() -> None:
-    one, two = torch.tensor(1.0), torch.ones(2)
-    with pytest.raises(
-        InputError, match=r"shapes \[\], \[2\] and \[\]: each holds one number per matrix"
-    ):
-        GramTraces(one, two, one, 8)
-    with pytest.raises(InputError, match="rotations of 2 dimensions .*at least 3 are needed"):
-        GramTraces(one, one, one, 2)
-    with pytest.raises(InputError, match="P acts in 8 dimensions and G in 7: .*center both"):
-        rotation_null(GramTraces(one, one, one, 8), GramTraces(one, one, one, 7))
-    with pytest.raises(InputError, match="a Gram matrix was requested of a 3 × 4 matrix"):
-        GramTraces.of_symmetric(Factored(gaussian(0, 3, 2), gaussian(1, 2, 4)))
 
 
 def beta_tail(x: float, a: float, b: float, steps: int = 20_000) -> float:

@@ -1,21 +1,21 @@
 """Linear algebra that knows nothing of transformers. In reading order:
 
 factored        Factored: a matrix of low rank, kept as the product A @ B
-centering       rows or columns without their mean
+centering       rows without their mean
 decompositions  eig, eigh, svd, qr of dense matrices, with finite input checked in one place
 spectrum        norm, eigenvalues and singular values of a Factored, from r × r products
-subspaces       rank, bases, principal angles, overlap
+subspaces       rank, bases, principal angles
 extremes        the largest entries of a Factored, by streaming
-nulls           what a random rotation gives for ‖X Y‖², with z and p
+nulls           what a random rotation gives for ‖X Y‖² / (‖X‖² ‖Y‖²), with z and p
 rotations       what random rotations of a matrix of given spectrum give for its eigenvalues
 assignment      the one-to-one pairing with the largest sum
 """
 
 from pathsum.algebra.assignment import best_assignment
-from pathsum.algebra.centering import center_columns, center_rows
+from pathsum.algebra.centering import center_rows
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 from pathsum.algebra.factored import SVD, Eigen, Factored, RowMaxima, TopEntries
-from pathsum.algebra.nulls import GramTraces, RotationNull, rotation_null
+from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
 from pathsum.algebra.spectrum import (
     eigenvalues,
     eigenvectors,
@@ -24,30 +24,28 @@ from pathsum.algebra.spectrum import (
     singular_values,
     svd,
 )
-from pathsum.algebra.subspaces import orthonormal, overlap, principal_angles
+from pathsum.algebra.subspaces import orthonormal, principal_angles
 
 __all__ = [
     "SVD",
     "Eigen",
     "Factored",
-    "GramTraces",
     "RotationNull",
     "RowMaxima",
     "TopEntries",
+    "UnitMoments",
     "argmax_rows",
     "best_assignment",
-    "center_columns",
     "center_rows",
     "eigenvalues",
     "eigenvectors",
     "norm",
     "orthonormal",
-    "overlap",
     "positivity",
     "principal_angles",
-    "rotation_null",
     "row_ranks",
     "singular_values",
     "svd",
     "topk",
+    "unit_null",
 ]

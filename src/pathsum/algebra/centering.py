@@ -1,9 +1,7 @@
-"""Removing means: from the rows or columns of a factored matrix, and from plain rows.
+"""Removing means: from the rows of a factored matrix, and from plain rows.
 
-Centering a factored matrix keeps its rank, because one factor is centered.
-
-With C = I − 11ᵀ/n the projection off the ones-vector, `M C` has rows of mean zero and `C M` columns
-of mean zero.
+With C = I − 11ᵀ/n the projection off the ones-vector, `M C` has rows of mean zero. Centering a
+factored matrix keeps its rank, because one factor is centered.
 """
 
 from __future__ import annotations
@@ -25,17 +23,6 @@ def center_rows(f: Factored) -> Factored:
             [-4.,  4.]])
     """
     return Factored(f.A, remove_mean(f.B))
-
-
-def center_columns(f: Factored) -> Factored:
-    """`C A B`: the mean of every column is taken from its entries.
-
-    >>> import torch
-    >>> center_columns(Factored(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0, 4.0]]))).dense()
-    tensor([[-1., -4.],
-            [ 1.,  4.]])
-    """
-    return Factored(f.A - f.A.mean(-2, keepdim=True), f.B)
 
 
 def remove_both_means(form: Float[Tensor, "d d"], centered: bool) -> Float[Tensor, "d d"]:

@@ -8,16 +8,13 @@ then the first three moments are
     variance              2 / ((d − 1)(d + 2)) · tr P₀² tr G₀²
     third central moment  8 d / ((d − 2)(d − 1)(d + 2)(d + 4)) · tr P₀³ tr G₀³
 
-(the third follows from zonal polynomials, which are what averages over rotations factor into). They
-need three traces of each matrix (`GramTraces`) and nothing of the pair, so all pairs of many X with
-many Y cost next to nothing:
+(the third follows from zonal polynomials, which are what averages over rotations factor into). A
+score is ‖X Y‖² / (‖X‖² ‖Y‖²), so P and G are divided by their traces, and the mean is 1/d. Then the
+moments need tr P² and tr P³ of each matrix (`UnitMoments`) and nothing of the pair, so all pairs of
+many X with many Y cost next to nothing:
 
-    writes = GramTraces.of_columns(X)            # X: Factored, [n, a, d]
-    reads = GramTraces.of_rows(Y)                # Y: Factored, [m, d, b]
-    null = rotation_null(writes[:, None], reads[None, :])
-    null.p(norms_squared)                        # [n, m]
-
-For matrices of trace 1 (normalized scores) use `UnitMoments` and `unit_null`.
+    null = unit_null(writes[:, None], reads[None, :], d)     # UnitMoments of n and of m matrices
+    null.p(scores_squared)                                   # [n, m]
 
 The distribution is skewed, the more so the fewer directions P and G have. A shifted gamma with the
 same three moments follows its tail; a normal does not, and neither does a gamma that starts at zero
@@ -28,8 +25,7 @@ and has the same mean and variance. With singular values ∝ 1/k, d = 64 and ran
     chance of z > 6          0.0013      0.0011          0.0002            10⁻⁹
 
 If vectors are centered before they are read, the ones-vector is never in play, and rotations that
-fix it are the right null: `of_centered_columns` and `of_centered_rows` project first and count
-d − 1 dimensions.
+fix it are the right null: that of the centered matrices in d − 1 dimensions.
 """
 
 from __future__ import annotations
@@ -40,11 +36,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.centering import center_columns, center_rows
 from pathsum.algebra.decompositions import svdvals
-from pathsum.algebra.factored import BatchIndex, Factored
-from pathsum.algebra.spectrum import balanced
-from pathsum.errors import InputError
+from pathsum.algebra.factored import BatchIndex
 from pathsum.result.p_value import LEAST_FITTED
 
 LEAST_SKEWNESS = 0.01
@@ -58,90 +51,44 @@ _FRACTION_TERMS = 400
 
 
 @dataclass(frozen=True, eq=False)
-class GramTraces:
-    """tr P, tr P² and tr P³ of positive semidefinite matrices P that act in `dimension` d.
+class UnitMoments:
+    """tr P² and tr P³ of positive semidefinite matrices P of trace 1, one number for each P."""
 
-    The three have one shape, a number for each P, and are kept in float64.
-    """
-
-    trace: Tensor
-    trace_square: Tensor
-    trace_cube: Tensor
-    dimension: int
-
-    def __post_init__(self) -> None:
-        if not self.trace.shape == self.trace_square.shape == self.trace_cube.shape:
-            raise InputError(
-                f"traces have shapes {list(self.trace.shape)}, {list(self.trace_square.shape)} and "
-                f"{list(self.trace_cube.shape)}: each holds one number per matrix"
-            )
-        if self.dimension < 3:
-            raise InputError(
-                f"a null over rotations of {self.dimension} dimensions does not exist: at least 3 "
-                "are needed (4 before centering)"
-            )
-        for name in ("trace", "trace_square", "trace_cube"):
-            object.__setattr__(self, name, getattr(self, name).double())
+    square: Tensor
+    cube: Tensor
 
     @classmethod
-    def of_columns(cls, f: Factored) -> GramTraces:
-        """Of P = MᵀM for M = A B: the side on which M writes, d = n."""
-        return cls(*_gram_traces(f), dimension=f.shape[-1])
+    def of_shares(cls, shares: Float[Tensor, "*batch q"]) -> UnitMoments:
+        """Of eigenvalues that add up to 1."""
+        return cls(shares.square().sum(-1), shares.pow(3).sum(-1))
 
     @classmethod
-    def of_rows(cls, f: Factored) -> GramTraces:
-        """Of G = M Mᵀ for M = A B: the side on which M reads, d = m."""
-        return cls(*_gram_traces(f), dimension=f.shape[-2])
+    def of_factor(cls, factor: Float[Tensor, "r d"]) -> UnitMoments:
+        """Of FᵀF for a factor of norm 1."""
+        return cls.of_shares(svdvals(factor).square())
 
     @classmethod
-    def of_centered_columns(cls, f: Factored) -> GramTraces:
-        """Of (M C)ᵀ(M C): the columns' side projected off the ones-vector, d = n − 1."""
-        return cls(*_gram_traces(center_rows(f)), dimension=f.shape[-1] - 1)
+    def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
+        """Moments of projections onto subspaces, each divided by its dimension."""
+        return cls(1 / rank, 1 / rank.square())
 
-    @classmethod
-    def of_centered_rows(cls, f: Factored) -> GramTraces:
-        """Of (C M)(C M)ᵀ: the rows' side projected off the ones-vector, d = m − 1."""
-        return cls(*_gram_traces(center_columns(f)), dimension=f.shape[-2] - 1)
-
-    @classmethod
-    def of_symmetric(cls, P: Factored) -> GramTraces:
-        """Of P itself, for a positive semidefinite P that is not the Gram matrix of one matrix.
-
-        An average of Gram matrices, for instance: `W S Wᵀ` is `Factored(W @ S, W.mT)`.
-        """
-        P.require_square("a Gram matrix")
-        P = balanced(P)
-        return cls(*_power_traces(P.B @ P.A), dimension=P.shape[-1])
-
-    @classmethod
-    def of_centered_symmetric(cls, P: Factored) -> GramTraces:
-        """Of C P C, d − 1."""
-        found = cls.of_symmetric(center_rows(center_columns(P)))
-        return cls(found.trace, found.trace_square, found.trace_cube, found.dimension - 1)
-
-    def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> GramTraces:
+    def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> UnitMoments:
         """Index the batch: `writes[:, None]` against `reads[None, :]` gives all pairs."""
-        return GramTraces(
-            self.trace[index], self.trace_square[index], self.trace_cube[index], self.dimension
-        )
+        return UnitMoments(self.square[index], self.cube[index])
 
-    @property
-    def variance(self) -> Float[Tensor, "*batch"]:
-        """tr P₀² = tr P² − (tr P)²/d: how far the eigenvalues are from all being equal.
+    def variance(self, d: int) -> Float[Tensor, "*batch"]:
+        """tr P₀² = tr P² − 1/d: how far the d eigenvalues are from all being equal.
 
-        Zero, exactly, where it is not above rounding: for P = 0 and for multiples of the identity,
-        which no rotation moves.
+        Zero, exactly, where it is not above rounding: for I/d, which no rotation moves.
         """
-        variance = self.trace_square - self.trace.square() / self.dimension
+        square = self.square.double()
         # Factors may come in float32: what is left of a cancellation below that is noise.
-        noise = torch.finfo(torch.float32).eps * self.trace_square
-        return torch.where(variance > noise, variance, torch.zeros_like(variance))
+        noise = torch.finfo(torch.float32).eps * square
+        return torch.where(square - 1 / d > noise, square - 1 / d, torch.zeros_like(square))
 
-    @property
-    def third_moment(self) -> Float[Tensor, "*batch"]:
-        """tr P₀³ = tr P³ − 3 tr P tr P²/d + 2 (tr P)³/d², positive if few eigenvalues are large."""
-        mean = self.trace / self.dimension
-        return self.trace_cube - 3 * mean * self.trace_square + 2 * mean.square() * self.trace
+    def third_moment(self, d: int) -> Float[Tensor, "*batch"]:
+        """tr P₀³ = tr P³ − 3 tr P²/d + 2/d², positive if few eigenvalues are large."""
+        return self.cube.double() - 3 / d * self.square.double() + 2 / d**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,70 +139,28 @@ class RotationNull:
         return torch.where(moves, log_upper_gamma(shape, at), torch.zeros_like(z))
 
 
-def rotation_null(P: GramTraces, G: GramTraces) -> RotationNull:
-    """The null of `tr(P Q G Qᵀ)` from the traces of P and of G; batches broadcast.
+def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
+    """The null of `tr(P Q G Qᵀ)` for P and G of trace 1 in d dimensions; batches broadcast.
 
-    >>> one = torch.tensor(1.0)
-    >>> line = GramTraces(one, one, one, dimension=4)  # P = u uᵀ with ‖u‖ = 1
-    >>> null = rotation_null(line, line)  # the squared cosine of two random directions
+    >>> line = UnitMoments.of_rank(torch.tensor(1.0))  # P = u uᵀ with ‖u‖ = 1
+    >>> null = unit_null(line, line, d=4)  # the squared cosine of two random directions
     >>> null.mean, null.variance
     (tensor(0.2500, dtype=torch.float64), tensor(0.0625, dtype=torch.float64))
 
-    For a score ‖X Y‖² / (‖X‖² ‖Y‖²) divide `mean` by tr P tr G: it is 1/d. That scaling changes
-    neither z nor p, which take the unnormalized value.
-
-    The null tests whether directions meet more than at random. It does not account for directions
-    that a whole family shares: center them away first, or draw a null that keeps them.
+    Below three dimensions the variance is set to 0, so z is NaN and p is 1. The null tests whether
+    directions meet more than at random. It does not account for directions that a whole family
+    shares: center them away first, or draw a null that keeps them.
     """
-    if P.dimension != G.dimension:
-        raise InputError(
-            f"P acts in {P.dimension} dimensions and G in {G.dimension}: both must act in the same "
-            "space; center both or neither"
-        )
-    d = P.dimension
-    variance = 2.0 / ((d - 1) * (d + 2)) * P.variance * G.variance
-    third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * P.third_moment * G.third_moment
+    variance = P.variance(max(d, 1)) * G.variance(max(d, 1))
+    mean = torch.full_like(variance, 1 / max(d, 1))
+    if d < 3:
+        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
+    variance = 2.0 / ((d - 1) * (d + 2)) * variance
+    third = P.third_moment(d) * G.third_moment(d)
+    third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * third
     moves = variance > 0
     skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
-    return RotationNull(P.trace * G.trace / d, variance, skewness)
-
-
-@dataclass(frozen=True, eq=False)
-class UnitMoments:
-    """tr P² and tr P³ of positive semidefinite matrices P of trace 1."""
-
-    square: Tensor
-    cube: Tensor
-
-    @classmethod
-    def of_shares(cls, shares: Float[Tensor, "*batch q"]) -> UnitMoments:
-        """Of eigenvalues that add up to 1."""
-        return cls(shares.square().sum(-1), shares.pow(3).sum(-1))
-
-    @classmethod
-    def of_factor(cls, factor: Float[Tensor, "r d"]) -> UnitMoments:
-        """Of FᵀF for a factor of norm 1."""
-        return cls.of_shares(svdvals(factor).square())
-
-    @classmethod
-    def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
-        """Moments of projections onto subspaces, each divided by its dimension."""
-        return cls(1 / rank, 1 / rank.square())
-
-    def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> UnitMoments:
-        return UnitMoments(self.square[index], self.cube[index])
-
-
-def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
-    """The null of `tr(P Q G Qᵀ)` for P and G of trace 1 in d dimensions: its mean is 1/d.
-
-    Below three dimensions the variance is set to 0, so z is NaN and p is 1.
-    """
-    if d < 3:
-        zero = torch.zeros_like(P.square * G.square)
-        return RotationNull(zero + 1 / max(d, 1), zero, zero)
-    traces = [GramTraces(torch.ones_like(m.square), m.square, m.cube, d) for m in (P, G)]
-    return rotation_null(*traces)
+    return RotationNull(mean, variance, skewness)
 
 
 def unit_null_from(
@@ -263,23 +168,6 @@ def unit_null_from(
 ) -> RotationNull:
     """`unit_null` rebuilt from its standard deviation and skewness."""
     return RotationNull(torch.full_like(sd, 1 / max(d, 1)), sd.square(), skewness)
-
-
-def _gram_traces(f: Factored) -> tuple[Tensor, Tensor, Tensor]:
-    """The traces for P = (A B)ᵀ(A B), which are those for (A B)(A B)ᵀ too, from r × r products."""
-    f = balanced(f)
-    return _power_traces((f.A.mT @ f.A).double() @ (f.B @ f.B.mT).double())
-
-
-def _power_traces(K: Float[Tensor, "*batch r r"]) -> tuple[Tensor, Tensor, Tensor]:
-    """tr K, tr K², tr K³."""
-    K = K.double()
-    square = K @ K
-    return (
-        K.diagonal(dim1=-2, dim2=-1).sum(-1),
-        square.diagonal(dim1=-2, dim2=-1).sum(-1),
-        (square * K.mT).sum((-2, -1)),
-    )
 
 
 def log_upper_gamma(

@@ -53,19 +53,6 @@ def principal_angles(
     return torch.where(cosines**2 < 0.5, cosines.acos(), sines.asin())
 
 
-def overlap(
-    left: Float[Tensor, "*#batch d p"], right: Float[Tensor, "*#batch d q"]
-) -> Float[Tensor, "*batch"]:
-    """The projection kernel `‖Xᵀ Y‖² = Σ cos² θ` of orthonormal bases X and Y, [*batch].
-
-    How many dimensions two spans share, from 0 to min(p, q). At random it is p q / d on average.
-
-    >>> overlap(torch.eye(3)[:, :2], torch.eye(3)[:, 1:])
-    tensor(1.)
-    """
-    return (orthonormal(left).mT @ orthonormal(right)).square().sum((-2, -1))
-
-
 def numerical_rank(singular_values: Float[Tensor, " q"], dtype: torch.dtype) -> int:
     """How many singular values are above the rounding of a matrix stored in `dtype`."""
     noise = singular_values.max() * max(len(singular_values), 10) * torch.finfo(dtype).eps
