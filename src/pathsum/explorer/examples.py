@@ -15,7 +15,7 @@ from pathsum.errors import InputError, TokenError
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
 from pathsum.shapes import Tokens
-from pathsum.text.probes import random_repeats
+from pathsum.text.probes import random_repeats, with_start
 from pathsum.text.shards import spaced
 
 
@@ -154,15 +154,6 @@ def _example_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
     return _random_tokens(model, max(room, 2 - len(start)))
 
 
-def shuffled(tokens: Tokens, keep_first: bool) -> Tokens:
-    """The same tokens in a random order; the first stays in place if it is a start token."""
-    generator = torch.Generator().manual_seed(0)
-    first = int(keep_first)
-    places = torch.arange(tokens.shape[1])
-    places[first:] = first + torch.randperm(tokens.shape[1] - first, generator=generator)
-    return tokens[:, places]
-
-
 def _texts(model: Model) -> list[Example]:
     written: tuple[tuple[str, str, str, Literal["text", "repeat"]], ...] = (
         ("Names that return", NAMES, "Names of several tokens that occur again.", "text"),
@@ -215,7 +206,4 @@ def _one_token(model: Model) -> Example:
 def _random_tokens(model: Model, length: int) -> Sequences:
     generator = torch.Generator().manual_seed(0)
     drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
-    if model.config.start_token is not None:
-        start = torch.full((RANDOM_SEQUENCES, 1), model.config.start_token)
-        drawn = torch.cat((start, drawn), 1)
-    return Sequences("random tokens", drawn, 0)
+    return Sequences("random tokens", with_start(drawn, model.config.start_token), 0)

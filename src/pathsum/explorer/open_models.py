@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists, read_text
@@ -100,6 +101,11 @@ def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
         f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
         f"{', '.join(map(repr, known))}"
     )
+
+
+def bundled_config(name: str) -> dict[str, Any]:
+    """The config of a bundled model, as stored; the model is not loaded."""
+    return json.loads((BUNDLED / name / CONFIG).read_text())["config"]
 
 
 def snapshot_files(folder: Path) -> list[Path]:

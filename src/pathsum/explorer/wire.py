@@ -62,13 +62,25 @@ def encode(record: Record) -> bytes:
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A tokenizer may produce a lone surrogate, which UTF-8 cannot encode.
-    head = text.encode("utf-8", "replace")
-    whole = struct.pack("<I", len(head)) + head
-    return whole + bytes(-len(whole) % ALIGNMENT) + b"".join(arrays.buffers)
+    return join(text.encode("utf-8", "replace"), b"".join(arrays.buffers))
 
 
 def decode(wire: bytes) -> dict[str, Any]:
     """The header as a dictionary, with its arrays as numpy arrays."""
+    head, buffers = split(wire)
+    header = json.loads(head)
+    arrays = [_array(buffers, entry) for entry in header.pop("$arrays")]
+    return _restore(header, arrays)
+
+
+def join(head: bytes, buffers: bytes) -> bytes:
+    """An answer from its header, as JSON, and its buffers."""
+    whole = struct.pack("<I", len(head)) + head
+    return whole + bytes(-len(whole) % ALIGNMENT) + buffers
+
+
+def split(wire: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `join`."""
     if len(wire) < 4:
         raise InputError(f"an answer has at least 4 bytes, and this one has {len(wire)}")
     (length,) = struct.unpack_from("<I", wire)
@@ -77,9 +89,7 @@ def decode(wire: bytes) -> dict[str, Any]:
         raise InputError(
             f"the header has {length} bytes, but the answer ends before that; it was truncated"
         )
-    header = json.loads(wire[4 : 4 + length])
-    arrays = [_array(wire, begin, entry) for entry in header.pop("$arrays")]
-    return _restore(header, arrays)
+    return wire[4 : 4 + length], wire[begin:]
 
 
 class _Arrays:
@@ -135,10 +145,10 @@ class _Arrays:
         return len(self.listed) - 1
 
 
-def _array(wire: bytes, begin: int, entry: dict[str, Any]) -> NDArray[Any]:
+def _array(buffers: bytes, entry: dict[str, Any]) -> NDArray[Any]:
     kind = np.dtype(_TYPES[entry["dtype"]])
     count = entry["length"] // kind.itemsize
-    flat = np.frombuffer(wire, kind, count, begin + entry["offset"])
+    flat = np.frombuffer(buffers, kind, count, entry["offset"])
     return flat.reshape(entry["shape"])
 
 

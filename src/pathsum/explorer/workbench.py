@@ -1,7 +1,6 @@
 """What answers are computed from: the open models, their recent runs, and cached results."""
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,10 +15,15 @@ from pathsum.explorer.examples import (
     text_pieces,
 )
 from pathsum.explorer.memo import Memo, bytes_held
-from pathsum.explorer.open_models import OpenModel, find_model, open_model, snapshot_files
+from pathsum.explorer.open_models import (
+    OpenModel,
+    bundled_config,
+    find_model,
+    open_model,
+    snapshot_files,
+)
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
-from pathsum.model.storage import CONFIG
 from pathsum.model.weights import Weights
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names
@@ -110,7 +114,7 @@ class Workbench:
         for one in self.models:
             if one.name == name:
                 return one.model.config.d_vocab
-        return int(json.loads((BUNDLED / name / CONFIG).read_text())["config"]["d_vocab"])
+        return bundled_config(name)["d_vocab"]
 
     def has_snapshots(self, name: str) -> bool:
         """Whether a model that the page offers has snapshots; a bundled one is not loaded."""

@@ -26,7 +26,7 @@ from pathsum.heads.layer_view import (
     in_full_precision,
     layer_views,
 )
-from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges, shuffled
+from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
 from pathsum.heads.verdicts import why_silent
@@ -38,7 +38,7 @@ from pathsum.paths.intervene.ablation import After
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.estimate import Estimate
 from pathsum.result.p_value import ProbabilityColumn
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.probes import RepeatedTokens, shuffled
 
 Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
 
@@ -214,7 +214,7 @@ def induction(
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
         composed = composition(model)
-        other = model.trace(shuffled(probe.tokens, probe)) if found else trace
+        other = model.trace(shuffled(probe.tokens, probe.first)) if found else trace
         for number, head in enumerate(found):
             progress(number, len(found), f"testing {head}")
             heads.append(_verify(trace, probe, head, scores, composed, other))

@@ -11,7 +11,6 @@ from pathsum.model import HeadId, Trace
 from pathsum.names import Edge, HeadRead, Side
 from pathsum.paths.intervene.patching import patched_pattern
 from pathsum.result import Record
-from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 
 # In deep models only the edges that weights or patterns suggest are cut.
@@ -93,17 +92,3 @@ def cut_edges(
                 )
             )
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
-
-
-def shuffled(tokens: Tokens, probe: RepeatedTokens) -> Tokens:
-    """Other tokens at most positions, and no copy at the old distance.
-
-    An edge that says which token came before, and one that says where the last copy is, then both
-    carry something wrong.
-    """
-    generator = torch.Generator().manual_seed(0)
-    order = torch.arange(tokens.shape[1])
-    order[probe.first :] = probe.first + torch.randperm(
-        tokens.shape[1] - probe.first, generator=generator
-    )
-    return tokens[:, order]

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from pathsum.text.documents import Documents, Files
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import FromPackages, fetch_all
+from pathsum.text.probes import with_start
 from pathsum.text.shards import TokenShards, spaced
 from pathsum.text.token_pool import TokenPool
 from pathsum.text.tokenizer import Tokenizer, start_token_of
@@ -217,9 +217,7 @@ class Corpus:
         None where there are too few tokens for one.
         """
         there = side.count_windows(length - 1) if length > 1 else 0
-        windows = side.windows(spaced(there, most), length - 1)
-        start = torch.full((len(windows), 1), self.start_token)
-        return torch.cat((start, windows), dim=1)
+        return with_start(side.windows(spaced(there, most), length - 1), self.start_token)
 
 
 def _damage(folder: Path) -> str | None:

@@ -60,7 +60,25 @@ def random_repeats(
     for _ in range(sequences):
         block = ids[torch.randperm(len(ids), generator=generator)[:length]]
         rows.append(block.repeat(repeats))
-    tokens = torch.stack(rows)
-    if start_token is not None:
-        tokens = torch.cat((torch.full((sequences, 1), start_token), tokens), dim=1)
+    tokens = with_start(torch.stack(rows), start_token)
     return RepeatedTokens(tokens, length, repeats, first=0 if start_token is None else 1)
+
+
+def with_start(
+    tokens: Int[Tensor, "sequence pos"], start_token: int | None
+) -> Int[Tensor, "sequence all"]:
+    """Sequences after a start token, if there is one."""
+    if start_token is None:
+        return tokens
+    return torch.cat((torch.full((len(tokens), 1), start_token), tokens), dim=1)
+
+
+def shuffled(tokens: Int[Tensor, "sequence pos"], first: int) -> Int[Tensor, "sequence pos"]:
+    """The same tokens in a random order from position `first` on, and no copy at its old distance.
+
+    What an edge says about the token before, or about where the last copy is, is then wrong.
+    """
+    generator = torch.Generator().manual_seed(0)
+    order = torch.arange(tokens.shape[1])
+    order[first:] = first + torch.randperm(tokens.shape[1] - first, generator=generator)
+    return tokens[:, order]

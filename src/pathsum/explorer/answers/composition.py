@@ -21,7 +21,6 @@ from pathsum.explorer.answers.tokens import (
     scaled_to,
     strongest_rows,
 )
-from pathsum.explorer.examples import shuffled
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
@@ -29,6 +28,7 @@ from pathsum.model.losses import sequence_losses
 from pathsum.names import Edge, HeadId, HeadRead, Path, Side
 from pathsum.paths import Estimate
 from pathsum.result import Record
+from pathsum.text.probes import shuffled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def _patching(
     rows: list[PatchEffectOn] = []
     for found in bench.sequences(params):
         trace = model.trace(found.tokens)
-        other = model.trace(shuffled(found.tokens, model.config.start_token is not None))
+        other = model.trace(shuffled(found.tokens, int(model.config.start_token is not None)))
         patched = trace.patch({(writer, reader, kind): other})
         before = sequence_losses(trace.logits, found.tokens, found.first)
         cost = sequence_losses(patched.logits, found.tokens, found.first).above(before)

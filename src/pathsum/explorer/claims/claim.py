@@ -1,6 +1,5 @@
 """What a claim is: its words, its rule, how it is measured, and the picture that shows it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,10 @@ from pathsum.errors import InputError, NotExactError
 from pathsum.explorer.claims.picture import PatternPicture, Picture
 from pathsum.explorer.claims.rule import Rule, Verdict
 from pathsum.explorer.claims.seeds import OverSeeds, over_seeds
+from pathsum.explorer.open_models import bundled_config
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
-from pathsum.model.storage import CONFIG
 from pathsum.result import Record
 from pathsum.result.estimate import Estimate
 from pathsum.sources.named import BUNDLED, bundled_names
@@ -219,7 +218,7 @@ def _layers(bench: Workbench, params: ModelParams) -> int:
     """How many layers a model has; a bundled one is not loaded for this."""
     name = params.model
     if name in bundled_names() and name not in {one.name for one in bench.models}:
-        return int(json.loads((BUNDLED / str(name) / CONFIG).read_text())["config"]["n_layers"])
+        return bundled_config(str(name))["n_layers"]
     return bench.model(params).config.n_layers
 
 

@@ -22,7 +22,7 @@ from pathsum.heads.layer_view import (
 )
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import HeadId, Model
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.probes import RepeatedTokens, with_start
 
 LEAST_COSINE = 0.3
 FEWEST_PAIRS = 4
@@ -112,7 +112,5 @@ def _probe(
         swap = torch.rand(length, generator=generator) < 0.5
         chosen = torch.where(swap[:, None], chosen.flip(1), chosen)
         rows.append(chosen.mT.flatten())
-    tokens = torch.stack(rows)
-    if start is not None:
-        tokens = torch.cat((torch.full((sequences, 1), start), tokens), dim=1)
+    tokens = with_start(torch.stack(rows), start)
     return RepeatedTokens(tokens, length, repeats=2, first=int(start is not None))

@@ -40,7 +40,7 @@ from pathsum.model import HeadId, Model
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.processes import shared_map
 from pathsum.result import Progress, silent
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.probes import RepeatedTokens, with_start
 
 # A few words show what random heads attend to; p compares heads on the same few.
 MOST_WORDS, WORDS_FOR_NULL = 64, 16
@@ -155,8 +155,7 @@ def _probe(
     positions = torch.randint(length - 1, (len(words),), generator=generator)
     tokens[torch.arange(len(words)), positions] = words.whole
     tokens[:, -1] = words.first
-    if config.start_token is not None:
-        tokens = torch.cat((torch.full((len(words), 1), config.start_token), tokens), 1)
+    tokens = with_start(tokens, config.start_token)
     return RepeatedTokens(tokens, length, repeats=1, first=first), positions + first
 
 
