@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,14 +15,6 @@ class Kind(StrEnum):
     q = "q"
     k = "k"
     v = "v"
-
-
-class Center(StrEnum):
-    """Whether writes are centered."""
-
-    auto = "auto"
-    on = "on"
-    off = "off"
 
 
 @analysis
@@ -48,9 +40,9 @@ def composition(
         ),
     ] = False,
     center: Annotated[
-        Center,
+        Literal["auto", "on", "off"],
         typer.Option(help="Center what heads write; auto: where the model's norm does."),
-    ] = Center.auto,
+    ] = "auto",
     offset: Offset = None,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against chance.
@@ -73,15 +65,15 @@ def composition(
         if offset is not None or pair is not None:
             raise InputError("--nulls goes with neither --offset nor --pair; leave one of them out")
         with session.progress() as advance:
-            against = empirical_composition(loaded, center=center.value, progress=advance)
+            against = empirical_composition(loaded, center=center, progress=advance)
         edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
         session.show(replace(against, shown=edges.edges))
         return
     if pair is not None:
-        session.show(compare_pair(loaded, *pair, kinds, center=center.value, offset=offset))
+        session.show(compare_pair(loaded, *pair, kinds, center=center, offset=offset))
         return
     with join_world() as world:
         with session.progress(quiet=not world.is_first) as advance:
-            every = compute(loaded, center=center.value, offset=offset, progress=advance)
+            every = compute(loaded, center=center, offset=offset, progress=advance)
         if world.is_first:
             session.show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k))

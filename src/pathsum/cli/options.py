@@ -7,10 +7,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -58,16 +57,8 @@ Targets: TypeAlias = Annotated[
     ),
 ]
 
-
-class PredictionScore(StrEnum):
-    """What is counted of a prediction."""
-
-    loss = "loss"
-    error = "error"
-
-
 MetricOption: TypeAlias = Annotated[
-    PredictionScore,
+    Literal["loss", "error"],
     typer.Option("--metric", help="Count the loss in nats, or the share of errors."),
 ]
 AsJson: TypeAlias = Annotated[
@@ -161,20 +152,12 @@ Page: TypeAlias = Annotated[
     Path | None, typer.Option("--html", help="Also write the result to this HTML page.")
 ]
 
-
-class Numbers(StrEnum):
-    """What numbers are computed in."""
-
-    float32 = "float32"
-    float64 = "float64"
-
-
 # Where and in what it is computed.
 Device: TypeAlias = Annotated[
     str | None, typer.Option("--device", help="Compute on this device: cpu, cuda, cuda:1 or mps.")
 ]
 Dtype: TypeAlias = Annotated[
-    Numbers | None,
+    Literal["float32", "float64"] | None,
     typer.Option(
         "--dtype", help="Compute in this precision; default: the file's, at least float32."
     ),
@@ -230,7 +213,7 @@ def analysis(function: Callable[..., None]) -> Callable[..., None]:
 def open_model(
     name: str,
     device: str | None,
-    dtype: Numbers | None,
+    dtype: str | None,
     as_json: bool,
     revision: str | None = None,
 ) -> "Model":
@@ -248,7 +231,7 @@ def open_model(
     if device is None and dtype is None:
         return model
     place = None if device is None else local_device(device)
-    return model.to(None if dtype is None else getattr(torch, dtype.value), place)
+    return model.to(None if dtype is None else getattr(torch, dtype), place)
 
 
 def fetch_models(names: Sequence[str], as_json: bool = False) -> None:

@@ -1,7 +1,6 @@
 """`pathsum precision`: a forward pass in low precision against the float32 one."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,17 +19,10 @@ from pathsum.cli.options import (
 from pathsum.cli.view import show
 
 
-class Low(StrEnum):
-    """A precision below float32."""
-
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
 def precision(
     model: ModelName,
     low: Annotated[
-        Low | None,
+        Literal["bfloat16", "float16"] | None,
         typer.Option("--low", help="The low precision; default: what the checkpoint is stored in."),
     ] = None,
     text: TextFile = None,
@@ -49,4 +41,4 @@ def precision(
 
     loaded = open_model(model, device, None, as_json, revision)
     measured = measured_sequences(loaded, text, tokens, sequences, None, 4, seed)
-    show(precision_gap(loaded, measured, None if low is None else low.value), as_json)
+    show(precision_gap(loaded, measured, low), as_json)

@@ -8,7 +8,6 @@ from pathsum.cli.inputs import measured_sequences, parse_targets
 from pathsum.cli.options import (
     Length,
     MetricOption,
-    PredictionScore,
     Repeats,
     Seed,
     Sequences,
@@ -59,7 +58,7 @@ def replace(
     text: TextFile = None,
     tokens: TokenIds = None,
     targets: Targets = None,
-    metric: MetricOption = PredictionScore.loss,
+    metric: MetricOption = "loss",
     sequences: Sequences = 10,
     length: Length = None,
     repeats: Repeats = 4,
@@ -82,7 +81,7 @@ def replace(
             after="patterns preserved" if patterns_preserved else "recomputed",
             from_position=from_position,
             targets=parse_targets(targets, tokens),
-            metric=metric.value,
+            metric=metric,
             seed=seed,
             progress=advance,
         )

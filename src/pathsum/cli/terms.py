@@ -1,8 +1,7 @@
 """`pathsum terms`: what paths of each order are worth in loss."""
 
 from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,7 +10,6 @@ from pathsum.cli.options import (
     Length,
     MeasuredText,
     MetricOption,
-    PredictionScore,
     Repeats,
     Seed,
     Sequences,
@@ -26,28 +24,20 @@ if TYPE_CHECKING:
     from pathsum.paths import TermSet
 
 
-class Split(StrEnum):
-    """What the paths of an order are grouped by."""
-
-    LAYERS = "layers"
-    HEADS = "heads"
-    VIRTUAL = "virtual"
-    NONE = "none"
-
-
 @analysis
 def terms(
     session: Session,
     text: MeasuredText = None,
     tokens: TokenIds = None,
     targets: Targets = None,
-    metric: MetricOption = PredictionScore.loss,
+    metric: MetricOption = "loss",
     repeated: Annotated[
         bool, typer.Option("--repeated", help="Measure on repeated random tokens instead.")
     ] = False,
     split: Annotated[
-        Split, typer.Option("--split", help="Split orders by layer, head or virtual head.")
-    ] = Split.LAYERS,
+        Literal["layers", "heads", "virtual", "none"],
+        typer.Option("--split", help="Split orders by layer, head or virtual head."),
+    ] = "layers",
     recompute_scales: Annotated[
         bool,
         typer.Option(
@@ -91,7 +81,7 @@ def terms(
                 given,
                 sets=_sets(loaded, split),
                 targets=wanted,
-                metric=metric.value,
+                metric=metric,
                 scale="recomputed" if recompute_scales else "frozen",
                 mlps="recomputed" if recompute_mlps else "frozen",
                 progress=advance,
@@ -101,10 +91,8 @@ def terms(
             session.show(replace(found, note=note))
 
 
-def _sets(model: "Model", split: Split) -> "list[TermSet]":
+def _sets(model: "Model", split: str) -> "list[TermSet]":
     from pathsum.paths import by_head, by_layer, by_virtual_head
 
-    if split is Split.NONE:
-        return []
-    by = {Split.LAYERS: by_layer, Split.HEADS: by_head, Split.VIRTUAL: by_virtual_head}
-    return by[split](model)
+    by = {"layers": by_layer, "heads": by_head, "virtual": by_virtual_head}
+    return [] if split == "none" else by[split](model)
