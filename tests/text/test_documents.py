@@ -127,8 +127,8 @@ class TestPackages:
         return tmp_path / "calls"
 
     def test_are_fetched_once_and_read_in_place(self, npm: Path) -> None:
-        texts = {document.name: document.text[:7] for document in self.made.documents()}
-        list(self.made.documents())
+        texts = {document.name: document.text[:7] for document in self.made}
+        list(self.made)
         assert texts == {
             "@some/words/data/speech.txt": "four sc",
             "@some/words/data/chapter.json": "call me",
@@ -138,12 +138,12 @@ class TestPackages:
     def test_that_are_not_the_pinned_ones(self, npm: Path) -> None:
         pinned = Package("npm", "@some/words", "1.0.0", ("data/*",), sha256="0" * 64)
         with pytest.raises(FailedError, match="is not the one that was pinned"):
-            list(pinned.documents())
+            list(pinned)
 
     def test_whose_client_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "")
         with pytest.raises(FailedError, match="there is no npm here; install it, or name another"):
-            list(self.made.documents())
+            list(self.made)
 
     def test_whose_client_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         program = tmp_path / "npm"
@@ -152,7 +152,7 @@ class TestPackages:
         monkeypatch.setattr(packages, "_WAITS", (0.0,))
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         with pytest.raises(FailedError, match=r"could not fetch the package npm .*no network"):
-            list(self.made.documents())
+            list(self.made)
 
     def test_of_all_named_corpora_are_pinned(self) -> None:
         for made in NAMED.values():
@@ -172,8 +172,8 @@ class TestPackages:
         assert commands["debian"][-1] == "name=1"
 
     def test_say_where_they_come_from(self) -> None:
-        assert self.made.origin == "@some/words 1.0.0 from npm"
-        assert Package("wheel", "scipy", "1.11.4", ()).origin == "scipy 1.11.4 from PyPI"
+        assert self.made.about == "@some/words 1.0.0 from npm"
+        assert Package("wheel", "scipy", "1.11.4", ()).about == "scipy 1.11.4 from PyPI"
 
     def test_are_fetched_with_progress(self, npm: Path) -> None:
         seen: list[tuple[int, int, str]] = []
@@ -208,7 +208,7 @@ class TestPackages:
         fails_once = "[ -e {0}/failed ] || {{ touch {0}/failed part; exit 1; }}\n"
         text = program.read_text().replace("\n", "\n" + fails_once.format(npm.parent), 1)
         program.write_text(text)
-        assert len(list(self.made.documents())) == 2
+        assert len(list(self.made)) == 2
 
     def test_that_are_wheels(self, tmp_path: Path) -> None:
         made = Package("wheel", "words", "1", ("*.py",), exclude=("*/tests/*",))
@@ -217,7 +217,7 @@ class TestPackages:
         with zipfile.ZipFile(kept, "w") as wheel:
             for path in ("words/a.py", "words/tests/b.py", "words/c.so"):
                 wheel.writestr(path, "x = 1\n" * 100)
-        assert [document.name for document in made.documents()] == ["words/words/a.py"]
+        assert [document.name for document in made] == ["words/words/a.py"]
 
     def test_with_json_that_has_no_text(self, npm: Path) -> None:
         assert packages._json_text({"text": "all", "title": "not this"}) == "all"

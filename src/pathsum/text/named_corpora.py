@@ -1,10 +1,7 @@
 """Corpora that have a name: the interpreter's library, and recipes of pinned packages."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from pathsum.text.documents import Document, Documents, PythonLibrary
-from pathsum.text.packages import FromPackages, Package, Packages
+from pathsum.text.documents import Documents, PythonLibrary
+from pathsum.text.packages import Joined, Package
 
 _SPEECHES = Package(
     "npm",
@@ -65,10 +62,7 @@ _SALT = Package(
     "pypi",
     "salt",
     "3006.8",
-    include=(
-        "doc/topics/*.rst",
-        "salt/*.py",
-    ),
+    include=("doc/topics/*.rst", "salt/*.py"),
     exclude=("salt/ext/*",),
     sha256="31629905c8d784bdb9786b6a3f77f9a87330bc56d7b68bebc9a19472d9efd866",
 )
@@ -84,10 +78,7 @@ _CELERY_DOCS = Package(
     "celery",
     "5.4.0",
     include=("docs/*.rst",),
-    exclude=(
-        "docs/history/*",
-        "docs/*reference/*",
-    ),
+    exclude=("docs/history/*", "docs/*reference/*"),
     sha256="504a19140e8d3029d5acad88330c541d4c3f64c789d85f94756762d8bca7e706",
 )
 _DOCUTILS_DOCS = Package(
@@ -157,41 +148,11 @@ _CODE = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Several collections, one after another."""
-
-    name: str
-    about: str
-    parts: tuple[Documents, ...]
-
-    @property
-    def packages(self) -> tuple[Package, ...]:
-        """The packages of all parts."""
-        return tuple(
-            package
-            for part in self.parts
-            if isinstance(part, FromPackages)
-            for package in part.packages
-        )
-
-    def __iter__(self) -> Iterator[Document]:
-        for part in self.parts:
-            yield from part
-
-
-def _recipe(name: str, about: str, *packages: Package) -> Packages:
-    return Packages(name, about, packages)
-
-
-_SPEECHES_AND_NOVEL = _recipe(
-    "prose",
-    "State of the Union addresses since 1790, Moby Dick",
-    _SPEECHES,
-    _MOBY_DICK,
+_SPEECHES_AND_NOVEL = Joined(
+    "prose", "State of the Union addresses since 1790, Moby Dick", (_SPEECHES, _MOBY_DICK)
 )
-_DJANGO = _recipe("django", "Django's code and its guide", _DJANGO_CODE, _DJANGO_DOCS)
-_SYMPY = _recipe("sympy", "sympy's code", _SYMPY_CODE)
+_DJANGO = Joined("django", "Django's code and its guide", (_DJANGO_CODE, _DJANGO_DOCS))
+_SYMPY = Joined("sympy", "sympy's code", (_SYMPY_CODE,))
 
 NAMED: dict[str, Documents] = {
     made.name: made
@@ -200,32 +161,20 @@ NAMED: dict[str, Documents] = {
         _SPEECHES_AND_NOVEL,
         _DJANGO,
         _SYMPY,
-        _recipe("python-docs", "the sources of Python's documentation", _PYTHON_DOCS),
+        Joined("python-docs", "the sources of Python's documentation", (_PYTHON_DOCS,)),
         Joined(
             "prose-and-code",
             "addresses, Moby Dick, Django, sympy, Python's library",
-            (
-                _SPEECHES_AND_NOVEL,
-                _DJANGO,
-                _SYMPY,
-                PythonLibrary(),
-            ),
+            (_SPEECHES_AND_NOVEL, _DJANGO, _SYMPY, PythonLibrary()),
         ),
         Joined(
             "prose-docs-code",
             "addresses, novel, Bible, plays and poems; manuals; the code of thirty Python packages",
             (
                 _SPEECHES_AND_NOVEL,
-                _recipe("verse", "the Bible, Shakespeare, Milton", _BIBLE, _PLAYS_AND_POEMS),
-                _DJANGO,
-                _SYMPY,
-                _recipe(
-                    "manuals",
-                    "the manuals of Sphinx, Celery, docutils, Nova, Neutron; all of Salt",
-                    *(_SPHINX_DOCS, _CELERY_DOCS, _DOCUTILS_DOCS, _NOVA_DOCS, _NEUTRON_DOCS),
-                    _SALT,
-                ),
-                _recipe("packages", "the code of thirty Python packages", *_CODE),
+                *(_BIBLE, _PLAYS_AND_POEMS, _DJANGO, _SYMPY),
+                *(_SPHINX_DOCS, _CELERY_DOCS, _DOCUTILS_DOCS, _NOVA_DOCS, _NEUTRON_DOCS, _SALT),
+                *_CODE,
                 PythonLibrary(),
             ),
         ),

