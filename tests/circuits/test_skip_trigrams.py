@@ -156,7 +156,7 @@ def test_what_is_removed_sums_to_what_the_head_put_there(norm: str):
     config = Config(1, 2, 12, 4, 7, 10, norm=norm)
     model = random_model(config, seed=2, dtype=torch.float64, gains=True)
     trace = model.trace(torch.randint(0, 7, (2, 10), generator=torch.Generator().manual_seed(0)))
-    W_U = folded_unembedding(model.weights)[0]
+    W_U = folded_unembedding(model.weights)
     W_U = W_U - W_U.mean(1, keepdim=True)
     own = trace.written("L0H1") @ W_U * trace.scales.final[..., None]
     total = torch.zeros_like(own)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.model import Model, fold, transformer
-from pathsum.model.folding import folded_unembedding, layer_reads
+from pathsum.model.folding import folded_unembedding, layer_reads, logit_bias
 from pathsum.model.rotary import rotate
 from pathsum.model.symmetries import scrambled
 
@@ -87,7 +87,7 @@ def test_folded_reads_and_frozen_scales_give_queries_keys_values_and_logits(
             assert relative(mine, wanted) < 1e-10
         value = transformer.values(layer, trace.read(l))
         assert relative(transformer.project(x, reads.W_V, reads.b_V), value) < 1e-10
-    W_U, b_U = folded_unembedding(model.weights)
+    W_U, b_U = folded_unembedding(model.weights), logit_bias(model.weights)
     logits = (trace.streams[-1] * trace.scales.final[..., None]) @ W_U + b_U
     assert relative(logits, trace.logits) < 1e-10
 

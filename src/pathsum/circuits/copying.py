@@ -38,9 +38,8 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
-from pathsum.model.folding import fold_read
+from pathsum.model.folding import value_reads
 from pathsum.model.sequences import require_tokens_out
-from pathsum.model.transformer import for_query_heads
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.options import parse_choice
@@ -248,10 +247,8 @@ def layer_eigenvalues(
     weights: Weights, layer: int, product: Float[Tensor, "d d"]
 ) -> Complex[Tensor, "head k"]:
     """The eigenvalues of the full OV of every head of a layer, given `token_product`."""
-    config, raw = weights.config, weights.attention[layer]
-    W_V = for_query_heads(fold_read(config.norm, raw.W_V, raw.ln1_w), config.n_heads)
-    H, k, d = raw.W_O.shape
-    between = (raw.W_O.reshape(H * k, d) @ product).reshape(H, k, d)
+    W_V, W_O = value_reads(weights, layer), weights.attention[layer].W_O
+    between = (W_O.flatten(0, 1) @ product).view(W_O.shape)
     return eigenvalues_above_noise(between @ W_V, between.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2)))
 
 

@@ -32,13 +32,14 @@ from pathsum.names import Edge, HeadRead, Side
 def matching_spectra(
     model: Model,
     readers: Sequence[HeadName],
-    writer: HeadName,
+    writer: HeadName | None,
     product: Float[Tensor, "d d"],
 ) -> Complex[Tensor, "reader k"]:
     """Eigenvalues of `W_E QK (OV)ᵀ W_Eᵀ` for each reader, with the OV of one writer below them.
 
     They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
-    `C = embedding_product(model, writer's layer)`, passed as `product` and made once for all. Keys
+    `C = embedding_product(model, writer's layer)`, passed as `product` and made once for all. For
+    `writer=None` those of full QK itself, read from embeddings without a head in between. Keys
     are centered over tokens, which also removes every bias; on a rotary model QK is averaged over
     the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out, and scores
     are those before any soft cap.
@@ -46,24 +47,25 @@ def matching_spectra(
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
-    below = model.head(writer)
     heads = [model.head(reader) for reader in readers]
-    for head in heads:
-        if head.id.layer <= below.id.layer:
-            raise InputError(
-                f"{head.label} cannot read what {below.label} writes: it is not in a later layer; "
-                f"name a head of layer {below.id.layer + 1} or above"
-            )
-    # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
-    through = below.W_V.mT @ product
     queries = torch.stack([head.W_Q for head in heads])
     if model.config.positions == "rotary":
         queries = queries @ average_rotation(heads[0])  # the same for all
-    keys = below.W_O @ torch.stack([head.W_K for head in heads])
-    edited = model.weights.edited_edges
-    carried = [Edge(below.id, HeadRead(head.id, Side.K)) not in edited for head in heads]
-    keys = keys * torch.tensor(carried, device=keys.device)[:, None, None]
-    right = through @ queries
+    keys = torch.stack([head.W_K for head in heads])
+    if writer is not None:
+        below = model.head(writer)
+        for head in heads:
+            if head.id.layer <= below.id.layer:
+                raise InputError(
+                    f"{head.label} cannot read what {below.label} writes: it is not in a later "
+                    f"layer; name a head of layer {below.id.layer + 1} or above"
+                )
+        # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
+        product = below.W_V.mT @ product
+        edited = model.weights.edited_edges
+        carried = [Edge(below.id, HeadRead(head.id, Side.K)) not in edited for head in heads]
+        keys = below.W_O @ keys * torch.tensor(carried, device=keys.device)[:, None, None]
+    right = product @ queries
     size = keys.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
     return eigenvalues_above_noise(keys.mT @ right, size)
 
@@ -80,9 +82,8 @@ def null_matching_spectra(
 ) -> Complex[Tensor, "reader half k"]:
     """Eigenvalues with each reader's queries and keys rotated at random; see `rotated_spectra`.
 
-    For `writer=None` those of full QK itself, read from embeddings without a head in between. The
-    law is the same for Q- and K-composition: the product of embeddings that the query side reads
-    through is the transpose of the key side's. The common scale is free.
+    The law is the same for Q- and K-composition: the product of embeddings that the query side
+    reads through is the transpose of the key side's. The common scale is free.
     """
     if writer is None:
         around = svdvals(product.double().cpu())

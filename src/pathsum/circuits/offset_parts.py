@@ -12,9 +12,10 @@ from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import TOKENS, score_cap_note
 from pathsum.model import Head, Model
-from pathsum.model.folding import ROWS, key_read, query_read, read_scales, with_qk_gain
+from pathsum.model.folding import ROWS, read_scales, score_read, with_qk_gain
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import head_pattern, pattern_at
+from pathsum.names import Side
 
 # Offsets that keys are rotated to at a time: a file may claim a context of millions.
 OFFSETS = 4096
@@ -133,8 +134,8 @@ def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Fl
     if config.qk_norm != "none":
         queries, keys, p = _tokens(head)
         return (queries * p[:, None]).T @ queries, _covariance(keys, p)
-    W_Q, bias = (part.double() for part in query_read(model.weights, head.id))
-    W_K = key_read(model.weights, head.id)[0].double()
+    W_Q, bias = (part.double() for part in score_read(model.weights, head.id, Side.Q))
+    W_K = score_read(model.weights, head.id, Side.K)[0].double()
     mean = shared.mean @ W_Q
     Q = W_Q.T @ shared.second @ W_Q
     Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
@@ -151,8 +152,8 @@ def _position_sides(
     """
     model, config = head.model, head.model.config
     layer = model.weights.layers[head.id.layer]
-    W_Q, bias = query_read(model.weights, head.id)
-    W_K = key_read(model.weights, head.id)[0]
+    W_Q, bias = score_read(model.weights, head.id, Side.Q)
+    W_K = score_read(model.weights, head.id, Side.K)[0]
     if config.positions == "qk":
         # Added after the normalization, so neither gain nor scale applies.
         assert layer.W_pos is not None
@@ -239,7 +240,7 @@ def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[
 
 
 def _key_bias(head: Head) -> Float[Tensor, " k"]:
-    return key_read(head.model.weights, head.id)[1].double()
+    return score_read(head.model.weights, head.id, Side.K)[1].double()
 
 
 def _tokens(

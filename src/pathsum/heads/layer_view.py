@@ -18,7 +18,7 @@ from torch import Tensor
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
-from pathsum.model.folding import centered_unembedding, layer_reads, unfolded
+from pathsum.model.folding import centered_unembedding, unfolded, value_reads
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.text.probes import RepeatedTokens
 
@@ -164,14 +164,13 @@ def layer_view(
     trace: Trace, probe: RepeatedTokens, layer: int, W_U: Float[Tensor, "d vocab"]
 ) -> LayerView:
     """The heads of one layer, given the centered unembedding, which all layers share."""
-    reads = layer_reads(trace.model.weights, layer)
-    W_V = for_query_heads(reads.W_V, trace.model.config.n_heads)
+    weights = trace.model.weights
     return LayerView(
         probe=probe,
         stream=trace.streams[layer],
         read=trace.streams[layer] * trace.scales.attention[layer][..., None],
         pattern=trace.patterns[layer],
-        ov=OwnOV(W_V, trace.model.weights.attention[layer].W_O, W_U),
+        ov=OwnOV(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
     )
 
 

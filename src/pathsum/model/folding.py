@@ -8,7 +8,8 @@ With gain w and bias b, a normalized read is `((x C) · s ⊙ w + b) W`, where C
 a head reads `s · (x W') + b'`: linear except for s, which a trace records. QK-norm gains, which
 multiply queries and keys column by column, are folded in the same way; its scale multiplies last.
 
-    one layer's reads     fold_read unfolded fold_bias layer_reads query_read key_read with_qk_gain
+    a layer's reads       fold_read unfolded fold_bias layer_reads score_read value_reads
+    and QK-norm           with_qk_gain
     what biases write     value_bias bias_in_z attention_bias
     the unembedding       folded_unembedding logit_bias centered_unembedding unembed unembed_through
     the token basis       embeddings_as_read read_scales embed_through token_basis_note
@@ -30,7 +31,7 @@ from pathsum.model.config import Config, Norm
 from pathsum.model.store import MemoryStore
 from pathsum.model.transformer import for_query_heads, normalize
 from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights
-from pathsum.names import HeadId
+from pathsum.names import HeadId, Side
 from pathsum.result import parse_option
 from pathsum.shapes import HeadPattern
 
@@ -108,6 +109,12 @@ def layer_reads(weights: Weights, layer: int) -> Reads:
     )
 
 
+def value_reads(weights: Weights, layer: int) -> Float[Tensor, "head d k"]:
+    """The folded W_V of each query head of a layer."""
+    config, raw = weights.config, weights.attention[layer]
+    return for_query_heads(fold_read(config.norm, raw.W_V, raw.ln1_w), config.n_heads)
+
+
 def with_qk_gain(
     x: Float[Tensor, "any k"], gain: Float[Tensor, "*head k"] | None, head: int
 ) -> Float[Tensor, "any k"]:
@@ -115,25 +122,21 @@ def with_qk_gain(
     return x if gain is None else x * (gain if gain.ndim == 1 else gain[head])
 
 
-def query_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
-    """W_Q and b_Q of one head with the normalization folded in, before any QK-norm gain."""
-    raw = weights.attention[head.layer]
-    W, own = raw.W_Q[head.head], None if raw.b_Q is None else raw.b_Q[head.head]
+def score_read(
+    weights: Weights, head: HeadId, side: Side
+) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
+    """W_Q and b_Q, or W_K and b_K, of one head, normalization folded in, before QK-norm gains."""
+    raw, at = weights.attention[head.layer], head.head
+    every, biases = raw.W_Q, raw.b_Q
+    if side is Side.K:
+        every, biases, at = raw.W_K, raw.b_K, at // weights.config.heads_per_kv
+    W, own = every[at], None if biases is None else biases[at]
     return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
 
 
-def key_read(weights: Weights, head: HeadId) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
-    """The same for W_K and b_K, which query heads may share."""
-    raw, kv = weights.attention[head.layer], head.head // weights.config.heads_per_kv
-    W, own = raw.W_K[kv], None if raw.b_K is None else raw.b_K[kv]
-    return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
-
-
-def folded_unembedding(
-    weights: Weights,
-) -> tuple[Float[Tensor, "d vocab"], Float[Tensor, " vocab"]]:
-    """W_U and b_U with the final normalization's gain, bias and centering folded in."""
-    return fold_read(weights.config.norm, weights.W_U, weights.ln_f_w), logit_bias(weights)
+def folded_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
+    """W_U with the final normalization's gain and centering folded in."""
+    return fold_read(weights.config.norm, weights.W_U, weights.ln_f_w)
 
 
 def logit_bias(weights: Weights) -> Float[Tensor, " vocab"]:
@@ -147,8 +150,7 @@ def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
     Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may depend on it. A copy
     of W_U; for a few writes use `unembed_through`.
     """
-    W_U, _ = folded_unembedding(weights)
-    return remove_mean(W_U)
+    return remove_mean(folded_unembedding(weights))
 
 
 def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:

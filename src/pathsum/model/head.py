@@ -209,7 +209,7 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
         found = Factored(left, unembed(weights, ov.B))
     else:
         rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
-        found = Factored(rows, folded_unembedding(weights)[0])
+        found = Factored(rows, folded_unembedding(weights))
     steps = (path.source, *path.heads, LogitsRead())
     return found if carries_text(model, steps) else _nothing(found)
 

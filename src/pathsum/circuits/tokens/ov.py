@@ -11,6 +11,7 @@ from pathsum.circuits.tokens.token import (
     find_token,
     hidden_note,
     joined,
+    paired_table,
     resolve_k,
     token_of,
     top_scored,
@@ -18,7 +19,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
-from pathsum.result import Column, Record, Table, token_column
+from pathsum.result import Record, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +35,9 @@ class Effect(Record, kind="ov-effect"):
 
     def to_table(self) -> Table:
         """What it raises and what it lowers, side by side."""
-        pairs = zip(self.raises, self.lowers, strict=True)
-        rows = tuple((up.token.text, up.value, down.token.text, down.value) for up, down in pairs)
-        columns = (
-            token_column("raises"),
-            Column("by", "+.3f"),
-            token_column("lowers"),
-            Column("by ", "+.3f"),
-        )
+        headings = ("raises", "by", "lowers", "by ")
         title = f"{self.head}: attending to {self.source} (its own logit {self.own:+.3f})"
-        return Table(columns, rows, title=title, note=self.note)
+        return paired_table(headings, self.raises, self.lowers, title, self.note)
 
 
 def token_ov(model: Model, circuit: HeadName | Path) -> Factored:

@@ -6,7 +6,6 @@ much more a destination attends to this source than to the average one. Centered
 different rows are comparable, raw scores are not.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,14 +21,15 @@ from pathsum.circuits.tokens.token import (
     find_token,
     hidden_note,
     joined,
+    paired_table,
     resolve_k,
     token_of,
     top_scored,
 )
 from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_note
 from pathsum.errors import InputError
-from pathsum.model import Head, HeadId, HeadName, Model, Path, Weights
-from pathsum.model.folding import embed_through, key_read, query_read, with_qk_gain
+from pathsum.model import Head, HeadId, HeadName, Model, Path
+from pathsum.model.folding import embed_through, score_read, with_qk_gain
 from pathsum.model.rotary import (
     angular_frequencies,
     check_offset,
@@ -37,7 +37,8 @@ from pathsum.model.rotary import (
     rotate,
     rotate_by,
 )
-from pathsum.result import Column, Record, Table, token_column
+from pathsum.names import Side
+from pathsum.result import Record, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +53,9 @@ class Attention(Record, kind="qk-attention"):
 
     def to_table(self) -> Table:
         """Its sources and its destinations, side by side."""
-        pairs = zip(self.attends_to, self.attended_by, strict=True)
-        rows = tuple((to.token.text, to.value, by.token.text, by.value) for to, by in pairs)
-        columns = (
-            token_column("attends to"),
-            Column("score", "+.3f"),
-            token_column("attended by"),
-            Column("score ", "+.3f"),
-        )
+        headings = ("attends to", "score", "attended by", "score ")
         title = f"{self.head}: {self.token} as destination, and as source"
-        return Table(columns, rows, title=title, note=self.note)
+        return paired_table(headings, self.attends_to, self.attended_by, title, self.note)
 
 
 def token_qk(
@@ -93,8 +87,8 @@ def token_qk(
     """
     found = model.head(head)
     require_score_edges(model, f"what {found.label} attends to")
-    query = _side(found, "query", query_through)
-    key = _side(found, "key", key_through)
+    query = _side(found, Side.Q, query_through)
+    key = _side(found, Side.K, key_through)
     key = key - key.mean(0)
     return Factored(_rotated(found, query, offset) * model.config.score_scale, key.T)
 
@@ -102,7 +96,7 @@ def token_qk(
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
     """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
     gain = head.model.weights.attention[head.id.layer].q_norm_w
-    return with_qk_gain(_read_alone(head, query_read), gain, head.id.head)
+    return with_qk_gain(_read_alone(head, Side.Q), gain, head.id.head)
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
@@ -112,7 +106,7 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     of a normalization left out; QK-norm, which does not see that scale, is applied.
     """
     gain = head.model.weights.attention[head.id.layer].k_norm_w
-    return with_qk_gain(_read_alone(head, key_read), gain, head.kv)
+    return with_qk_gain(_read_alone(head, Side.K), gain, head.kv)
 
 
 def attention(
@@ -156,14 +150,11 @@ def rotary_note(model: Model, offset: int | None) -> str:
     return f"rotary: at offset {offset}"
 
 
-def _read_alone(
-    head: Head,
-    read: Callable[[Weights, HeadId], tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]],
-) -> Float[Tensor, "vocab k"]:
+def _read_alone(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
     config, weights, layer = head.model.config, head.model.weights, head.id.layer
 
     def project(one: HeadId) -> Float[Tensor, "vocab k"]:
-        W, bias = read(weights, one)
+        W, bias = score_read(weights, one, side)
         return embed_through(weights, layer, W) + bias
 
     x = project(head.id)
@@ -177,20 +168,21 @@ def _read_alone(
     return x * torch.rsqrt(mean + config.norm_eps)
 
 
-def _side(head: Head, side: str, through: Path | None) -> Float[Tensor, "vocab k"]:
+def _side(head: Head, side: Side, through: Path | None) -> Float[Tensor, "vocab k"]:
     if through is None or not through.heads:
-        return token_queries(head) if side == "query" else token_keys(head)
+        return token_queries(head) if side is Side.Q else token_keys(head)
     top = through.heads[-1]
     if top.layer >= head.id.layer:
+        what = "query" if side is Side.Q else "key"
         raise InputError(
-            f"{head.label} cannot read its {side} through {top}, which writes in the same layer or "
+            f"{head.label} cannot read its {what} through {top}, which writes in the same layer or "
             f"a later one; use a path that ends below layer {head.id.layer}"
         )
     model = head.model
     through.check_in(model)
     first = through.heads[0].layer
     ov = through.ov(model)
-    W = head.W_Q if side == "query" else head.W_K
+    W = head.W_Q if side is Side.Q else head.W_K
     return embed_through(model.weights, first, ov.A) @ (ov.B @ W)
 
 

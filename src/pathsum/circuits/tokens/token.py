@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Model
+from pathsum.result import Column, Table, token_column
 from pathsum.text.token_pool import MINIMUM_COUNT
 
 RARE = MINIMUM_COUNT
@@ -88,6 +89,25 @@ def scored(
         Scored(token_of(model, token), value)
         for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
     )
+
+
+def paired_table(
+    headings: tuple[str, str, str, str],
+    left: Sequence[Scored],
+    right: Sequence[Scored],
+    title: str,
+    note: str,
+) -> Table:
+    """Two lists of tokens with their values, side by side."""
+    columns = tuple(
+        Column(heading, "+.3f") if place % 2 else token_column(heading)
+        for place, heading in enumerate(headings)
+    )
+    rows = tuple(
+        (one.token.text, one.value, other.token.text, other.value)
+        for one, other in zip(left, right, strict=True)
+    )
+    return Table(columns, rows, title=title, note=note)
 
 
 def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:

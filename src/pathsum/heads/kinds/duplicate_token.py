@@ -6,17 +6,11 @@ gives the copies about 1/n. Score from weights: Σλ / Σ|λ| of full QK, λ the
 W_E QK W_Eᵀ with keys centered over tokens; the weights agree if it is positive beyond chance.
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.rotations import with_negatives
-from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.copying import eigenvalues_above_noise
-from pathsum.circuits.matching import embedding_product, null_matching_spectra
-from pathsum.circuits.tokens.qk import average_rotation
+from pathsum.circuits.matching import embedding_product
 from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
@@ -24,9 +18,10 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
+from pathsum.heads.kinds.matching_through_previous import matching_scores
 from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import Score, against_null
-from pathsum.model import Head, HeadId, Model
+from pathsum.heads.score import Score
+from pathsum.model import HeadId, Model
 
 
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -58,25 +53,9 @@ def measure_matching(model: Model, draws: int, seed: int) -> dict[HeadId, Score]
         # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
         if (layer == 0) not in grams:
             grams[layer == 0] = embedding_product(model, layer, layer)
-        heads = [head for head in model.heads if head.id.layer == layer]
-        scores = _match(heads, grams[layer == 0], draws, seed)
-        found |= {head.id: score for head, score in zip(heads, scores, strict=True)}
+        heads = [HeadId(layer, head) for head in range(model.config.n_heads)]
+        found |= matching_scores(model, heads, None, grams[layer == 0], draws=draws, seed=seed)
     return found
-
-
-def _match(heads: Sequence[Head], gram: Float[Tensor, "d d"], draws: int, seed: int) -> list[Score]:
-    # The eigenvalues of A B are those of B A, which is d_head × d_head.
-    W_Q = torch.stack([head.W_Q for head in heads])
-    W_K = torch.stack([head.W_K for head in heads])
-    if heads[0].model.config.positions == "rotary":
-        W_Q = W_Q @ torch.stack([average_rotation(head) for head in heads])
-    right = gram @ W_Q
-    size = W_K.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
-    values = positivity(eigenvalues_above_noise(W_K.mT @ right, size))
-    drawn = null_matching_spectra(
-        heads[0].model, [head.id for head in heads], None, gram, draws=draws, seed=seed
-    )
-    return against_null(values[None], with_negatives(positivity(drawn)).mT)
 
 
 MATCHING_BY_WEIGHTS = WeightScore(

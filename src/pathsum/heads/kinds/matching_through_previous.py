@@ -7,13 +7,14 @@ alone; the probe only decides which head is the previous-token head. It supports
 no kind.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import with_negatives
 from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import DRAWS
 from pathsum.circuits.matching import (
     embedding_product,
     matching_spectra,
@@ -41,6 +42,22 @@ MATCHING_THROUGH_PREVIOUS = ScoreInfo(
 )
 
 
+def matching_scores(
+    model: Model,
+    readers: Sequence[HeadId],
+    writer: HeadId | None,
+    product: Float[Tensor, "d d"],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[HeadId, Score]:
+    """Σλ / Σ|λ| of each reader's QK, through a writer or not, against its reads rotated."""
+    values = positivity(matching_spectra(model, readers, writer, product))
+    drawn = null_matching_spectra(model, readers, writer, product, draws=draws, seed=seed)
+    null = with_negatives(positivity(drawn)).mT
+    return dict(zip(readers, against_null(values[None], null, through=writer), strict=True))
+
+
 def through_previous(model: Model, previous: Mapping[HeadId, float], seed: int = 0) -> HeadScores:
     """How every head matches tokens through the best previous-token head below it.
 
@@ -65,11 +82,7 @@ def through_previous(model: Model, previous: Mapping[HeadId, float], seed: int =
         if first not in products:
             products[first] = embedding_product(model, writer.layer)
         readers = [HeadId(layer, head) for head in range(config.n_heads)]
-        values = positivity(matching_spectra(model, readers, writer, products[first]))
-        drawn = null_matching_spectra(model, readers, writer, products[first], seed=seed)
-        null = with_negatives(positivity(drawn)).mT
-        scores = against_null(values[None], null, through=writer)
-        found |= dict(zip(readers, scores, strict=True))
+        found |= matching_scores(model, readers, writer, products[first], seed=seed)
     if not found:
         return HeadScores({}, "no head is above a previous-token head")
     return HeadScores(found)

@@ -161,9 +161,10 @@ def term_importance(
             strict=True,
         )
     ]
-    for measured in shared_map(pieces, losses.measure, progress, "term importance"):
-        losses.add(measured)
-    return losses.result()
+    measured = shared_map(pieces, losses.measure, progress, "term importance")
+    return losses.result(
+        [SequenceLosses.joined(list(same)) for same in zip(*measured, strict=True)]
+    )
 
 
 def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
@@ -185,16 +186,6 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Losses of one piece of a batch: of every order, and of every set of terms."""
-
-    uniform: SequenceLosses
-    orders: tuple[SequenceLosses, ...]
-    alone: tuple[SequenceLosses, ...]
-    without: tuple[SequenceLosses, ...]
-
-
 # Logits of a uniform guess that are held at a time.
 _GUESSES = 1 << 22
 
@@ -213,10 +204,6 @@ class _Losses:
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
         self.first, self.metric, self.unit = first, scored.metric, scored.unit
-        self.guesses: list[SequenceLosses] = []
-        self.orders: list[list[SequenceLosses]] = [[] for _ in range(model.config.n_layers + 1)]
-        self.alone: list[list[SequenceLosses]] = [[] for _ in sets]
-        self.without: list[list[SequenceLosses]] = [[] for _ in sets]
 
     @property
     def streams(self) -> int:
@@ -224,7 +211,8 @@ class _Losses:
         config = self.model.config
         return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
 
-    def measure(self, piece: tuple[Tokens, Tokens]) -> _Measured:
+    def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
+        """Of a uniform guess, of every order, of every set alone, and without every set."""
         tokens, targets = piece
         truncated = truncate(
             run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
@@ -240,8 +228,7 @@ class _Losses:
             below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
             alone.append(losses(below + written))
             without.append(losses(whole - written))
-        orders = tuple(map(losses, truncated.last))
-        return _Measured(self._uniform(targets), orders, tuple(alone), tuple(without))
+        return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
 
     def _uniform(self, targets: Tokens) -> SequenceLosses:
         """What the same logits for all tokens score."""
@@ -255,19 +242,15 @@ class _Losses:
         ]
         return counted_sums(counted, torch.cat(guesses)[place])
 
-    def add(self, measured: _Measured) -> None:
-        self.guesses.append(measured.uniform)
-        for kept, found in (
-            (self.orders, measured.orders),
-            (self.alone, measured.alone),
-            (self.without, measured.without),
-        ):
-            for place, losses in enumerate(found):
-                kept[place].append(losses)
-
-    def result(self) -> TermImportance:
-        orders = [SequenceLosses.joined(parts) for parts in self.orders]
-        first, guessing = orders[0], SequenceLosses.joined(self.guesses)
+    def result(self, measured: list[SequenceLosses]) -> TermImportance:
+        """From what `measure` gave, all pieces joined."""
+        guessing, *rest = measured
+        orders, split = (
+            rest[: self.model.config.n_layers + 1],
+            rest[self.model.config.n_layers + 1 :],
+        )
+        alone, without = split[: len(self.sets)], split[len(self.sets) :]
+        first = orders[0]
         gains = [
             above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
         ]
@@ -280,24 +263,21 @@ class _Losses:
             gain=tuple(gain.value for gain in gains),
             loss_estimates=tuple(losses),
             gain_estimates=tuple(gains),
-            sets=tuple(self._set(place, orders) for place in range(len(self.sets))),
+            sets=tuple(
+                TermSetGain(
+                    name=terms.name,
+                    order=terms.order,
+                    terms=len(terms.chains),
+                    alone=orders[terms.order - 1].above(added),
+                    given_others=removed.above(orders[terms.order]),
+                )
+                for terms, added, removed in zip(self.sets, alone, without, strict=True)
+            ),
             scale=self.scale,
             mlps=self.mlps,
             sequences=sequences,
             predictions=predictions,
             note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.unit),
-        )
-
-    def _set(self, place: int, orders: list[SequenceLosses]) -> TermSetGain:
-        terms = self.sets[place]
-        alone = SequenceLosses.joined(self.alone[place])
-        without = SequenceLosses.joined(self.without[place])
-        return TermSetGain(
-            name=terms.name,
-            order=terms.order,
-            terms=len(terms.chains),
-            alone=orders[terms.order - 1].above(alone),
-            given_others=without.above(orders[terms.order]),
         )
 
 
