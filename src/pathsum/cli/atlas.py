@@ -23,15 +23,15 @@ from pathsum.files import check_output
 def atlas(
     session: Session,
     head: Annotated[
-        str | None, typer.Option("--head", help="Show all scores and the evidence of one head.")
+        str | None, typer.Option("--head", help="Show every score of one head, with the evidence.")
     ] = None,
     text: MeasuredText = None,
     tokens: TokenIds = None,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(metavar="SCORE=VALUE", help="Another threshold; may be repeated."),
+        typer.Option(metavar="SCORE=VALUE", help="Override a threshold; may be repeated."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The largest p with which a score counts.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="Largest p at which a score counts.")] = 0.01,
     sequences: ProbeSequences = 10,
     draws: Draws = 200,
     seed: Seed = 0,
@@ -48,7 +48,7 @@ def atlas(
         check_output(page)
     loaded = session.open()
     if head is not None:
-        loaded.head(head)  # an unknown head is an error before the work, not after it
+        loaded.head(head)  # an unknown head fails before the computation, not after it
     with join_world() as world:
         with session.progress(quiet=not world.is_first) as advance:
             found = make_atlas(

@@ -14,7 +14,8 @@ def bigram(
         str | None, typer.Option("--token", help="Show what is predicted after this token.")
     ] = None,
     k: Annotated[
-        int | None, typer.Option("--k", "-k", help="How many rows (20), or tokens (10).")
+        int | None,
+        typer.Option("--k", "-k", help="How many rows (default 20), or tokens with --token (10)."),
     ] = None,
     corpus: Corpus = None,
 ) -> None:

@@ -36,7 +36,7 @@ def composition(
         bool,
         typer.Option(
             "--nulls",
-            help="Compare with permuted heads and untrained twins too, and score directions.",
+            help="Also compare with permuted heads and untrained twins; score single directions.",
         ),
     ] = False,
     center: Annotated[
@@ -47,9 +47,9 @@ def composition(
 ) -> None:
     """Rank Q-, K- and V-composition between heads against chance.
 
-    The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the head that reads. z and p
-    compare score² with random rotations of the stream: a small p rejects that the two heads share
-    no more directions than random ones do. It does not show that the model uses the edge.
+    The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the reading head. z and p compare
+    score² with random rotations of the stream: a small p means that the two heads share more
+    directions than random heads would. It does not show that the model uses the edge.
     """
     from pathsum.circuits import composition as compute
     from pathsum.circuits import empirical_composition

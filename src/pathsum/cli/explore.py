@@ -29,7 +29,7 @@ def explore(
         bool,
         typer.Option(
             "--allow-anyone-on-the-network",
-            help="With --host and --token '': let everyone who can reach this machine in.",
+            help="With --host and --token '': let in everyone who can reach this machine.",
         ),
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,

@@ -16,18 +16,23 @@ def head(
     ],
     token: Annotated[
         str | None,
-        typer.Option("--token", help="Show what attends to this token, what it raises and lowers."),
+        typer.Option(
+            "--token",
+            help="Show what attends to this token, and which logits it raises and lowers.",
+        ),
     ] = None,
     offset: Offset = None,
     places: Annotated[
         bool,
         typer.Option(
-            "--places", help="Show the places of the model's held-out text where it does most."
+            "--places", help="Show where in the model's held-out text the head does most."
         ),
     ] = False,
     k: Annotated[
         int | None,
-        typer.Option("--k", "-k", help="How many tokens to show with --token, or places (10)."),
+        typer.Option(
+            "--k", "-k", help="How many tokens with --token, or places with --places (default 10)."
+        ),
     ] = None,
 ) -> None:
     """Show what a head does: copying, token clusters, offsets.
@@ -41,7 +46,7 @@ def head(
     circuit = Path("embed", [part.strip() for part in name.replace("→", ",").split(",")])
     loaded = session.open()
     if token is not None and places:
-        raise InputError("--token is about weights and --places about a text; give one of them")
+        raise InputError("--token reads weights and --places reads a text; give one of them")
     if token is not None:
         session.show(token_card(loaded, circuit, token, k, offset=offset))
         return

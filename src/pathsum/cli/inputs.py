@@ -1,4 +1,4 @@
-"""What commands read: a text or token ids, sequences to measure a loss on, files of prompts."""
+"""Inputs of commands: a text or token ids, sequences to measure a loss on, files of prompts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathsum.model import Model
     from pathsum.paths.circuit import Prompt
 
-# What a line of a file of prompts may hold.
+# Keys of a prompt in a file of prompts, and their types.
 _TYPES: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "token": (str, int),

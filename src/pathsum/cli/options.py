@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The largest number that torch reads.
 LARGEST = 2**63 - 1
-# Far more than any estimate needs; beyond them nothing would return.
+# Far more than any estimate needs; with more, a command would not finish.
 MOST_SEQUENCES, MOST_DRAWS = 1_000_000, 100_000
 
 ModelName: TypeAlias = Annotated[
@@ -44,7 +44,7 @@ TokenIds: TypeAlias = Annotated[
     typer.Option(
         "--tokens",
         metavar="IDS",
-        help="Token ids in place of a text, for example 3,5,7; repeated: several sequences.",
+        help="Token ids instead of a text, for example 3,5,7; repeat for several sequences.",
     ),
 ]
 Targets: TypeAlias = Annotated[
@@ -52,14 +52,14 @@ Targets: TypeAlias = Annotated[
     typer.Option(
         "--targets",
         metavar="IDS",
-        help="What each position of --tokens should predict, -1 for nothing, for example -1,-1,4; "
+        help="What each position of --tokens should predict (-1: nothing), for example -1,-1,4; "
         "default: the next token.",
     ),
 ]
 
 MetricOption: TypeAlias = Annotated[
     Literal["loss", "error"],
-    typer.Option("--metric", help="Count the loss in nats, or the share of errors."),
+    typer.Option("--metric", help="Score predictions by loss in nats, or by error rate."),
 ]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables, with every number in full.")
@@ -103,9 +103,7 @@ MeasuredText: TypeAlias = Annotated[
 ]
 Sequences: TypeAlias = Annotated[
     int,
-    typer.Option(
-        "--sequences", min=1, max=MOST_SEQUENCES, help="How many sequences to measure on."
-    ),
+    typer.Option("--sequences", min=1, max=MOST_SEQUENCES, help="Sequences to measure on."),
 ]
 ProbeSequences: TypeAlias = Annotated[
     int,
@@ -113,19 +111,17 @@ ProbeSequences: TypeAlias = Annotated[
         "--sequences",
         min=2,
         max=MOST_SEQUENCES,
-        help="How many probe sequences (repeated random tokens).",
+        help="Probe sequences (repeated random tokens).",
     ),
 ]
 Length: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--length", min=1, max=LARGEST, help="Random tokens before they repeat (default 25)."
-    ),
+    typer.Option("--length", min=1, max=LARGEST, help="Random tokens per copy (default 25)."),
 ]
 Repeats: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--repeats", min=1, max=MOST_SEQUENCES, help="How many times the random tokens occur."
+        "--repeats", min=1, max=MOST_SEQUENCES, help="Copies of the random tokens per sequence."
     ),
 ]
 Draws: TypeAlias = Annotated[
@@ -134,7 +130,7 @@ Draws: TypeAlias = Annotated[
         "--draws",
         min=1,
         max=MOST_DRAWS,
-        help="How many random rotations of each head chance is estimated from.",
+        help="Random rotations of each head that make up its null distribution.",
     ),
 ]
 Seed: TypeAlias = Annotated[
@@ -170,7 +166,7 @@ Revision: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Session:
-    """What every analysis is given: its model, where and in what to compute, how to print."""
+    """What every analysis command gets: the model, device and dtype, and how to print."""
 
     model: ModelName
     revision: Revision = None

@@ -1,4 +1,4 @@
-"""`pathsum paper`: the paper's claims, each with a verdict from a rule written before."""
+"""`pathsum paper`: the paper's claims, each with a verdict by a rule fixed in advance."""
 
 import json
 from typing import Annotated
@@ -16,10 +16,12 @@ def paper(
         list[str] | None,
         typer.Option("--claim", metavar="ID", help="Only this claim; may be repeated."),
     ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="Also print the rule of each.")] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Also print the rule of each claim.")
+    ] = False,
     seeds: Annotated[
         bool,
-        typer.Option("--seeds", help="Print what was measured over seeds, and measure nothing."),
+        typer.Option("--seeds", help="Print what was measured over seeds, without measuring."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +43,7 @@ def paper(
             console().print(seeds_table())
         return
     for name in claim or []:
-        find_statement(name)  # an unknown claim is an error before the work, not after it
+        find_statement(name)  # an unknown claim fails before the computation, not after it
     use_one_thread_if_small(open_model(model).model)
     with progress(as_json) as advance:
         found = measure_paper(model, claims=claim or (), progress=advance)

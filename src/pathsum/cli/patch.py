@@ -26,7 +26,7 @@ OtherText: TypeAlias = Annotated[
 ]
 By: TypeAlias = Annotated[
     str | None,
-    typer.Option("--by", help="Instead of another run: replace by 'zero' or by the 'mean'."),
+    typer.Option("--by", help="Ablate instead of patching: replace by 'zero' or by the 'mean'."),
 ]
 Edges: TypeAlias = Annotated[
     list[str] | None,
@@ -40,7 +40,7 @@ Nodes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--node",
-        help="Patch all that a head, embed or mlp0 writes, or what it writes at one position: "
+        help="Patch everything that a head, embed or mlp0 writes, or only at one position: "
         "'L0H0@2'; may be repeated.",
     ),
 ]

@@ -28,7 +28,7 @@ def paths(
     k: Annotated[int, typer.Option("--k", "-k", help="How many paths to list.")] = 10,
     budget: Annotated[
         int,
-        typer.Option("--budget", help="How many paths to search before giving up the proof."),
+        typer.Option("--budget", help="Paths to search before stopping without a proof."),
     ] = 50_000,
 ) -> None:
     """Explain a prediction as an exact sum over paths.

@@ -1,4 +1,4 @@
-"""`pathsum replace`: a description of a head in place of the head."""
+"""`pathsum replace`: a head replaced by a description of it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,29 +28,30 @@ def replace(
     head: Annotated[str, typer.Argument(metavar="HEAD", help="The head, for example L1H4.")],
     pattern: Annotated[
         str | None,
-        typer.Option(
-            help="Ideal pattern to put in: previous, induction, duplicate, first or uniform."
-        ),
+        typer.Option(help="Ideal pattern: previous, induction, duplicate, first or uniform."),
     ] = None,
     term: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="QUERY KEY",
-            help="Or the softmax of one term of its scores, for example embed 'embed>L0H7'.",
+            help="Or the softmax of one term of the scores, for example embed 'embed>L0H7'.",
         ),
     ] = None,
     copying: Annotated[
         bool, typer.Option("--copying", help="Keep only the copying part of its OV.")
     ] = False,
     top_tokens: Annotated[
-        int | None, typer.Option(help="Keep only the N most raised tokens of each source token.")
+        int | None, typer.Option(help="Keep only the N tokens that each source token raises most.")
     ] = None,
     knockout: Annotated[
-        str, typer.Option(help="What the ablation puts in: zero, mean, resample or 'first token'.")
+        str,
+        typer.Option(
+            help="What an ablated head is replaced by: zero, mean, resample or 'first token'."
+        ),
     ] = "zero",
     patterns_preserved: Annotated[
         bool,
-        typer.Option("--patterns-preserved", help="Hold later patterns at those of the model."),
+        typer.Option("--patterns-preserved", help="Freeze the patterns of later heads."),
     ] = False,
     from_position: Annotated[
         int, typer.Option(help="Count predictions from this position on.")

@@ -21,7 +21,7 @@ def report(
         Path | None,
         typer.Option(
             "--texts",
-            help="Your own texts in place of the examples: a file with one text per line, or a "
+            help="Your own texts instead of the examples: a file with one text per line, or a "
             "JSON list of texts and lists of token ids.",
         ),
     ] = None,
@@ -29,8 +29,7 @@ def report(
         str | None,
         typer.Option(
             "--views",
-            help="The views to include, for example text,why; default: all that have something "
-            "to show.",
+            help="The views to include, for example text,why; default: every view with content.",
         ),
     ] = None,
     position: Annotated[
@@ -43,7 +42,7 @@ def report(
         bool,
         typer.Option(
             "--fragment",
-            help="Write the one view as a piece of HTML (at most 300 kB) for a page of your own.",
+            help="Write a single view as HTML (at most 300 kB) to embed in your own page.",
         ),
     ] = False,
     as_json: AsJson = False,

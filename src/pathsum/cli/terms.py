@@ -42,13 +42,13 @@ def terms(
         bool,
         typer.Option(
             "--recompute-scales",
-            help="Normalize truncated streams by their own scale (not a sum over paths).",
+            help="Normalize truncated streams by their own scale (no longer a sum over paths).",
         ),
     ] = False,
     recompute_mlps: Annotated[
         bool,
         typer.Option(
-            "--recompute-mlps", help="Run MLPs on truncated streams (not a sum over paths)."
+            "--recompute-mlps", help="Run MLPs on truncated streams (no longer a sum over paths)."
         ),
     ] = False,
     sequences: Sequences = 10,

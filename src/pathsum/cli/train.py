@@ -35,7 +35,8 @@ def train(
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Train this many seeds in OUT/seed-0 … and compare them; resumes."
+            min=1,
+            help="Train this many seeds in OUT/seed-0 … and compare them; resumes unfinished ones.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
@@ -48,7 +49,9 @@ def train(
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Any setting, for example optimizer.clip=1.0."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change any setting, for example optimizer.clip=1.0.",
         ),
     ] = None,
     strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",

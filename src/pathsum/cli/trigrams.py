@@ -19,16 +19,18 @@ def trigrams(
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option("--k", "-k", help="How many (50), or tokens per list with --source (5)."),
+        typer.Option(
+            "--k", "-k", help="How many (default 50), or tokens per list with --source (5)."
+        ),
     ] = None,
     rare: Annotated[
-        int, typer.Option("--rare", help="Hide tokens seen fewer times than this in training.")
+        int, typer.Option("--rare", help="Hide tokens that training saw fewer times than this.")
     ] = 100,
     rank: Annotated[
         str | None,
         typer.Option(
             "--rank",
-            help="text (what they are worth on it) or weights; default: text if there is some.",
+            help="Rank by text (their worth in loss) or by weights; default: text if there is any.",
         ),
     ] = None,
     offset: Offset = None,

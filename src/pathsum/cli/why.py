@@ -1,4 +1,4 @@
-"""`pathsum why`: the circuit of one prediction, or the mean of those of many prompts."""
+"""`pathsum why`: the circuit of one prediction, or the mean circuit of many prompts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,24 +39,31 @@ Prompts: TypeAlias = Annotated[
     typer.Option(
         "--prompts",
         help="Instead of TEXT, average over the prompts of this file, one JSON object per line: "
-        "text, and if need be token, versus, position, names, corrupted.",
+        "text, and optionally token, versus, position, names, corrupted.",
     ),
 ]
 Threshold: TypeAlias = Annotated[
-    float, typer.Option("--threshold", help="Keep edges from this share of the prediction on.")
+    float,
+    typer.Option(
+        "--threshold", help="Keep edges that carry at least this share of the prediction."
+    ),
 ]
 Rival: TypeAlias = Annotated[
-    int | None, typer.Option("--rival", help="Compare scores with that of this position.")
+    int | None,
+    typer.Option("--rival", help="Compare attention scores with the score of this position."),
 ]
 Other: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--other",
-        help="Cut edges carry what they carry on this text (ids with --tokens), not nothing.",
+        help="Cut edges carry their value on this text (ids with --tokens) instead of zero.",
     ),
 ]
 Cut: TypeAlias = Annotated[
-    bool, typer.Option("--cut/--no-cut", help="Cut every edge and recompute what follows.")
+    bool,
+    typer.Option(
+        "--cut/--no-cut", help="Cut every edge in turn and recompute everything after it."
+    ),
 ]
 Graph: TypeAlias = Annotated[
     Path | None,
@@ -72,7 +79,7 @@ Faithful: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--faithfulness",
-        help="Print how much of the prediction the circuit keeps by itself, by its size.",
+        help="Print how much of the prediction the circuit preserves on its own, by its size.",
     ),
 ]
 ReferenceName: TypeAlias = Annotated[
