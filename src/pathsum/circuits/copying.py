@@ -61,8 +61,8 @@ class HeadCopying(Record, kind="head-copying"):
     `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
     heads of the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p` the
     share of them that copy at least as much, counted as (1 + draws at or above) / (1 + draws). A
-    small p rejects that the head's directions are unrelated to the embeddings. A head that writes
-    nothing to the logits has NaN for ratio, z and p, and `note` says so.
+    small p rejects the null of directions unrelated to the embeddings. A head that writes nothing
+    to the logits has NaN for ratio, z and p, and `note` says so.
 
     `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
     `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among

@@ -1,4 +1,4 @@
-"""Scores that are read off runs: on repeated random tokens, and on text."""
+"""Scores measured on runs: on repeated random tokens, and on text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ _NUMBERS_AT_ONCE = 1 << 26
 
 @dataclass(frozen=True)
 class DataScores:
-    """Scores of every head by name; why no head has a score; what it was measured on, in words."""
+    """Scores of every head by name, why scores are absent, and a description of the data."""
 
     scores: dict[HeadId, dict[str, Score]]
     absent: dict[str, str] = field(default_factory=dict[str, str])
@@ -118,7 +118,7 @@ class _Chance:
 
 
 class _Gathered:
-    """Values of scores, run by run; chance is measured on the first run's first sequences."""
+    """Scores accumulated over runs; the null is measured on a few sequences of the first run."""
 
     def __init__(
         self,

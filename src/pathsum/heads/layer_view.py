@@ -1,4 +1,4 @@
-"""The heads of one layer on a probe, real or random: everything a score from data may use.
+"""The heads of one layer on a probe, real or random: what scores from data are computed from.
 
 Random heads are the null: each of the layer's heads again and again, with the stream rotated at
 random, and independently, before its queries, keys and values and after its write. They keep that

@@ -215,7 +215,7 @@ def _read(model: Model, head: str, number: int, batch: Int[Tensor, "n pos"]) -> 
 def _strongest(
     read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor]]
 ) -> tuple[Place, ...]:
-    """The strongest place of each pair of source and destination tokens, and how many it has."""
+    """The strongest place of each (source, destination) pair of tokens, and how often it occurs."""
     places = [
         (value, row, at + 1, source)
         for row in read

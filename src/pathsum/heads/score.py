@@ -22,10 +22,9 @@ PART = 16
 class Part(Estimate):
     """The part of the context in which a head's score is largest.
 
-    `value` is the mean over the 16 consecutive positions where that is largest, `null` and `p`
-    compare it with the same of random heads, each at its own best positions, so that the search is
-    paid for. `first` to `last` are the positions around them where the score stays above half the
-    value.
+    `value` is the mean over the 16 consecutive positions where that is largest. `null` and `p`
+    compare it with random heads, each at its own best positions, which corrects for the search.
+    `first` to `last` are the positions around them where the score stays above half the value.
     """
 
     first: int = 0

@@ -33,7 +33,7 @@ class _Suggestion:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A score that suggests a kind, in words, and the part of the context if it is only there."""
+    """A score that suggests a kind, as text, and the part of the context if it holds only there."""
 
     text: str
     part: Part | None = None
@@ -79,7 +79,7 @@ def _shown(known: HeadEvidence, kind: Kind) -> Iterator[_Shown]:
 def no_verdict(model: Model) -> dict[HeadId, Verdict]:
     """Heads that get no kind, whatever they attend to, and why: they write nothing, or are copies.
 
-    Of heads with the same weights none can be told from the others, so none is named.
+    Heads with identical weights cannot be told apart, so none of them is named.
     """
     reasons: dict[HeadId, str] = {}
     same: dict[tuple[bytes, ...], list[HeadId]] = {}

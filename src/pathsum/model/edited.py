@@ -1,11 +1,11 @@
-"""Edited models: heads, MLPs, edges and patterns exchanged for good.
+"""Edited models: heads, MLPs, edges and patterns replaced permanently.
 
 What replaces a **node** is in the weights of the edited model, so everything that reads weights
 sees it. With z what a head moves to each destination, before W_O,
 
     zero      z = 0:  W_O of the head is 0, and with it its OV
     mean      z = m, its mean over a reference text:  W_O = 0, and b_O of its layer grows by m W_O
-    a tensor  z = that vector, [d_head], likewise
+    a tensor  z = that vector, [d_head], in the same way
 
 and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]. The head still
 attends; it writes nothing, or the same at every position. A head replaced by something other than
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 SEQUENCES, LENGTH = 64, 128
-"""How much text is drawn where a mean is asked for and no reference is given."""
+"""Text that means are taken over if no reference is given."""
 
 
 def edit_model(
@@ -147,8 +147,8 @@ def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> _ParsedEdit
     head = value.head
     if value.kind != "pattern" or head is None:
         raise InputError(
-            f"{value} cannot be edited for good; edit a head, an edge or 'L1H4.pattern', or hook "
-            "the value in a run: model.trace(text, hooks=…)"
+            f"{value} cannot be edited permanently; edit a head, an edge or 'L1H4.pattern', or "
+            "hook the value in a run: model.trace(text, hooks=…)"
         )
     find_head(head, model.config.n_layers, model.config.n_heads)
     if not isinstance(given, Tensor):
@@ -252,7 +252,7 @@ def mean_values(
 
 
 def _default_reference(model: "Model") -> tuple[TokenBatches, str]:
-    """The model's held-out text if it has one, else drawn tokens; and what it is, in words."""
+    """The model's held-out text if it has any, else random tokens; and a description of it."""
     length = min(LENGTH, model.config.n_ctx)
     if model.held_out is not None:
         held_out = model.held_out[:SEQUENCES, :length].to(model.weights.device)

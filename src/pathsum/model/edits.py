@@ -147,8 +147,8 @@ class Message:
 
     `at` restricts it to some positions of the writer: elsewhere the reader sees what it wrote.
     `destinations` restricts it to some positions of the reader: elsewhere, and in sequences without
-    any, the reader does what it would do without the message. Of two messages along one edge the
-    later one counts, where it is in force.
+    any, the reader does what it would do without the message. Of two messages along one edge, the
+    later one wins wherever it applies.
     """
 
     edge: Edge

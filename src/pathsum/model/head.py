@@ -125,7 +125,7 @@ class Head:
 
     @property
     def basis(self) -> str:
-        """What the token basis leaves out, in words; empty if nothing."""
+        """A note on what the token basis leaves out; empty if nothing."""
         return token_basis_note(self.model.weights, self.id.layer)
 
     def _between_tokens(self, qk: Factored) -> Factored:

@@ -1,8 +1,8 @@
 """Losses: −log p of each next token, in nats, per token and per sequence, in bounded memory.
 
 For all that measures on text, a position predicts the next token or its entry of `targets`, where
-−1 is nothing, and a prediction is scored by its loss, by whether it is wrong, or by a function of
-one's own (`find_metric`, `predicted_batches`).
+−1 means nothing, and a prediction is scored by its loss, by whether it is wrong, or by a custom
+function (`find_metric`, `predicted_batches`).
 """
 
 from collections.abc import Callable, Iterator
@@ -138,7 +138,7 @@ def read_losses(
 
 
 def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
-    """A batch in pieces whose logits (for so many variants at once) fit into bounded memory."""
+    """A batch in pieces whose logits, for this many variants at once, fit into bounded memory."""
     numbers = tokens.shape[1] * model.config.d_vocab_out * streams
     yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))
 
@@ -183,7 +183,7 @@ class Scored:
 
 
 def find_metric(metric: MetricName) -> Scored:
-    """The metric of a name, or one's own, whose results are checked."""
+    """A metric by name, or a custom one whose results are checked."""
     if not callable(metric):
         known = {"loss": (target_losses, NATS), "error": (target_errors, "share of errors")}
         return Scored(*known[parse_choice(tuple(known), metric, "metric")])

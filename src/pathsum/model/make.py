@@ -69,7 +69,7 @@ def random_model(
 ) -> Model:
     """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
 
-    No direction of the residual stream is special, so it shows what chance gives. `biases`
+    No direction of the residual stream is special, so it serves as a null model. `biases`
     and `gains` add small random biases and normalization gains around 1 wherever the config has
     room for them; `position_tables="each"` gives each layer a W_pos of its own.
 

@@ -3,7 +3,7 @@
 A node is a head at a position (or the logits there), and an edge into it says which writer, at
 which position, one of its reads sees. `NodeReads` computes the nodes whose reads differ from the
 stream's, by the differences alone: a read at a position is the stream there plus the changes of the
-listed edges, normalized anew; keys and values at all other positions are shared.
+listed edges, renormalized; keys and values at all other positions are shared.
 
     kept_logits   runs in which only the listed edges carry what is computed; all others carry a
                   reference's writes
@@ -56,7 +56,7 @@ class _LayerNodes:
 
 
 class NodeReads:
-    """Nodes of a batch of runs whose reads are changed by listed edges, one list per run.
+    """Nodes whose reads the listed edges change, in a batch of runs with one list each.
 
     `changes[n]` is what edge writer n changes in a stream that reads it; they are filled in as the
     run gets there. `others` are nodes, with their runs, to compute though nothing changes for them.
@@ -138,7 +138,7 @@ class NodeReads:
 
 
 class Cuts:
-    """`CutEdges` as a run carries them out, or nothing to do: listed edges carry the reference.
+    """`CutEdges` as a run applies them, if there are any: listed edges carry the reference.
 
     A run may leave out positions before the first reader of a cut edge: what is there is taken from
     the run that it starts from.
@@ -151,7 +151,7 @@ class Cuts:
         self.any = bool(self.reads.slots)
 
     def _first(self, positions: int) -> int:
-        """The first position of a tensor that ends with the last one and has so many."""
+        """The position at which a tensor of this many positions, the last ones, begins."""
         return 0 if self.start is None else self.start.tokens.shape[1] - positions
 
     def source(self, source: Source, written: Stream) -> None:
@@ -201,7 +201,7 @@ class Cuts:
             self.reads.changes[slot] = (there - own) @ self.weights.layers[layer].W_O[head]
 
     def take(self, start: "Run", first: int) -> None:
-        """Layers below the first that is computed wrote what they wrote in the unedited run."""
+        """Take over what the layers below `first` wrote in the unedited run."""
         self.start = start
         if not self.any or first == 0:
             return

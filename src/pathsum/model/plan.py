@@ -28,7 +28,7 @@ from pathsum.shapes import Tokens
 
 @dataclass(eq=False)
 class Plan:
-    """Edits by what they touch; of two that touch the same, the later one counts."""
+    """Edits grouped by what they touch; a later edit overrides an earlier one of the same thing."""
 
     frozen: FreezePatterns | None = None
     attend: dict[HeadId, Attend | AttendLike] = field(
@@ -92,7 +92,7 @@ class Plan:
     def heads_of(self, layer: int) -> list[HeadId]:
         """Heads of a layer that are computed one by one, because an edit touches them.
 
-        A head that attends like another comes after those that do not.
+        Heads that borrow the pattern of another head come last.
         """
         readers = {reader.head for reader in self.messages if isinstance(reader, HeadRead)}
         hooked = {value.head for value in self.hooks if value.head is not None}
@@ -104,7 +104,7 @@ class Plan:
         return sorted((head for head in touched if head.layer == layer), key=order)
 
     def remixed(self, head: HeadId) -> bool:
-        """Whether the z of a head has to be computed anew, apart from its layer's."""
+        """Whether the z of a head must be recomputed separately from that of its layer."""
         reads = [HeadRead(head, side) for side in Side]
         hooked = [Value("pattern", head), *(Value("read", read) for read in reads)]
         return (
@@ -160,7 +160,7 @@ class Plan:
         return min([n_layers, *layers])
 
     def only_in(self, layer: int) -> bool:
-        """Whether nothing but heads and MLP of one layer, or the embedding, is edited; or cut."""
+        """Whether the edits are confined to one layer (the embedding counts as layer 0)."""
         if self.frozen or self.hooks or self.tables or self.watched:
             return False
         heads = self.attend.keys() | self.keep.keys() | self.output.keys()
@@ -173,7 +173,7 @@ class Plan:
         return layers <= {layer}
 
     def changes_the_stream_of(self, layer: int) -> bool:
-        """Whether the stream before a layer may differ from that of a run with edits from it on."""
+        """Whether edits may change the stream before a layer, not only the layer itself."""
         hooked = any(value.kind in ("residual", "written") for value in self.hooks)
         return hooked or (layer == 0 and Source("embed") in self.sources)
 

@@ -1,8 +1,8 @@
 """Low precision: how far a half-precision forward is from the float32 one that is taken apart.
 
 Checkpoints in bfloat16 and float16 are computed in float32 with their weights as stored, so that
-decompositions add up to rounding. A program that computes in the stored precision gives other
-logits; the distance between the two is measured here, so that it is known and not assumed.
+decompositions add up to within rounding. A program that computes in the stored precision gives
+slightly different logits; this file measures the difference.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Several processes as one: torchrun starts them, each does its share, all have the whole result.
+"""Several processes as one: torchrun starts them, each computes a share, all get the whole result.
 
     torchrun --nproc-per-node 4 -m pathsum composition smollm2
 

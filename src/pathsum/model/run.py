@@ -43,13 +43,13 @@ def run(
     from_position: int = 0,
     kept: Kept | None = None,
 ) -> Run:
-    """Run a model on token ids, with parts exchanged by `edits`, after those of the model itself.
+    """Run a model on token ids with `edits`, applied after the model's own edits.
 
     Everything after an edit is recomputed: patterns, normalization scales, MLPs, logits. Batches of
     size 1, of tokens or of edits, are repeated to the largest. `start` is the run of the same
-    tokens without `edits`: layers below the first edit are taken from it. Its batch may be a part
-    of the tokens', which then repeat it. `positions` computes the logits at one position per
-    sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
+    tokens without `edits`: layers below the first edit are taken from it. Its batch may be smaller
+    than that of the tokens, which then repeat it. `positions` computes the logits at one position
+    per sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
 
     `from_position` says that the edits change nothing before it: with `Recording.LOGITS`, earlier
     positions are taken from `start` in all layers. With `kept`, only what it lists is recorded.
@@ -68,7 +68,7 @@ def run_logits(
     positions: Int[Tensor, " sequence"] | None = None,
     from_position: int = 0,
 ) -> Float[Tensor, "sequence out vocab"]:
-    """The logits of a run, and nothing else kept."""
+    """The logits of a run; nothing else is kept."""
     logits = run(
         *(weights, tokens, edits, Recording.LOGITS, start, positions), from_position=from_position
     ).logits
@@ -93,7 +93,7 @@ class _Pass:
         self.weights, self.config = weights, weights.config
         standing = [edit.on(tokens, weights.W_E) for edit in weights.edits if not edit.in_weights]
         self.edits, self.plan = tuple(edits), Plan.of((*standing, *edits))
-        # A run to start from has made the model's own edits.
+        # The run to start from has already made the model's own edits.
         self.first = 0 if start is None else Plan.of(edits).first_layer(self.config.n_layers)
         self.watched, self.borrowed = self.plan.watched, self.plan.borrowed
         self.record, self.start = record, start
@@ -107,7 +107,7 @@ class _Pass:
         self.suffix = from_position if short and self.plan.only_in(self.first) else 0
 
     def to_the_last_stream(self) -> None:
-        """Everything but the unembedding."""
+        """Run everything but the unembedding."""
         stream = self._embed() if self.start is None else self._take(self.start, self.first)
         if self.suffix and not self._shares(self.first):
             self.edited.offset, stream = self.suffix, stream[:, self.suffix :]

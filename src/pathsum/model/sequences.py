@@ -88,7 +88,7 @@ def padded(
     if not rows:
         raise TokenError("there are no sequences; give at least one text or list of token ids")
     lengths = torch.tensor([len(row) for row in rows], device=model.weights.device)
-    # Which id stands in the padding does not matter.
+    # The id used for padding does not matter.
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     return tokens.to(model.weights.device), lengths
 
@@ -110,8 +110,8 @@ def token_batches(
     """Texts or token ids as batches of one length each, on the model's device, to predict on.
 
     Sequences that are given one by one are grouped by length; a [n, pos] tensor stays a batch. A
-    text longer than the context is cut into windows, each after the start token; a corpus is
-    represented by its held-out part. Every sequence predicts something from position `first` on:
+    text longer than the context is cut into windows, each after the start token; of a corpus, the
+    held-out part is used. Every sequence predicts something from position `first` on:
     its next token, unless targets are given.
     """
     if not targets_given:

@@ -1,7 +1,7 @@
 """Symmetries: changes of the weights that leave the model's function unchanged.
 
-Every score worth reporting is invariant under them, which makes a cheap test: scramble the model,
-compute the score again, and expect the same number.
+Every score worth reporting is invariant under them, which gives a cheap test: scramble the model,
+recompute the score, and expect the same number.
 """
 
 from collections.abc import Callable
@@ -148,7 +148,7 @@ def scrambled(model: Model, seed: int = 0) -> Model:
 def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
     noise = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     Q, R = qr(noise)
-    # Without the signs, QR's own convention would make the draw uneven.
+    # Without the signs, QR's sign convention would make the draw non-uniform.
     return Q * R.diagonal().sign()
 
 

@@ -1,4 +1,4 @@
-"""Trace: what one run of a model did, kept so that it can be taken apart."""
+"""Trace: the record of one run of a model, from which everything about the run is derived."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,8 +31,8 @@ class Trace(Run):
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. Reads, z and what a head wrote follow from these and are computed on demand.
 
-    A run with `edits` raises NotExactError for what they make untrue. Its `scales` are those of the
-    plain reads: a message has a scale of its own, for its one reader, which is not kept.
+    In a run with `edits`, whatever they invalidate raises NotExactError. Its `scales` are those of
+    the unedited reads: a message has a scale of its own, for its one reader, which is not kept.
 
     Sequences of different length are padded on the right; `lengths` says how many tokens each has.
     """
@@ -118,7 +118,7 @@ class Trace(Run):
         return self._scores(layer)
 
     def head_scores(self, head: HeadName) -> HeadPattern:
-        """The same of one head, [batch, dest, src]."""
+        """The same for one head, [batch, dest, src]."""
         found = self.model.head(head).id
         self._check_scores_follow(found)
         return self._scores(found.layer)[:, found.head]

@@ -178,7 +178,7 @@ def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> P
 
 
 def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
-    """The same of one head."""
+    """The same for one head, from its scores [batch, dest, src]."""
     alone = layer_of_one_head(weights.config, weights.layers[head.layer], head.head)
     return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
 
@@ -222,7 +222,7 @@ def attend_at(
 ) -> Float[Tensor, "node src"]:
     """The patterns of single destinations: the head and position of each, its query and its keys.
 
-    Keys from positions after its own, or out of its window, are not looked at.
+    Keys after its own position, or outside its window, are masked.
     """
     scores = torch.einsum("nk,nsk->ns", query * config.score_scale, key)
     offset = place[:, None] - torch.arange(key.shape[1], device=key.device)
@@ -385,7 +385,7 @@ def _head_norm(
 
 
 def refuse_overflow(computed: Tensor) -> None:
-    """Raise unless every number is finite: what is measured on such a run would be NaN too."""
+    """Raise InputError if a run overflowed; anything measured on it would be NaN too."""
     if not is_finite(computed):
         raise InputError(
             f"the run overflowed {computed.dtype}: what it computed from finite weights is NaN or "

@@ -83,7 +83,7 @@ LABEL = re.compile(r"[Ll](\d+)[Hh](\d+)", re.ASCII)
 
 
 def is_pair(name: object) -> bool:
-    """Whether something is a pair of numbers, as it may name a head."""
+    """Whether a value is a pair of integers, one way to name a head."""
     return (
         isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) for part in name)
     )

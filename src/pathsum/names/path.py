@@ -35,7 +35,7 @@ class Printed:
 
 
 def split_arrows(text: str) -> list[str]:
-    """What stands between arrows, `→`, `->` or `>`."""
+    """The parts of a name between arrows: `→`, `->` or `>`."""
     return [part.strip() for part in text.replace("->", ARROW).replace(">", ARROW).split(ARROW)]
 
 

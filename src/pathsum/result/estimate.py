@@ -23,7 +23,7 @@ _Z = 1.959963984540054
 class Estimate:
     """A value with what is known about its error and about chance.
 
-    Everything except `value` is None (null in JSON) where it is not known, never NaN.
+    Everything except `value` is None (null in JSON), never NaN, if it is not known.
 
     >>> print(Estimate(0.5, stderr=0.1, low=0.3, high=0.7))
     0.5 [0.3, 0.7]

@@ -52,7 +52,7 @@ def parse_choice(choices: tuple[Choice, ...], value: str, name: str) -> Choice:
 
 
 def list_choices(choices: tuple[str, ...]) -> str:
-    """Choices as they stand in a sentence.
+    """Choices as a phrase for messages.
 
     >>> list_choices(("zero", "mean", "resample"))
     "'zero', 'mean' or 'resample'"

@@ -1,7 +1,7 @@
-"""How p-values are written: never as 0, because no null can show that.
+"""How p-values are printed: never as 0, which no null can establish.
 
-A p counted over n random draws cannot be known below 1/n, and one from a fitted distribution is not
-reliable far out in its tail. A p below what can be known is written as a bound.
+A p counted over n random draws cannot resolve values below 1/n, and one from a fitted distribution
+is unreliable far out in the tail. A p below such a floor is printed as a bound.
 """
 
 import math
@@ -30,7 +30,7 @@ def format_p(p: float | None, draws: int | None = None) -> str:
 
 
 class BoundedP(float):
-    """A p that knows what it cannot be known below: `least`, which it is printed as.
+    """A p with its resolution, `least`: at or below it, the bound is printed instead.
 
     >>> ProbabilityColumn(format=".2g").write(BoundedP.counted(1 / 201, 200))
     '< 0.005'
@@ -46,7 +46,7 @@ class BoundedP(float):
 
     @classmethod
     def counted(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
-        """A p that was counted over so many draws; as it is where that is not known."""
+        """A p that was counted over this many draws; unchanged if the number is not known."""
         return p if p is None or not draws else cls(p, _counted_floor(draws))
 
 

@@ -211,9 +211,9 @@ class Corpus:
         return batch
 
     def sequences(self, side: TokenShards, most: int, length: int) -> Int[Tensor, "batch pos"]:
-        """At most so many sequences of training or held-out tokens, as `held_out_batch` has them.
+        """At most `most` sequences of one side, evenly spaced, each after a start token.
 
-        None where there are too few tokens for one.
+        Empty if there are too few tokens for one.
         """
         there = side.count_windows(length - 1) if length > 1 else 0
         return with_start(side.windows(spaced(there, most), length - 1), self.start_token)

@@ -16,7 +16,7 @@ def smallest_dtype(vocabulary: int) -> type[np.unsignedinteger]:
 
 
 def spaced(total: int, most: int) -> list[int]:
-    """The places of at most so many of `total` sequences, evenly spaced.
+    """Indices of at most `most` of `total` sequences, evenly spaced.
 
     >>> spaced(10, 3)
     [0, 3, 6]

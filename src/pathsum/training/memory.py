@@ -1,4 +1,4 @@
-"""Whether a run fits into memory and on disk: estimates before anything large is allocated."""
+"""Estimates of the memory and disk space of a run, checked before anything is allocated."""
 
 import os
 import shutil

@@ -32,7 +32,7 @@ _RECIPE_NAMES = {"optimiser": "optimizer"}
 
 
 def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
-    """Write run.json: the recipe, the corpus, and what results depend on to the last bit."""
+    """Write run.json: the recipe, the corpus, and the torch version and thread count."""
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     values = {"format": RUN_FORMAT, "version": RUN_VERSION, "recipe": recipe.to_dict()}
     text = json.dumps({**values, "corpus": corpus, "machine": machine}, indent=2) + "\n"

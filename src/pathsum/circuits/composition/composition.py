@@ -76,9 +76,8 @@ class Composition(Record, kind="composition"):
     notes: tuple[str, ...]
 
     def scores(self, kind: CompositionKind) -> CompositionScores:
-        """`q`, `k` or `v` by its letter."""
-        kind = parse_choice(KINDS, kind, "kind")
-        return {"q": self.q, "k": self.k, "v": self.v}[kind]
+        """The scores of one kind: `q`, `k` or `v`."""
+        return getattr(self, parse_choice(KINDS, kind, "kind"))
 
     def edges(
         self,

@@ -1,4 +1,4 @@
-"""Composition against what the model itself gives: other nulls, and the best single direction.
+"""Composition against empirical nulls, and the best single direction.
 
 The null of `composition` rotates the stream at random, so a direction that a whole layer shares
 makes every edge of it stand out. Two nulls keep such directions:
@@ -6,8 +6,8 @@ makes every edge of it stand out. Two nulls keep such directions:
     permuted   the same spectra with the directions of other heads of the two layers in their place
     twin       untrained models of the same config
 
-And a head may read one direction of another while the rest of it hides that: the best written
-direction is scored alone, ‖v M‖ / ‖M‖ with v a singular direction of OV (Merullo et al.).
+A head may also read a single direction of another, which the other directions mask: the best
+written direction is scored alone, ‖v M‖ / ‖M‖ with v a singular direction of OV (Merullo et al.).
 """
 
 from collections.abc import Sequence
@@ -82,9 +82,8 @@ class EmpiricalComposition(Record, kind="empirical-composition"):
     notes: tuple[str, ...]
 
     def scores(self, kind: CompositionKind) -> EmpiricalScores:
-        """`q`, `k` or `v` by its letter."""
-        kind = parse_choice(KINDS, kind, "kind")
-        return {"q": self.q, "k": self.k, "v": self.v}[kind]
+        """The scores of one kind: `q`, `k` or `v`."""
+        return getattr(self, parse_choice(KINDS, kind, "kind"))
 
     def to_table(self) -> Table:
         """One row per edge of `shown`."""

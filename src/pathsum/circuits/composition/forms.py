@@ -82,7 +82,7 @@ class Outer:
         return self._stored.dtype
 
     def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
-        """Room for columns of n factors, laid out as the weights are: that makes filling quick."""
+        """An empty buffer for columns of n factors, with the memory layout of the weights."""
         return self._stored.space(n, width)
 
     def columns(self, start: int, stop: int, out: Float[Tensor, "n k b"]) -> None:
@@ -230,7 +230,7 @@ def inner_products(
 def flops(write: Forms, reads: Sequence[Forms], heads: int) -> tuple[int, int]:
     """Multiplications of the two methods: by blocks of d × d forms, and by k × k products.
 
-    By blocks: d² for each pair, and d² k to make each form, the symmetric half of both alike.
+    By blocks: d² for each pair, and d² k to make each form; both need only the symmetric half.
     By factors: ‖Y_w Y_rᵀ‖² needs 2 d k² for each pair, and nothing is squared before it is summed.
     So blocks win for many heads with d < 2 k² (GPT-2: 768 against 8,192), factors elsewhere.
     """

@@ -50,8 +50,8 @@ class ProjectionKernel(Record, kind="projection-kernel"):
     centered: bool
 
     def scores(self, kind: CompositionKind) -> KernelScores:
-        """`q`, `k` or `v` by its letter."""
-        return {"q": self.q, "k": self.k, "v": self.v}[parse_choice(KINDS, kind, "kind")]
+        """The scores of one kind: `q`, `k` or `v`."""
+        return getattr(self, parse_choice(KINDS, kind, "kind"))
 
     def to_table(self) -> Table:
         """The twenty pairs that stand out most."""

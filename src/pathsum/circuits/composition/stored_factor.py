@@ -43,7 +43,7 @@ class StoredFactor:
         return stored[..., start:stop].to(dtype=self.dtype).to(device=self.device)
 
     def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
-        """Room for columns of n factors, laid out as the weights are: that makes filling quick."""
+        """An empty buffer for columns of n factors, laid out as the weights are: filled quickly."""
         k = self.shape[1]
         if self.by_columns:
             return torch.empty(n, width, k, dtype=self.dtype, device=self.device).mT

@@ -33,7 +33,7 @@ ALPHA = 0.01
 
 @dataclass(frozen=True)
 class ScoreInfo(Record, kind="head-score-info"):
-    """What a score means, in words: shown wherever its numbers are.
+    """The description of a score, shown wherever its numbers are.
 
     `about` is one plain sentence that says what a head with a high score does.
     """
@@ -65,7 +65,7 @@ MeasureWeights: TypeAlias = Callable[[Model, int, int], Mapping[HeadId, Score]]
 
 @dataclass(frozen=True)
 class DataScore:
-    """A score that is read off a run, of the probe or of text.
+    """A score measured on a run, of the probe or of text.
 
     `needs` says what a destination must have to count, for scores that not every text allows.
     """

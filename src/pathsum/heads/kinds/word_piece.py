@@ -167,7 +167,7 @@ def _by_weights(
     rivals: Int[Tensor, " rival"],
     frames: RandomFrames,
 ) -> list[Score]:
-    """How high OV ranks the second piece; p by ranks among `rivals`, of random heads alike."""
+    """How high OV ranks the second piece; p compares ranks among `rivals` with random heads."""
     read = embeddings_as_read(model.weights, layer, words.whole)
     tokens = torch.cat((words.second, rivals))
 

@@ -7,10 +7,9 @@ The fitted model is a logistic in log(step),
 by least squares. For each μ the best width w is taken from a grid, and a and b are exact. The
 interval of μ comes from its likelihood profile with unknown noise: every μ whose sum of squares is
 at most (1 + t²/f) times the smallest one, t the two-sided 95 % quantile of Student's t with f
-degrees of freedom. Snapshots before a hundredth of the rise determine the level a but say nothing
-about how well a logistic describes the rise, so f counts the others, less one each for b, μ and w.
-A step between two snapshots is located no more precisely than those two: any μ between them fits as
-well.
+degrees of freedom. Snapshots before the first hundredth of the rise determine the level a but not
+how well a logistic describes the rise, so f counts the others, less one each for b, μ and w. A step
+between two snapshots is located no more precisely than those two: any μ between them fits as well.
 
 Residuals are taken as independent, and as no smaller than the measurement error.
 """
