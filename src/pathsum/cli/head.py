@@ -41,9 +41,10 @@ def head(
     """
     from pathsum.circuits import head_card, token_card
     from pathsum.errors import InputError
-    from pathsum.model import Path
+    from pathsum.names import ARROW, Path
+    from pathsum.names.path import split_arrows
 
-    circuit = Path("embed", [part.strip() for part in name.replace("→", ",").split(",")])
+    circuit = Path("embed", split_arrows(name.replace(",", ARROW)))
     loaded = session.open()
     if token is not None and places:
         raise InputError("--token reads weights and --places reads a text; give one of them")

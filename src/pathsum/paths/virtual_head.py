@@ -12,6 +12,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card, token_ov
 from pathsum.circuits.tokens.token import Token, token_of
+from pathsum.circuits.tokens.token_basis import circuit_label
 from pathsum.errors import InputError, PathError
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
@@ -91,7 +92,7 @@ class VirtualHead:
     @property
     def label(self) -> str:
         """Its name, bottom to top."""
-        return "→".join(map(str, self.heads))
+        return circuit_label(self.path)
 
     @property
     def path(self) -> Path:

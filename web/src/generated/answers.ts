@@ -604,7 +604,7 @@ export interface CompositionAnswer {
   chance: ChanceCount[];
 }
 
-export interface EndEdge {
+export interface ScoredEdge {
   edge: string;
   score: number;
   excess: number;
@@ -615,7 +615,7 @@ export interface EndEdge {
 export interface EndEdges {
   format: "pathsum-page-ends";
   version: 1;
-  edges: EndEdge[];
+  edges: ScoredEdge[];
   note: string;
 }
 

@@ -30,7 +30,7 @@ MEANING = (
 
 @dataclass(frozen=True)
 class ScoredEdge:
-    """An edge between two heads with its composition score and the score's p under chance."""
+    """An edge with its composition score, and z and p of the score under random rotations."""
 
     edge: Edge
     score: float

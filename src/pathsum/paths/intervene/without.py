@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Trace
 from pathsum.model.sites import find_site
-from pathsum.names import HeadId, Node, NodeEdge, Side, Site, Source, Writer
+from pathsum.names import (
+    Edge,
+    HeadId,
+    HeadRead,
+    LogitsRead,
+    Node,
+    NodeEdge,
+    Side,
+    Site,
+    Source,
+    Writer,
+)
 from pathsum.names.path import split_arrows
 from pathsum.paths.intervene.patching import patch
 
@@ -52,7 +63,8 @@ def parse_switch(trace: Trace, name: str) -> Site:
     _check_position(trace, edge.writer)
     _check_position(trace, edge.reader)
     # The same edge without positions has the same reasons not to exist.
-    find_site(trace.model, _whole(edge))
+    head = edge.reader.head
+    find_site(trace.model, Edge(_writer(edge), HeadRead(head, edge.side) if head else LogitsRead()))
     if edge.reader.position < edge.writer.position or (
         edge.reader.position != edge.writer.position
         and (edge.side is Side.Q or edge.reader.head is None)
@@ -72,11 +84,6 @@ def _writer(edge: NodeEdge) -> Writer:
         f"{edge} cannot be cut: positions and biases are part of the read itself; cut what a head, "
         "'embed' or an MLP wrote"
     )
-
-
-def _whole(edge: NodeEdge) -> str:
-    reader = "logits" if edge.reader.head is None else f"{edge.reader.head}.{edge.side.value}"
-    return f"{_writer(edge)}→{reader}"
 
 
 def _check_position(trace: Trace, node: Node) -> None:

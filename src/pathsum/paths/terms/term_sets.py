@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Path
-from pathsum.names import find_head
+from pathsum.names import ARROW, find_head
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def by_head(model: Model) -> list[TermSet]:
 def by_virtual_head(model: Model) -> list[TermSet]:
     """Each pair of heads that can act as a virtual head, the lower one first."""
     return [
-        TermSet(f"{low.label}→{high.label}", [[low.id, high.id]])
+        TermSet(ARROW.join((low.id, high.id)), [[low.id, high.id]])
         for low in model.heads
         for high in model.heads
         if low.id.layer < high.id.layer

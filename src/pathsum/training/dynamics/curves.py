@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
-from pathsum.model import HeadId
+from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Record
 from pathsum.result.estimate import ratio
 from pathsum.training.dynamics.snapshot_metrics import ComparedTokens, SnapshotMetrics
@@ -91,7 +91,7 @@ def _loss_curves(snapshots: Sequence[SnapshotMetrics], compared: ComparedTokens)
     means = [ratio(at.losses.double().mean(1), torch.ones(len(at.losses))) for at in snapshots]
     loss = [(mean.value, mean.stderr_or_nan) for mean in means]
     context = [(at.in_context.value, at.in_context.stderr_or_nan) for at in snapshots]
-    drop = [(at.repeat_drop, at.repeat_drop_stderr) for at in snapshots]
+    drop = [(at.repeat_drop.value, at.repeat_drop.stderr_or_nan) for at in snapshots]
     about = "loss on the first copy of random tokens minus loss on the second"
     return [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
@@ -131,7 +131,7 @@ def _edge_curves(
     snapshots: Sequence[SnapshotMetrics], heads: Sequence[HeadId], writer: HeadId, reader: HeadId
 ) -> list[Curve]:
     row, column = heads.index(writer), heads.index(reader)
-    edge = f"{writer}→{reader}.k"
+    edge = str(Edge(writer, HeadRead(reader, Side.K)))
     excess = [(float(at.k_excess[row, column]), math.nan) for at in snapshots]
     z = [(float(at.k_z[row, column]), math.nan) for at in snapshots]
     largest = [(float(at.k_excess.nan_to_num(-1.0).max()), math.nan) for at in snapshots]

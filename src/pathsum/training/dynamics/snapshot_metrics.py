@@ -59,8 +59,7 @@ class SnapshotMetrics:
 
     losses: Float[Tensor, "sequence next"]
     in_context: Estimate
-    repeat_drop: float
-    repeat_drop_stderr: float
+    repeat_drop: Estimate
     previous_token: Float[Tensor, "draw head"]
     prefix_matching: Float[Tensor, "draw head"]
     induction: Float[Tensor, "draw head"]
@@ -83,8 +82,9 @@ def measure_snapshot(
         in_context=late_minus_early(
             losses, early=compared.early, late=compared.late, window=compared.window
         ),
-        repeat_drop=first.value - second.value,
-        repeat_drop_stderr=math.hypot(first.stderr_or_nan, second.stderr_or_nan),
+        repeat_drop=Estimate.around(
+            first.value - second.value, math.hypot(first.stderr_or_nan, second.stderr_or_nan)
+        ),
         previous_token=_every_head(PREVIOUS_TOKEN, views, probe),
         prefix_matching=_every_head(PREFIX_MATCHING, views, probe),
         induction=_every_head(INDUCTION_STRIPE, views, probe),
