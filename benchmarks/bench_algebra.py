@@ -8,12 +8,11 @@ have one length and no block can be skipped; in the second their lengths vary by
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, seconds
 from pathsum.algebra import Factored
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 
@@ -73,13 +72,6 @@ def bare(f: Factored, high: int, wide: int) -> None:
         for right in f.B.split(wide, dim=1):
             out = buffer[: left.shape[0] * right.shape[1]].view(left.shape[0], right.shape[1])
             torch.mm(left, right, out=out)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def peak_mb() -> float:

@@ -12,13 +12,11 @@ import ctypes
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, seconds
 from pathsum.circuits import composition
 from pathsum.circuits.composition.forms import flops
 from pathsum.circuits.composition.reads_and_writes import sides
@@ -116,22 +114,15 @@ def measured(model: Model, rounds: int) -> tuple[float, float, float]:
     del forms
     rate = gemm_rate()
     before = peak(reset=True)
-    seconds = min(timed(lambda: composition(model)) for _ in range(rounds))
+    best = min(seconds(lambda: composition(model)) for _ in range(rounds))
     memory = peak() - before
-    return seconds, memory, count / max(rate, gemm_rate())
+    return best, memory, count / max(rate, gemm_rate())
 
 
 def gemm_rate(size: int = 3072) -> float:
     """Multiplications and additions a second in one large square product, the best of some."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / min(timed(lambda: a @ b) for _ in range(5))
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Seconds that one call takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(5))
 
 
 def peer() -> tuple[float, float] | None:

@@ -8,14 +8,12 @@ the same shape, in an environment of its own (`make peers`).
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, seconds
 from pathsum.model import Config, HeadId, Model, Trace, random_model
 from pathsum.model.edits import Hook, Message
 from pathsum.model.run import run_logits
@@ -143,10 +141,3 @@ def message_loop(clean: Trace, corrupted: Trace, sample: list[Edge]) -> None:
     for edge in sample:
         message = Message(edge, corrupted.written(edge.writer))
         run_logits(clean.weights, clean.tokens, [message])
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long it takes, once."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun

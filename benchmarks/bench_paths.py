@@ -1,11 +1,9 @@
 """All totals toward a prediction, against one trace of the same text."""
 
-import time
-from collections.abc import Callable
 
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, seconds
 from pathsum.model import Config, random_model
 
 REPEATS = 3
@@ -47,10 +45,3 @@ def main() -> list[Measurement]:
             )
         )
     return found
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long it takes, once."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun

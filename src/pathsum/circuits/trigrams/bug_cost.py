@@ -8,14 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.circuits.trigrams.bugs import Bug
-from pathsum.model import Model, Trace
-from pathsum.model.folding import unembed_through
-from pathsum.model.losses import target_losses
+from pathsum.circuits.trigrams.triple import unscaled_effect
+from pathsum.model import Model, Path, Trace
+from pathsum.model.losses import split_by_memory, target_losses
 from pathsum.model.transformer import soft_cap
 from pathsum.result import Progress, Record, silent
-
-LOGITS_AT_ONCE = 128 << 20
-"""Bytes of logits that are held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +59,7 @@ def bug_cost(
     predicted = sum(part[:, 1:].numel() for part in held_out)
     each = [0.0] * len(bugs)
     total, positions = 0.0, 0
-    sequences = [
-        row for part in held_out for row in _affected(part, bugs).split(_sequences_at_once(model))
-    ]
+    sequences = [row for part in held_out for row in split_by_memory(model, _affected(part, bugs))]
     for index, tokens in enumerate(sequences):
         progress(index, len(sequences), "loss without the bugs")
         if len(tokens) == 0:
@@ -109,16 +104,10 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
     """What the head added to the logit of `out` from the source, at each destination."""
-    model = trace.model
-    head = model.head(bug.head)
-    scales = trace.scales
-    pattern = trace.pattern(head.id) * scales.attention[head.id.layer][:, None]
-    pattern = pattern * scales.write[head.id.layer][..., None]
+    pattern = Path("embed", (bug.head,)).pattern(trace)
     from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
-    value = model.weights.W_E[bug.source.id] @ head.W_V @ head.W_O
-    effect = unembed_through(model.weights, value)[bug.out.id]
-    here = trace.tokens == bug.destination.id
-    return from_source * effect * trace.scales.final * here
+    effect = unscaled_effect(trace.model.head(bug.head), bug.source.id, bug.out.id)
+    return from_source * effect * (trace.tokens == bug.destination.id)
 
 
 def _affected(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
@@ -128,8 +117,3 @@ def _affected(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _
         after = (part == source).cumsum(1) > 0
         any_bug |= (after & (part == destination)).any(1)
     return part[any_bug]
-
-
-def _sequences_at_once(model: Model) -> int:
-    bytes_each = model.config.n_ctx * model.config.d_vocab * 4
-    return max(1, LOGITS_AT_ONCE // bytes_each)

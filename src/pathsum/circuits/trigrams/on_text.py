@@ -35,6 +35,7 @@ from pathsum.circuits.trigrams.triple import (
     Triple,
     gather_evidence,
     pattern_of,
+    unscaled_effect,
 )
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
@@ -217,7 +218,7 @@ def _add_worth(
     worth: dict[tuple[HeadId, Ids], float],
 ) -> None:
     """What each candidate is worth on one sequence, in nats, wherever its antecedent occurs."""
-    tokens, weights = trace.tokens[0], trace.model.weights
+    tokens = trace.tokens[0]
     log_p = trace.logits[0, :-1].double().log_softmax(-1)
     patterns: dict[HeadId, Tensor] = {}
     present = set(tokens.tolist())
@@ -230,8 +231,7 @@ def _add_worth(
         here = (tokens[:-1] == destination).nonzero()[:, 0]
         earlier = torch.arange(len(tokens), device=here.device)[None] < here[:, None]
         from_source = (patterns[name][here] * ((tokens == source)[None] & earlier)).sum(-1)
-        value = weights.W_E[source] @ head.W_V @ head.W_O
-        c = from_source.double() * float(unembed_through(weights, value)[out])
+        c = from_source.double() * float(unscaled_effect(head, source, out))
         change = torch.log1p(log_p[here, out].exp() * torch.expm1(-c))
         worth[name, (source, destination, out)] += float(
             (change + torch.where(tokens[here + 1] == out, c, 0.0)).sum()

@@ -40,6 +40,7 @@ from pathsum.circuits.tokens.token_basis import (
     score_cap_note,
 )
 from pathsum.model import Head, HeadId, Model
+from pathsum.model.folding import unembed_through
 from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Progress, silent
 from pathsum.text import Tokenizer
@@ -55,6 +56,15 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
     if model.token_counts is None:
         return torch.ones(model.config.d_vocab, dtype=torch.float64)
     return token_frequencies(model) ** FREQUENCY_POWER
+
+
+def unscaled_effect(head: Head, source: int, out: int) -> Float[Tensor, ""]:
+    """What a unit of attention to the source adds to the logit of `out`, W_U centered.
+
+    The scales of a run's normalizations are part of the pattern (`Path.pattern`).
+    """
+    weights = head.model.weights
+    return unembed_through(weights, weights.W_E[source] @ head.W_V @ head.W_O)[out]
 
 
 def check_trigrams(model: Model, what: str) -> None:
