@@ -1,6 +1,5 @@
 """All totals toward a prediction, against one trace of the same text."""
 
-
 import torch
 
 from benchmarks.measurement import Measurement, seconds

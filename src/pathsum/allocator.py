@@ -46,7 +46,7 @@ class Trimmer:
             self._trim = None
 
     def due(self) -> bool:
-        """Whether it is time; the caller who is told so trims."""
+        """Whether trimming is due; a caller that gets True must trim."""
         with self._lock:
             now = time.monotonic()
             if now - self._last < TRIM_SECONDS:

@@ -69,7 +69,7 @@ class TestCheckpoints:
     def test_two_damaged_ones_are_an_error(self, stopped: Path) -> None:
         damage(stopped / CHECKPOINT)
         damage(stopped / PREVIOUS)
-        with pytest.raises(FileError, match="is damaged: its contents do not have its checksum"):
+        with pytest.raises(FileError, match="is damaged: its contents do not match its checksum"):
             train(stopped, resume=True)
 
     def test_one_of_another_run(self, stopped: Path, text: Path, tmp_path: Path) -> None:

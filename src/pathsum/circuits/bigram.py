@@ -1,8 +1,8 @@
 """The direct path, W_E W_U: next-token predictions without any head.
 
 A model with no layers is this table and nothing else, and the best it can be is the bigram
-log-likelihood of its text, up to a constant for each row. In a deeper model the same term is what
-the heads leave for it to do.
+log-likelihood of its text, up to a constant for each row. In a deeper model the same term fills in
+what the heads do not do.
 """
 
 import math

@@ -87,7 +87,7 @@ def _read(file: Path) -> Checkpoint:
     tensors = {name: store.get(name) for name in store.shapes}
     # Files from before there were checksums have none.
     if store.metadata.get("checksum") not in (None, _checksum(tensors, text)):
-        raise FileError(f"{file} is damaged: its contents do not have its checksum")
+        raise FileError(f"{file} is damaged: its contents do not match its checksum")
     return Checkpoint(step, float(seconds), {_current_name(n): t for n, t in tensors.items()})
 
 

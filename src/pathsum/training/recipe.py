@@ -263,6 +263,7 @@ def _check(recipe: Recipe) -> None:
             raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")
     if recipe.config.qk_norm == "rms_all" or recipe.config.mlp in ("gelu_gated", "gelu_tanh_gated"):
         raise InputError(
-            f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r} cannot be trained "
-            "together here; use qk_norm='rms' or 'none', and an ungated GELU or 'silu_gated'"
+            "qk_norm='rms_all' and gated GELU MLPs cannot be trained (this recipe has qk_norm="
+            f"{recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' or "
+            "'none', and an ungated GELU or 'silu_gated'"
         )
