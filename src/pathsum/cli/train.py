@@ -72,73 +72,40 @@ def train(
     preset = "quick" if quick else preset
     if recipe_only:
         _show_recipe(what, preset, changes)
-    elif seeds is not None:
-        _train_seeds(what, preset, seeds, out, changes, as_json)
     else:
-        _train(what, preset, out, resume, strategy, changes, as_json)
+        alone = {"resume": resume, "strategy": strategy}
+        _train(what, preset, seeds, as_json, alone, {"out": out, **changes})
 
 
 def _train(
     what: str,
     preset: str,
-    out: Path | None,
-    resume: bool,
-    strategy: Any,
-    changes: dict[str, Any],
+    seeds: int | None,
     as_json: bool,
+    alone: dict[str, Any],
+    shared: dict[str, Any],
 ) -> None:
+    """Train one run, with the arguments in `alone`, or several seeds, with a view of it."""
     from pathsum.cli.training_view import watching
     from pathsum.training import train as run
+    from pathsum.training import train_seeds
 
     first = os.environ.get("RANK", "0") == "0"
     try:
         with watching(quiet=as_json or not first) as view:
-            done = run(
-                what,
-                preset,
-                out=out,
-                resume=resume,
-                strategy=strategy,
-                watch=view.report,
-                progress=view.advance,
-                **changes,
+            shared |= {"watch": view.report, "progress": view.advance}
+            done = (
+                run(what, preset, **alone, **shared)
+                if seeds is None
+                else train_seeds(what, preset, seeds=seeds, begin=view.begin, **shared)
             )
     except KeyboardInterrupt as stopped:
+        others = "" if seeds is None else "; to train the other seeds, repeat the same command"
         if first:
-            say(str(stopped) or "stopped before the first step")
+            say((str(stopped) or "stopped before the first step") + others)
         raise typer.Exit(INTERRUPTED) from None
     if first:
         show(done, as_json)
-
-
-def _train_seeds(
-    what: str,
-    preset: str,
-    seeds: int,
-    out: Path | None,
-    changes: dict[str, Any],
-    as_json: bool,
-) -> None:
-    from pathsum.cli.training_view import watching
-    from pathsum.training import train_seeds
-
-    try:
-        with watching(quiet=as_json) as view:
-            done = train_seeds(
-                what,
-                preset,
-                seeds=seeds,
-                out=out,
-                begin=view.begin,
-                watch=view.report,
-                progress=view.advance,
-                **changes,
-            )
-    except KeyboardInterrupt as stopped:
-        message = str(stopped) or "stopped before the first step"
-        say(f"{message}; to train the other seeds, repeat the same command")
-        raise typer.Exit(INTERRUPTED) from None
-    show(done, as_json)
 
 
 def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:

@@ -104,9 +104,7 @@ class Tokenizer:
         """Ids of a text, without special tokens."""
         if isinstance(self.backend.model, models.WordLevel):
             self._check_known_words(text)
-        _check_encodable(text)
-        with _panics_to(TokenError, "the tokenizer fails on this text"):
-            return self.backend.encode(text, add_special_tokens=False).ids
+        return self._encoding(text).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of several texts at once, without special tokens."""
@@ -118,9 +116,12 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where each token of a text begins and ends in it, in characters."""
+        return self._encoding(text).offsets
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
         _check_encodable(text)
         with _panics_to(TokenError, "the tokenizer fails on this text"):
-            return self.backend.encode(text, add_special_tokens=False).offsets
+            return self.backend.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""

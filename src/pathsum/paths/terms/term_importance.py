@@ -12,8 +12,8 @@ from jaxtyping import Int
 from rich.console import Group
 from torch import Tensor
 
-from pathsum.errors import NotExactError
-from pathsum.model import Model, Recording
+from pathsum.errors import InputError, NotExactError
+from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.losses import (
     MetricName,
     Scored,
@@ -26,7 +26,7 @@ from pathsum.model.losses import (
 from pathsum.model.processes import shared_map
 from pathsum.model.run import run
 from pathsum.model.sequences import TextOrTokens, require_text
-from pathsum.paths.terms.term_sets import TermSet, check_terms
+from pathsum.names import ARROW, find_head
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
 from pathsum.result import (
     Column,
@@ -42,6 +42,75 @@ from pathsum.result import (
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell
 from pathsum.shapes import Stream, Tokens
+
+
+@dataclass(frozen=True)
+class TermSet:
+    """Chains of heads, all of the same length: some of the terms of that order.
+
+    A chain stands for the paths through exactly these heads, bottom to top, from every source.
+
+    >>> TermSet("both", [["L0H0"], ["L0H1"]]).order
+    1
+    """
+
+    name: str
+    chains: tuple[tuple[HeadId, ...], ...]
+
+    def __init__(self, name: str, chains: Sequence[Sequence[HeadName]]) -> None:
+        # Path checks the order of the heads and parses their names.
+        paths = [Path("embed", heads) for heads in chains]
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "chains", tuple(dict.fromkeys(path.heads for path in paths)))
+        lengths = {len(chain) for chain in self.chains}
+        if len(lengths) != 1 or 0 in lengths:
+            raise InputError(
+                f"the set {name!r} has chains of {sorted(lengths) or 'no'} heads; its chains must "
+                "all have one length, of at least one head"
+            )
+
+    @property
+    def order(self) -> int:
+        """How many heads each chain has."""
+        return len(self.chains[0])
+
+
+def head_set(name: str, heads: Sequence[HeadName]) -> TermSet:
+    """The terms of order 1 of some heads."""
+    return TermSet(name, [[head] for head in heads])
+
+
+def by_layer(model: Model) -> list[TermSet]:
+    """The heads of each layer together."""
+    config = model.config
+    return [
+        head_set(f"layer {layer}", [(layer, head) for head in range(config.n_heads)])
+        for layer in range(config.n_layers)
+    ]
+
+
+def by_head(model: Model) -> list[TermSet]:
+    """Each head alone."""
+    return [head_set(head.label, [head.id]) for head in model.heads]
+
+
+def by_virtual_head(model: Model) -> list[TermSet]:
+    """Each pair of heads that can act as a virtual head, the lower one first."""
+    return [
+        TermSet(ARROW.join((low.id, high.id)), [[low.id, high.id]])
+        for low in model.heads
+        for high in model.heads
+        if low.id.layer < high.id.layer
+    ]
+
+
+def _check_terms(model: Model, sets: Sequence[TermSet]) -> None:
+    """Raise HeadError if a set names a head that the model does not have."""
+    config = model.config
+    for terms in sets:
+        for chain in terms.chains:
+            for head in chain:
+                find_head(head, config.n_layers, config.n_heads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +238,7 @@ def term_importance(
 
 def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
     """Refuse sets of terms whose parts do not add up with these scales and MLP outputs."""
-    check_terms(model, sets)
+    _check_terms(model, sets)
     if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
         raise NotExactError(
             "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
