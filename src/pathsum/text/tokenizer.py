@@ -48,6 +48,9 @@ class Tokenizer:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = _deterministic(backend)
+        # Tables and graphs ask for the same texts thousands of times.
+        self._texts: dict[int, str] = {}
+        self._shown: dict[int, str] = {}
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Tokenizer":
@@ -130,6 +133,12 @@ class Tokenizer:
 
     def text(self, token: int) -> str:
         """One token's text, with its leading space if it has one."""
+        found = self._texts.get(token)
+        if found is None:
+            found = self._texts[token] = self._decoded(token)
+        return found
+
+    def _decoded(self, token: int) -> str:
         piece = self.backend.id_to_token(token)
         if piece is None:
             return f"<{token}>"
@@ -148,7 +157,10 @@ class Tokenizer:
 
     def show(self, token: int) -> str:
         """One token's text with visible white space."""
-        return visible(self.text(token))
+        found = self._shown.get(token)
+        if found is None:
+            found = self._shown[token] = visible(self.text(token))
+        return found
 
     def id(self, text: str) -> int:
         """The id of a text that is one token; the error for several tokens shows the pieces."""

@@ -38,6 +38,7 @@ from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
 from pathsum.circuits.trigrams.on_text import TEXT_SEQUENCES, ranked_on_text
 from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
+from pathsum.circuits.trigrams.text_effects import TextRuns
 from pathsum.circuits.trigrams.triple import (
     Evidence,
     Triple,
@@ -64,13 +65,15 @@ def skip_trigrams(
     rare: int = RARE,
     offset: int | None = None,
     sequences: int = TEXT_SEQUENCES,
+    runs: TextRuns | None = None,
     progress: Progress = silent,
 ) -> SkipTrigrams:
     """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
 
     `rank` is "text", what they are worth on text (`corpus`, else the held-out text that the model
     comes with), or "weights"; by default text where there is some. On text at most `sequences` of
-    its sequences are ranked on, evenly spaced.
+    its sequences are ranked on, evenly spaced. `runs`, from `text_runs` with the same text and
+    `sequences`, lets calls for several heads share the runs of the text.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -107,7 +110,7 @@ def skip_trigrams(
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
         text = require_text(model, text)
-        return ranked_on_text(model, heads, k, text, common, rare, sequences, progress)
+        return ranked_on_text(model, heads, k, text, common, rare, sequences, progress, runs)
     triples = _by_weights(model, heads, k, common, offset, progress)
     note = note_on_weights(model, heads, offset, common, rare)
     return _with_evidence(model, triples, corpus, common, offset, note, progress)

@@ -16,6 +16,7 @@ from pathsum.circuits import (
 from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
+from pathsum.circuits.trigrams.on_text import text_runs
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,
@@ -131,7 +132,15 @@ def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = bench.model(params)
     most = int(common_tokens(model).sum()) ** 2
-    found = skip_trigrams(model, params.head, min(TRIPLES, most), sequences=TRIPLE_SEQUENCES)
+    runs = None
+    if model.held_out is not None:
+        # The pages of all heads share the runs of the text.
+        text = model.held_out
+        runs = bench.result(
+            params, "text runs", lambda model: text_runs(model, text, TRIPLE_SEQUENCES)
+        )
+    k = min(TRIPLES, most)
+    found = skip_trigrams(model, params.head, k, sequences=TRIPLE_SEQUENCES, runs=runs)
     listed = {(each.source, each.destination, each.out) for each in found}
     others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
     return replace(found, bugs=tuple(others[:MAX_BUGS]))

@@ -1,0 +1,288 @@
+"""What skip-trigrams do for a model on text: how often they fire, and what they are worth in loss.
+
+At a place where the destination comes after the source, a head adds to the logit of `out`, from
+that source and with its attention in place,
+
+    c = Σ A[destination, source] · OV[source, out]      W_U centered, scales of the run
+
+over the earlier copies of the source. Without it the loss there changes by
+
+    c + log(1 − p + p e^−c)     where `out` comes next, p its probability
+        log(1 − p + p e^−c)     where it does not, which is never above 0 for c > 0
+
+A skip-trigram fires where c ≥ 0.1 in the right place. What it is worth is the sum of these changes
+over all places, right and wrong, divided by the number of predictions: frequency × effect. On a
+model of several layers only what goes straight from embeddings to logits is counted.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.circuits.trigrams.record import PatternShare
+from pathsum.circuits.trigrams.triple import Ids, Pattern, pattern_of
+from pathsum.model import Head, HeadId, Model, Path, Trace
+from pathsum.model.folding import unembed_through
+from pathsum.result import Progress
+
+FIRES = 0.1
+"""Logits that a head must add for a skip-trigram to count as firing."""
+CANDIDATES_PER_RESULT = 8
+CLASSIFIED = 5000
+"""Skip-trigrams, by their gain where they are right, whose patterns are counted."""
+KEPT_BYTES = 64 << 20
+"""Size of the runs of a text that are kept, so that they are made once."""
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One place in the text: the sequence, and the positions of source and destination."""
+
+    sequence: int
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextEffect:
+    """One skip-trigram of one head on text; `worth` in nats per prediction, right and wrong."""
+
+    head: HeadId
+    ids: Ids
+    fires: int
+    worth: float
+    occurrence: Occurrence
+
+
+@dataclass(frozen=True, eq=False)
+class OnText:
+    """Skip-trigrams by what they are worth; `covered` is the classified ones' share of all gain."""
+
+    effects: tuple[TextEffect, ...]
+    classes: tuple[PatternShare, ...]
+    covered: float
+    predictions: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextRun:
+    """A traced sequence: its distinct tokens, which of them stands where, and logits' normalizers.
+
+    `total[d]` is log Σ exp of the logits at destination d.
+    """
+
+    trace: Trace
+    tokens: Int[Tensor, " pos"]
+    known: Int[Tensor, " known"]
+    place: Int[Tensor, " pos"]
+    total: Float[Tensor, " dest"]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "TextRun":
+        """That of the first sequence of a run."""
+        tokens = trace.tokens[0]
+        known, place = tokens.unique(return_inverse=True)
+        return cls(trace, tokens, known, place, trace.logits[0, :-1].logsumexp(-1).double())
+
+    def log_p(self, at: Int[Tensor, " some"], out: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
+        """Log-probabilities of tokens after some positions, in float64."""
+        return self.trace.logits[0, at, out].double() - self.total[at]
+
+    def by_source(self, each: Float[Tensor, "dest src"]) -> Float[Tensor, "dest known"]:
+        """Earlier copies of one source act together: sums over the places of each token."""
+        copies = torch.nn.functional.one_hot(self.place, len(self.known)).to(each)
+        return each.tril(-1) @ copies
+
+
+class TextRuns:
+    """The traced sequences of a text, in order; those that fit into `KEPT_BYTES` are run once.
+
+    Calls that rank skip-trigrams of several heads on one text may share it.
+    """
+
+    def __init__(self, model: Model, rows: Sequence[Int[Tensor, " _"]]) -> None:
+        self.model, self.rows = model, list(rows)
+        self._kept: dict[int, TextRun] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator["TextRun"]:
+        for number, tokens in enumerate(self.rows):
+            found = self._kept.get(number)
+            if found is None:
+                found = TextRun.of(self.model.trace(tokens[None]))
+                self._keep(number, found)
+            yield found
+
+    def _keep(self, number: int, found: "TextRun") -> None:
+        trace = found.trace
+        held = (trace.logits, *trace.patterns, *trace.streams, *trace.mlp_outputs)
+        size = sum(tensor.nbytes for tensor in held)
+        if self._bytes + size <= KEPT_BYTES:
+            self._kept[number] = found
+            self._bytes += size
+
+
+@torch.no_grad()
+def effects_on_text(
+    model: Model,
+    heads: Sequence[Head],
+    runs: "TextRuns",
+    k: int,
+    shown: Tensor,
+    progress: Progress,
+) -> OnText:
+    """The k skip-trigrams worth most, among tokens that may be `shown`.
+
+    Found by their gain where they are right, then measured wherever their antecedent occurs.
+    """
+    gathered = _Gains()
+    predictions = 0
+    ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
+    for number, text in enumerate(runs):
+        progress(number, 2 * len(runs), "skip-trigrams on text")
+        predictions += len(text.tokens) - 1
+        for head in heads:
+            gathered.add(head.id, number, *_right_places(text, head, ovs[head.id], shown))
+    candidates = gathered.best(CANDIDATES_PER_RESULT * k)
+    wanted = [_Wanted.of(head, ovs[head.id], candidates) for head in heads]
+    for number, text in enumerate(runs):
+        progress(len(runs) + number, 2 * len(runs), "skip-trigrams on text")
+        for one in wanted:
+            one.measure(text)
+    worth = {key: value for one in wanted for key, value in one.found()}
+    progress(1, 1, "skip-trigrams on text")
+    effects = [
+        TextEffect(
+            head=head,
+            ids=ids,
+            fires=gathered.fires[head, ids],
+            worth=worth[head, ids] / max(predictions, 1),
+            occurrence=gathered.place[head, ids],
+        )
+        for head, ids in candidates
+    ]
+    effects = sorted((one for one in effects if one.worth > 0), key=lambda one: -one.worth)
+    classes, covered = _classes(model, gathered)
+    return OnText(tuple(effects[:k]), classes, covered, predictions)
+
+
+def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
+    """What a value is multiplied by on its way to the logits, scales included."""
+    return Path("embed", (head,)).pattern(trace)[0]
+
+
+def _right_places(
+    text: TextRun, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
+) -> tuple[Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
+    """(source, destination, out, position, source's position), c and gain, where out comes next."""
+    tokens, known, place = text.tokens, text.known, text.place
+    after = tokens[1:]
+    value = text.trace.model.weights.W_E[tokens] @ head.W_V
+    effect = value @ ov[:, after]  # [source, destination]
+    c = text.by_source(_scaled_pattern(text.trace, head.id)[:-1] * effect.mT)
+    allowed = shown.to(tokens.device)
+    fires = (c >= FIRES) & allowed[known][None] & (allowed[tokens[:-1]] & allowed[after])[:, None]
+    at, which = fires.nonzero().T
+    c = c[at, which]
+    p = text.log_p(at, after[at]).exp().to(c)
+    gain = c + torch.log1p(p * torch.expm1(-c))
+    places = torch.arange(len(tokens), device=at.device)
+    # The last copy before the destination.
+    before = (place[None] == which[:, None]) & (places < at[:, None])
+    source_at = before.long().cumsum(1).argmax(1)
+    rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
+    return rows, c, gain
+
+
+class _Gains:
+    """Gains where skip-trigrams are right, summed over the text."""
+
+    def __init__(self) -> None:
+        self.gain: dict[tuple[HeadId, Ids], float] = defaultdict(float)
+        self.fires: dict[tuple[HeadId, Ids], int] = defaultdict(int)
+        self.place: dict[tuple[HeadId, Ids], Occurrence] = {}
+        self._largest: dict[tuple[HeadId, Ids], float] = {}
+
+    def add(
+        self, head: HeadId, number: int, rows: Tensor, c: Tensor, gain: Float[Tensor, " found"]
+    ) -> None:
+        for (s, d, o, at, source_at), added, worth in zip(
+            rows.tolist(), c.tolist(), gain.tolist(), strict=True
+        ):
+            key = (head, (s, d, o))
+            self.gain[key] += worth
+            self.fires[key] += 1
+            if added > self._largest.get(key, 0.0):
+                self._largest[key] = added
+                self.place[key] = Occurrence(number, source_at, at)
+
+    def best(self, count: int) -> list[tuple[HeadId, Ids]]:
+        return sorted(self.gain, key=lambda key: -self.gain[key])[:count]
+
+
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """The candidates of one head, and what each is worth so far, in nats.
+
+    `effect` is what a unit of attention to the source adds to the logit of the out.
+    """
+
+    head: Head
+    ids: Int[Tensor, "candidate 3"]
+    effect: Float[Tensor, " candidate"]
+    worth: Float[Tensor, " candidate"]
+
+    @classmethod
+    def of(
+        cls, head: Head, ov: Float[Tensor, "k vocab"], candidates: Sequence[tuple[HeadId, Ids]]
+    ) -> "_Wanted":
+        mine = [ids for name, ids in candidates if name == head.id]
+        ids = torch.tensor(mine, dtype=torch.long, device=ov.device).view(-1, 3)
+        value = head.model.weights.W_E[ids[:, 0]] @ head.W_V
+        effect = (value * ov[:, ids[:, 2]].T).sum(-1).double()
+        return cls(head, ids, effect, torch.zeros_like(effect))
+
+    def measure(self, text: TextRun) -> None:
+        """Add what each is worth on one sequence, wherever its antecedent occurs."""
+        tokens, known = text.tokens, text.known
+        column = torch.searchsorted(known, self.ids[:, 0].contiguous()).clamp(max=len(known) - 1)
+        here = (known[column] == self.ids[:, 0]).nonzero()[:, 0]
+        which, at = (tokens[:-1] == self.ids[here, 1, None]).nonzero().T
+        which = here[which]
+        moved = text.by_source(_scaled_pattern(text.trace, self.head.id)[:-1])
+        c = moved[at, column[which]].double() * self.effect[which]
+        out = self.ids[which, 2]
+        change = torch.log1p(text.log_p(at, out).exp() * torch.expm1(-c))
+        self.worth.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
+
+    def found(self) -> Iterator[tuple[tuple[HeadId, Ids], float]]:
+        """Each candidate with what it is worth."""
+        for (source, destination, out), worth in zip(
+            self.ids.tolist(), self.worth.tolist(), strict=True
+        ):
+            yield (self.head.id, (source, destination, out)), worth
+
+
+def _classes(model: Model, gathered: _Gains) -> tuple[tuple[PatternShare, ...], float]:
+    """Shares of the gain by pattern, over the strongest skip-trigrams, and their share of all."""
+    total = sum(gathered.gain.values())
+    strongest = gathered.best(CLASSIFIED)
+    counts: dict[Pattern, int] = defaultdict(int)
+    sums: dict[Pattern, float] = defaultdict(float)
+    for key in strongest:
+        pattern = pattern_of(model.tokenizer, *key[1])
+        counts[pattern] += 1
+        sums[pattern] += gathered.gain[key]
+    covered = sum(sums.values())
+    if covered <= 0:
+        return (), 0.0
+    ranked = sorted(sums, key=lambda pattern: -sums[pattern])
+    shares = tuple(PatternShare(each, counts[each], sums[each] / covered) for each in ranked)
+    return shares, covered / total
