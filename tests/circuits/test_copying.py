@@ -10,6 +10,7 @@ from pathsum.algebra import Factored
 from pathsum.algebra.rotations import rotated_ratios
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits import clusters, copying
+from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.errors import HeadError, InputError
@@ -189,3 +190,15 @@ def test_records_have_schemas_and_views():
     assert all(len(line) <= 80 for line in found.to_table().to_text(80).splitlines())
     assert "null" in copying(INDUCTION, measures="eigenvalues").to_table().to_text(80)
     assert schema(type(clusters(INDUCTION, "L1H0")))["title"] == "Clusters"
+
+
+def test_a_null_gives_each_circuit_the_same_draws_in_any_order() -> None:
+    model = random_model(Config(2, 2, 12, 4, 9, 8, norm="layer"), seed=1, dtype=torch.float64)
+    every = [Path("embed", [head.id]) for head in model.heads]
+    virtual = Path("embed", ["L0H1", "L1H0"])
+    shared = CopyingNull(model, draws=20)
+    first = {path: shared.spectra([path]) for path in (*every, virtual)}
+    for path in reversed((*every, virtual)):
+        torch.testing.assert_close(shared.spectra([path]), first[path])
+        torch.testing.assert_close(CopyingNull(model, draws=20).spectra([path]), first[path])
+    torch.testing.assert_close(shared.spectra(every[:2])[1:], first[every[1]])

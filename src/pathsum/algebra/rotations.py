@@ -80,11 +80,24 @@ def rotated_spectra(
     them (n = 1 for a single matrix). The other half of the draws are the negatives: −V is as
     likely as V, so every λ is as likely as −λ.
     """
-    generator = torch.Generator().manual_seed(seed)
-    half = (draws + 1) // 2
     # No more than d singular values of a matrix in d dimensions differ from 0.
     r = min(own[0].shape[-1], d)
-    cores = [_framed(S, d, r, half, generator) for S in around]
+    return spectra_between(rotated_cores(around, d, r, draws=draws, seed=seed), own)
+
+
+def rotated_cores(
+    around: Sequence[Float[Tensor, " s"]], d: int, r: int, *, draws: int, seed: int = 0
+) -> list[Float[Tensor, "half r r"]]:
+    """`Vᵢᵀ Cᵢ U` over random frames of r directions, which matrices of any spectrum share."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_framed(S, d, r, (draws + 1) // 2, generator) for S in around]
+
+
+def spectra_between(
+    cores: Sequence[Float[Tensor, "half r r"]], own: Sequence[Float[Tensor, "*batch own"]]
+) -> Complex[Tensor, "*batch half r"]:
+    """`rotated_spectra`, given its `rotated_cores`."""
+    half, r, _ = cores[0].shape
     batch = own[0].shape[:-1]
     flat = [values[..., :r].double().reshape(-1, 1, r, 1).cpu() for values in own]
     found: list[Tensor] = []

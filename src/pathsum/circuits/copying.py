@@ -23,7 +23,12 @@ from torch import Tensor
 from pathsum.algebra import Factored, extremes, spectrum
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
-from pathsum.algebra.rotations import rotated_spectra, significant_values, with_negatives
+from pathsum.algebra.rotations import (
+    rotated_cores,
+    significant_values,
+    spectra_between,
+    with_negatives,
+)
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
@@ -183,6 +188,10 @@ class CopyingNull:
         self._centered = model.config.norm == "layer"
         self._products: dict[bool, Tensor] = {}
         self._around: dict[bool, Tensor] = {}
+        # Random frames are the same for all circuits of one order and rank, and a page asks for
+        # the draws of one circuit twice.
+        self._cores: dict[tuple[bool, int, int], list[Tensor]] = {}
+        self._last: tuple[tuple[Path, ...], Tensor] | None = None
 
     def product(self, path: Path) -> Float[Tensor, "d d"]:
         """`token_product` as the first head of a circuit reads embeddings."""
@@ -196,6 +205,8 @@ class CopyingNull:
 
         Those of half of the draws; the other half are their negatives. The common scale is free.
         """
+        if self._last is not None and self._last[0] == tuple(paths):
+            return self._last[1]
         d = self._model.config.d_model - self._centered
         normed = _normed(self._model, paths[0])
         if normed not in self._around:
@@ -204,7 +215,13 @@ class CopyingNull:
         own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
         between = torch.ones(d, dtype=torch.float64)
         around = [between] * (len(own) - 1) + [self._around[normed]]
-        return rotated_spectra(around, own, d, draws=self._draws, seed=self._seed)
+        r = min(own[0].shape[-1], d)
+        key = (normed, len(own), r)
+        if key not in self._cores:
+            self._cores[key] = rotated_cores(around, d, r, draws=self._draws, seed=self._seed)
+        found = spectra_between(self._cores[key], own)
+        self._last = (tuple(paths), found)
+        return found
 
     def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
         """Ratios of random heads, the draws of each circuit."""
