@@ -11,7 +11,7 @@ from pathsum.explorer.answers.scores import ScoresParams, scores
 from pathsum.explorer.answers.why import WhyParams, why
 from pathsum.explorer.open_models import open_model
 from pathsum.explorer.workbench import Workbench
-from pathsum.model import Model
+from pathsum.model import Config, Model, Path, random_model
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import (
     direct_attribution,
@@ -20,7 +20,7 @@ from pathsum.paths import (
     moved_by_layer,
     routes,
 )
-from pathsum.paths.explain.answer import source_values
+from pathsum.paths.explain.answer import routes_of_each, source_values
 
 SMALL = {"max_layers": 3, "max_heads": 3}
 
@@ -126,9 +126,39 @@ def test_sources_of_a_path_add_up_to_it(drawn: tuple[Model, Tensor], chosen: int
         assert float(values.sum()) == pytest.approx(ranked.value, rel=1e-7, abs=1e-9)
 
 
-def test_the_strongest_way_is_the_one_with_the_largest_product() -> None:
-    from pathsum.model import Config, random_model
+@given(models_with_tokens(max_layers=3, max_heads=2), st.integers(0, 99))
+@settings(max_examples=30)
+def test_paths_that_share_heads_have_the_routes_they_have_alone(
+    drawn: tuple[Model, Tensor], chosen: int
+) -> None:
+    model, tokens = drawn
+    paths = model.trace(tokens[:1]).paths()
+    target = paths.toward(chosen % tokens.shape[1], 0, "mean").target
+    listed = list(paths)[:: 1 + chosen % 3]
+    together = routes_of_each(paths, target, listed)
+    position = int(target.positions[0])
+    for path, found in zip(listed, together, strict=True):
+        alone = routes(paths, target, path)
+        assert found.positions == alone.positions and found.ways == alone.ways
+        assert found.values == pytest.approx(alone.values, rel=1e-9, abs=1e-12)
+        if path.order != 2:
+            continue
+        layers = [paths.frozen.head(head) for head in path.heads]
+        low, high = (layer.pattern[0, 0] * layer.scale[0] for layer in layers)
+        for start, way in zip(found.positions, found.ways, strict=True):
+            products = high[position] * low[:, start]
+            assert float(products[way[1]]) == pytest.approx(float(products.max()), rel=1e-9)
 
+
+def test_a_path_that_carries_nothing_has_no_routes() -> None:
+    config = Config(n_layers=2, n_heads=1, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
+    model = random_model(config, seed=2, dtype=torch.float64)
+    paths = model.edited({"L0H0": "zero"}).trace([1, 2, 3]).paths()
+    target = paths.toward(2, 0).target
+    assert routes(paths, target, Path("embed", ["L0H0", "L1H0"])).positions == ()
+
+
+def test_the_strongest_way_is_the_one_with_the_largest_product() -> None:
     config = Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
     trace = random_model(config, seed=2, dtype=torch.float64).trace([1, 2, 3, 4, 5])
     paths = trace.paths()

@@ -7,18 +7,20 @@ source position j is x[j] · g[j]. All factors of the pattern product are positi
 route from j to the target's position is the one with the largest product, found from the bottom up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import Path, Trace
+from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.search import TopPaths
 from pathsum.paths.explain.toward import Toward
-from pathsum.paths.frozen import Frozen
+from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
 from pathsum.result import Progress, Record, Table, silent, stacked
@@ -43,51 +45,115 @@ class Routes:
 
 def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
     """The routes of a path toward a target, in the first sequence of a run."""
-    if path.source.kind == "unembed_bias":
-        return Routes((), (), ())  # added to the logits themselves: it has no source position
-    values = source_values(paths, target, path)
-    best = values.abs().topk(min(k, len(values)))
-    kept = [
-        int(j)
-        for j, size in zip(best.indices, best.values, strict=True)
-        if size > LEAST_SHARE * best.values[0]
-    ]
-    layers = map(_first_sequence(paths, target).head, path.heads)
-    steps = [layer.pattern[0, 0] * layer.scale[0] for layer in layers]  # A[h] diag(s)
-    return Routes(
-        positions=tuple(kept),
-        values=tuple(float(values[j]) for j in kept),
-        ways=tuple(_strongest_way(steps, j, int(target.positions[0])) for j in kept),
-    )
+    return routes_of_each(paths, target, [path], k)[0]
+
+
+def routes_of_each(
+    paths: PathSum, target: Target, listed: Sequence[Path], k: int = 5
+) -> tuple[Routes, ...]:
+    """The routes of several paths; those with the same upper heads share the work."""
+    # Added to the logits themselves, a bias has no source position.
+    placed = [path for path in listed if path.source.kind != "unembed_bias"]
+    if not placed:
+        return (Routes((), (), ()),) * len(listed)
+    frozen = _first_sequence(paths, target)
+    values = _all_source_values(frozen, target, placed)
+    best = values.abs().topk(min(k, values.shape[1]))
+    found: dict[Path, Routes] = {}
+    steps: dict[HeadId, Tensor] = {}
+    for path, own, order, sizes in zip(
+        placed, values.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        for head in path.heads:
+            if head not in steps:
+                layer = frozen.head(head)
+                steps[head] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
+        kept = [j for j, size in zip(order, sizes, strict=True) if size > LEAST_SHARE * sizes[0]]
+        through = [steps[head] for head in path.heads]
+        found[path] = Routes(
+            positions=tuple(kept),
+            values=tuple(own[j] for j in kept),
+            ways=_strongest_ways(through, kept, int(target.positions[0])),
+        )
+    return tuple(found.get(path, Routes((), (), ())) for path in listed)
 
 
 def source_values(paths: PathSum, target: Target, path: Path) -> Float[Tensor, " pos"]:
     """What each source position contributes to the target along one path; sums to its value."""
-    frozen = _first_sequence(paths, target)
-    gradient = frozen.through_adjoint(path.heads, gradient_at_top(frozen, target.rows(slice(1))))
-    return (frozen.source(path.source) * gradient)[0].sum(-1)
+    return _all_source_values(_first_sequence(paths, target), target, [path])[0]
+
+
+def _all_source_values(
+    frozen: Frozen, target: Target, listed: Sequence[Path]
+) -> Float[Tensor, "path pos"]:
+    """The same for several paths.
+
+    Paths that enter one layer below the same heads need one gradient, at the values of all heads
+    of that layer; only the gradients below the last such heads are kept.
+    """
+    above: list[tuple[HeadId, Float[Tensor, "1 pos d"]]] = []
+    top = gradient_at_top(frozen, target.rows(slice(1)))
+
+    def below(heads: tuple[HeadId, ...]) -> Float[Tensor, "1 pos d"]:
+        shared = 0
+        for (known, _), head in zip(above, reversed(heads), strict=False):
+            if known != head:
+                break
+            shared += 1
+        del above[shared:]
+        for head in reversed(heads[: len(heads) - shared]):
+            under = above[-1][1] if above else top
+            above.append((head, frozen.through_adjoint([head], under)))
+        return above[-1][1] if above else top
+
+    found: dict[Path, Tensor] = {}
+    groups: dict[tuple[tuple[HeadId, ...], int], list[Path]] = {}
+    for path in sorted(listed, key=lambda path: path.heads[::-1]):
+        if path.heads:
+            groups.setdefault((path.heads[1:], path.heads[0].layer), []).append(path)
+        else:
+            found[path] = (frozen.source(path.source) * top)[0].sum(-1)
+    layers: dict[int, FrozenLayer] = {}
+    values: dict[tuple[Source, int], Tensor] = {}
+    for (heads, entered), members in groups.items():
+        layer = layers.setdefault(entered, frozen.layer(entered))
+        at_values = layer.mix_adjoint(layer.write_adjoint(below(heads)[None]))[0, 0]
+        for path in members:
+            place = (path.source, entered)
+            if place not in values:
+                read = layer.read(frozen.source(path.source)[None])[0, 0]
+                values[place] = layer.per_head(read)
+            at = path.heads[0].head
+            found[path] = (values[place][at] * at_values[at]).sum(-1)
+    return torch.stack([found[path] for path in listed])
 
 
 def _first_sequence(paths: PathSum, target: Target) -> Frozen:
     return Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
 
 
-def _strongest_way(
-    steps: list[Float[Tensor, "dest src"]], source: int, position: int
-) -> tuple[int, ...]:
-    """The positions of the largest product from a source to a position."""
-    if not steps:
-        return (position,)
-    best = steps[0][:, source]
+def _strongest_ways(
+    steps: list[Float[Tensor, "dest src"]], sources: list[int], position: int
+) -> tuple[tuple[int, ...], ...]:
+    """The positions of the largest product from each source to a position."""
+    if not steps or not sources:
+        return ((position,),) * len(sources)
+    best = steps[0][:, sources]
     came_from: list[Tensor] = []
-    for step in steps[1:]:
-        ways = step * best
-        best, before = ways.max(1)
-        came_from.append(before)
-    way = [position]
-    for before in reversed(came_from):
-        way.append(int(before[way[-1]]))
-    return (source, *reversed(way))
+    for number, step in enumerate(steps[1:], start=2):
+        # The last step ends at one position.
+        rows = step[position : position + 1] if number == len(steps) else step
+        each = [(rows * column).max(1) for column in best.T]
+        best = torch.stack([found.values for found in each], 1)
+        came_from.append(torch.stack([found.indices for found in each], 1))
+    ways: list[tuple[int, ...]] = []
+    tables = [before.tolist() for before in came_from]
+    for number, source in enumerate(sources):
+        way = [position]
+        for place, before in enumerate(reversed(tables)):
+            way.append(before[0 if place == 0 else way[-1]][number])
+        ways.append((source, *reversed(way)))
+    return tuple(ways)
 
 
 SHOWN = 10
@@ -155,5 +221,5 @@ def answer(
         counts=tuple(paths.counts),
         toward=toward,
         top=top,
-        routes=tuple(routes(paths, toward.target, one.path) for one in top.paths[:n_routes]),
+        routes=routes_of_each(paths, toward.target, [one.path for one in top.paths[:n_routes]]),
     )

@@ -105,10 +105,10 @@ def strongest_paths(
     for name, number in (("k", k), ("budget", budget)):
         if number < 1:
             raise InputError(f"{name} is {number}; it must be at least 1")
-    search = _Search(paths, target, k)
+    search = _Search(paths, target, k, budget)
     search.run(budget, progress)
     best = sorted(search.found, key=lambda item: (-item[0], item[1].order, str(item[1])))
-    ranked = tuple(search.ranked(path) for _, path in best)
+    ranked = tuple(_ranked(path, values) for _, path, values in best)
     return TopPaths(
         paths=ranked,
         total=total,
@@ -122,25 +122,27 @@ def strongest_paths(
 
 
 class _Search:
-    def __init__(self, paths: PathSum, target: Target, k: int) -> None:
+    def __init__(self, paths: PathSum, target: Target, k: int, budget: int) -> None:
         self.target = target
         self.k = min(k, paths.count)
+        # If all paths are listed, none is left out by its bound.
+        self.bounded = paths.count > min(k, budget)
         self.frozen = Frozen(paths.trace, length=int(target.positions.max()) + 1)
         self.layers = [self.frozen.layer(index) for index in range(self.frozen.n_layers)]
-        self.reach: Reach = reach(self.frozen, self.layers)
+        self.reach: Reach = reach(self.frozen, self.layers, self.bounded)
         self.bias_U = target.direction(paths.trace.model.weights)[1]
         self.top = gradient_at_top(self.frozen, target)
-        # (|value|, tie-break, path) in a heap whose smallest element is the k-th best.
-        self.heap: list[tuple[float, int, Path]] = []
+        # (|value|, tie-break, path, value in each sequence); the smallest is the k-th best.
+        self.heap: list[tuple[float, int, Path, Tensor]] = []
         self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
         self.dropped = 0.0
         self.evaluated = self.kept = 0
         for source in paths.sources:
-            self._evaluate(float(self._values(Path(source)).mean()), Path(source))
+            self._evaluate(Path(source))
 
     @property
-    def found(self) -> list[tuple[float, Path]]:
-        return [(size, path) for size, _, path in self.heap]
+    def found(self) -> list[tuple[float, Path, Float[Tensor, " batch"]]]:
+        return [(size, path, values) for size, _, path, values in self.heap]
 
     @property
     def threshold(self) -> float:
@@ -170,17 +172,14 @@ class _Search:
             gradients = torch.stack(below)
             self._expand(index, nodes, gradients)
 
-    def ranked(self, path: Path) -> RankedPath:
-        """A path with its mean and standard error, from its contribution in each sequence."""
-        values = self._values(path)
-        several = len(values) > 1
-        stderr = float(values.std()) / len(values) ** 0.5 if several else None
-        return RankedPath(path, float(values.mean()), stderr)
-
-    def _values(self, path: Path) -> Float[Tensor, " batch"]:
+    def _evaluate(self, path: Path) -> None:
+        """Evaluate a path that goes straight from its source to the logits."""
         if path.source.kind == "unembed_bias":
-            return self.bias_U
-        return (self.frozen.along(path) * self.top).sum((-2, -1))
+            values = self.bias_U
+        else:
+            values = (self.frozen.source(path.source) * self.top).sum((-2, -1))
+        self.evaluated += 1
+        self._keep(abs(float(values.mean())), path, values)
 
     def _expand(
         self,
@@ -196,49 +195,52 @@ class _Search:
             self._evaluate_all(index, nodes, values)
             if index == 0:
                 continue
-            further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
-            sizes = torch.linalg.vector_norm(at_values, dim=-1)
-            bounds = (sizes * further).sum(-1).mean(1) * ROUNDING
-            for node, row in zip(nodes, bounds.tolist(), strict=True):
+            for node, row in zip(nodes, self._bounds(index, layer, at_values), strict=True):
                 for head, bound in enumerate(row):
                     self._wait(index, bound, (HeadId(index, head), *node))
 
+    def _bounds(
+        self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
+    ) -> list[list[float]]:
+        """What no path through further heads can exceed, for each node and head."""
+        if not self.bounded:
+            return [[math.inf] * at_values.shape[2]] * len(at_values)
+        further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
+        sizes = torch.linalg.vector_norm(at_values, dim=-1)
+        return ((sizes * further).sum(-1).mean(1) * ROUNDING).tolist()
+
     def _enter(
         self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
-    ) -> Float[Tensor, "many source head"]:
-        """Exact values of the paths source → head → node, as means over sequences."""
+    ) -> Float[Tensor, "many source head batch"]:
+        """Exact values of the paths source → head → node in each sequence."""
         many, batch, heads, pos, k = at_values.shape
         kv = layer.W_V.shape[0]
         grouped = at_values.reshape(many, batch, kv, heads // kv, pos, k)
-        values = torch.einsum("sbvpk,mbvgpk->msvg", self.reach.values[index], grouped)
-        return values.flatten(2) / batch
+        values = torch.einsum("sbvpk,mbvgpk->msvgb", self.reach.values[index], grouped)
+        return values.flatten(2, 3)
 
     def _evaluate_all(
         self,
         index: int,
         nodes: list[tuple[HeadId, ...]],
-        values: Float[Tensor, "many source head"],
+        values: Float[Tensor, "many source head batch"],
     ) -> None:
-        sources = self.reach.sources[index]
-        self.evaluated += values.numel()
-        flat = values.flatten()
-        best = flat.abs().topk(min(self.k, flat.numel()))
-        per_node = len(sources) * values.shape[-1]
+        sources, heads = self.reach.sources[index], values.shape[2]
+        each = values.flatten(0, 2)
+        self.evaluated += len(each)
+        best = each.mean(-1).abs().topk(min(self.k, len(each)))
+        per_node = len(sources) * heads
         for size, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             if size <= self.threshold:
                 break
             node, rest = divmod(place, per_node)
-            source, head = divmod(rest, values.shape[-1])
+            source, head = divmod(rest, heads)
             path = Path(sources[source], (HeadId(index, head), *nodes[node]))
-            self._keep(size, path)
+            self._keep(size, path, each[place])
 
-    def _evaluate(self, value: float, path: Path) -> None:
-        self.evaluated += 1
-        self._keep(abs(value), path)
-
-    def _keep(self, size: float, path: Path) -> None:
+    def _keep(self, size: float, path: Path, values: Float[Tensor, " batch"]) -> None:
         self.kept += 1
-        item = (size, -self.kept, path)
+        item = (size, -self.kept, path, values)
         if len(self.heap) < self.k:
             heapq.heappush(self.heap, item)
         elif size > self.heap[0][0]:
@@ -251,12 +253,20 @@ class _Search:
             self.dropped = max(self.dropped, bound)
 
 
+def _ranked(path: Path, values: Float[Tensor, " batch"]) -> RankedPath:
+    """A path with its mean and standard error, from its contribution in each sequence."""
+    several = len(values) > 1
+    stderr = float(values.std()) / len(values) ** 0.5 if several else None
+    return RankedPath(path, float(values.mean()), stderr)
+
+
 @dataclass(frozen=True, eq=False)
 class Reach:
     """What single paths contribute to the values of each layer.
 
     `values[l]` are the exact values of the sources that layer l can read;
-    `through_heads[l]` bounds the norm of any value that came through at least one head below.
+    `through_heads[l]` bounds the norm of any value that came through at least one head below; it
+    is 0 where bounds were not asked for.
     """
 
     sources: tuple[tuple[Source, ...], ...]
@@ -264,8 +274,8 @@ class Reach:
     through_heads: tuple[Float[Tensor, "batch kv pos"], ...]
 
 
-def reach(frozen: Frozen, layers: list[FrozenLayer]) -> Reach:
-    """Values and bounds for every layer, from the bottom up."""
+def reach(frozen: Frozen, layers: list[FrozenLayer], bounded: bool) -> Reach:
+    """Values for every layer and, with `bounded`, bounds, from the bottom up."""
     sources: list[tuple[Source, ...]] = []
     values: list[Tensor] = []
     through: list[Tensor] = []
@@ -275,17 +285,20 @@ def reach(frozen: Frozen, layers: list[FrozenLayer]) -> Reach:
         readable = tuple(source for source in frozen.sources if source.layer < index)
         streams = torch.stack([frozen.source(source) for source in readable])
         read = layer.read(streams)
+        sources.append(readable)
+        values.append(read)
         straight = torch.linalg.vector_norm(read, dim=-1).amax(0)
         further = torch.zeros_like(straight)
+        through.append(further)
+        if not bounded:
+            continue
         for lower, norms in enumerate(largest_z):
             gain = _gains(layers[lower], layer)
             carried = (norms[:, :, None] * gain[:, :, None]).amax(1)
             further = torch.maximum(further, carried * layer.scale[:, None].abs())
         largest = torch.maximum(straight, further)
         largest_z.append((layer.pattern @ layer.per_head(largest[..., None]))[..., 0])
-        sources.append(readable)
-        values.append(read)
-        through.append(further)
+        through[-1] = further
     return Reach(tuple(sources), tuple(values), tuple(through))
 
 
