@@ -4,6 +4,7 @@ import tempfile
 
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens, relative
 from torch import Tensor
 
@@ -27,6 +28,25 @@ def test_trace_is_the_fused_forward_in_float32(drawn: tuple[Model, Tensor]) -> N
     model, tokens = drawn
     assert model(tokens).dtype == torch.float32
     assert relative(model.trace(tokens).logits, model(tokens)) < 1e-5
+
+
+@given(models_with_tokens(), st.integers(0, 2**16))
+@settings(max_examples=40)
+def test_the_run_of_a_prefix_is_a_part_of_the_run(drawn: tuple[Model, Tensor], seed: int) -> None:
+    model, tokens = drawn
+    sequence, length = seed % len(tokens), 1 + seed % tokens.shape[1]
+    part = model.trace(tokens).prefix(sequence, length)
+    own = model.trace(tokens[sequence : sequence + 1, :length])
+    assert bool((part.tokens == own.tokens).all()) and part.lengths.tolist() == [length]
+    found, wanted = part.scales, own.scales
+    pairs = [(part.logits, own.logits), (found.final, wanted.final)]
+    for name in ("patterns", "streams", "mlp_outputs"):
+        pairs += zip(getattr(part, name), getattr(own, name), strict=True)
+    for name in ("attention", "mlp", "query", "key", "write"):
+        pairs += zip(getattr(found, name), getattr(wanted, name), strict=True)
+    for one, other in pairs:
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 @given(models_with_tokens())

@@ -152,6 +152,24 @@ def test_a_circuit_has_so_many_nodes_at_most_and_says_so() -> None:
         trace.circuit(token="el", max_nodes=0)
 
 
+def test_circuits_of_one_run_share_what_they_are_grown_from() -> None:
+    """In any order of positions and sequences, each is that of a run of its own."""
+    config = Config(2, 2, 16, 8, 11, 12, norm="layer", mlp="gelu")
+    model = random_model(config, seed=3, dtype=torch.float64)
+    tokens = torch.randint(11, (2, 12), generator=torch.Generator().manual_seed(0))
+    trace = model.trace(tokens)
+    for sequence, position in ((0, 2), (0, 11), (1, 5), (0, 7), (0, 0), (1, 11)):
+        shared = find_circuit(trace, position, 4, sequence=sequence)
+        alone = find_circuit(model.trace(tokens[sequence, : position + 1]), position, 4)
+        assert shared.total == pytest.approx(alone.total, abs=1e-9)
+        assert [str(edge.edge) for edge in shared.edges] == [str(edge.edge) for edge in alone.edges]
+        for one, other in zip(shared.edges, alone.edges, strict=True):
+            assert one.share == pytest.approx(other.share, abs=1e-9)
+            assert (one.effect is None) == (other.effect is None)
+            if one.effect is not None:
+                assert one.effect == pytest.approx(other.effect, abs=1e-9)
+
+
 def test_a_prediction_of_exactly_nothing() -> None:
     trace = construct.induction().trace("a b c")
     found = trace.circuit(token="d", versus="d")

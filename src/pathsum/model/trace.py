@@ -1,7 +1,7 @@
 """Trace: the record of one run of a model, from which everything about the run is derived."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
-from pathsum.model.recording import Keep, KeptLayers, Run
+from pathsum.model.recording import Keep, KeptLayers, NormScales, Run
 from pathsum.model.run import run
 from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
@@ -61,6 +61,42 @@ class Trace(Run):
         assert self.recorded_logits is not None
         row = position if self.kept is None else self.kept.logits_row(position)
         return self.recorded_logits[:, row]
+
+    def prefix(self, sequence: int, length: int) -> "Trace":
+        """The unedited run of one sequence's first tokens.
+
+        Attention looks back only, so it is a part of this one. Where edits or `keep` make it
+        another, the model runs again.
+        """
+        rows = slice(sequence, sequence + 1)
+        tokens = self.tokens[rows, :length]
+        if self.every_edit or self.kept is not None or self.recorded_logits is None:
+            return self.model.trace(tokens)
+
+        def part(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(tensor[rows, :length] for tensor in tensors)
+
+        def per_head(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(tensor[rows, :, :length] for tensor in tensors)
+
+        scales = self.scales
+        return replace(
+            self,
+            tokens=tokens,
+            lengths=self.lengths[rows].clamp(max=length),
+            recorded_logits=self.recorded_logits[rows, :length],
+            patterns=tuple(one[rows, :, :length, :length] for one in self.patterns),
+            streams=part(self.streams),
+            mlp_outputs=part(self.mlp_outputs),
+            scales=NormScales(
+                attention=part(scales.attention),
+                mlp=part(scales.mlp),
+                final=scales.final[rows, :length],
+                query=per_head(scales.query),
+                key=per_head(scales.key),
+                write=part(scales.write),
+            ),
+        )
 
     def read(self, layer: int) -> Stream:
         """What the heads of a layer read: the stream before it, normalized."""

@@ -82,8 +82,8 @@ def check_other(trace: Trace, other: Trace | None) -> None:
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
     """The unedited run of one sequence, up to a length; a batch of one is that of all."""
     row = sequence if len(trace.tokens) > 1 else 0
-    tokens = trace.tokens[row : row + 1, :length]
-    return trace if tokens.shape == trace.tokens.shape else trace.model.trace(tokens)
+    whole = trace.tokens[row : row + 1, :length].shape == trace.tokens.shape
+    return trace if whole else trace.prefix(row, length)
 
 
 def cut_in_parts(
@@ -157,21 +157,23 @@ def _parts(start: Trace, rows: Sequence[Sequence[NodeEdge]]) -> Iterator[list[in
 
     config, length = start.model.config, start.tokens.shape[1]
     n_layers = config.n_layers
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for number in range(len(rows)):
-        layer, place = reads_from(number)
-        groups.setdefault(layer, []).append((place, number))
     # Keys and values are needed at all positions.
     most = max(1, CUT_TOGETHER // (length * config.d_model))
-    for layer, group in sorted(groups.items()):
-        # A run begins at the first place of its rows: later ones repeat what they already know.
-        repeated = (n_layers - layer) * config.d_model
-        part, needless, previous = [], 0, length
-        for place, number in sorted(group, reverse=True):
-            needless += len(part) * (previous - place) * repeated
-            if part and (needless > NEEDLESS or len(part) == most):
-                yield part
-                part, needless = [], 0
-            part.append(number)
-            previous = place
+    part: list[int] = []
+    needed, lowest, first = 0, n_layers, length
+    order = sorted(range(len(rows)), key=reads_from, reverse=True)
+    for number in order:
+        layer, place = reads_from(number)
+        # A run begins at the lowest layer and the first place of its rows: others repeat what they
+        # know.
+        lowest, first = min(lowest, layer), min(first, place)
+        own = (n_layers - layer) * (length - place)
+        together = (len(part) + 1) * (n_layers - lowest) * (length - first)
+        needless = (together - needed - own) * config.d_model
+        if part and (needless > NEEDLESS or len(part) == most):
+            yield part
+            part, needed, lowest, first = [], 0, layer, place
+        part.append(number)
+        needed += own
+    if part:
         yield part

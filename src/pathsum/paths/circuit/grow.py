@@ -13,21 +13,17 @@ difference is close to nothing, and every edge of the model would carry a large 
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import HeadId, Source, Trace
-from pathsum.names import Node, NodeEdge, Part, Side
+from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit.circuit import Attended, CircuitEdge, CircuitNode, LeftOut
+from pathsum.paths.circuit.frozen_row import Inputs, frozen_row
 from pathsum.paths.circuit.score_weights import score_weights
-from pathsum.paths.frozen import Frozen, FrozenLayer
-from pathsum.paths.score_sides import QkRead, qk_read
-from pathsum.paths.sweep import UpSweep
 from pathsum.paths.target import Target
 from pathsum.result import Progress, silent
 
@@ -58,23 +54,7 @@ class _Open:
     """A head node that edges leave: its gradient, and the sum of their shares."""
 
     gradient: Float[Tensor, " d"]
-    value: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Candidate edges into one read of a node: writers × positions.
-
-    `shares` are in logits, `exact` in the read's own unit; `gradient` is that of the share at what
-    a writer writes at each position; `positions` says which position each column is.
-    """
-
-    side: Side
-    writers: tuple[Source | HeadId | Part, ...]
-    shares: Float[Tensor, "writer src"]
-    exact: Float[Tensor, "writer src"]
-    gradient: Float[Tensor, "src d"]
-    positions: tuple[int, ...]
+    value: float
 
 
 class Growth:
@@ -86,7 +66,7 @@ class Growth:
         self.trace, self.row, self.target = trace, row, target.rows(slice(row, row + 1))
         self.position = int(self.target.positions[0])
         self.rival = rival
-        self.run = FrozenRow(trace, row, self.position + 1)
+        self.run = frozen_row(trace, row, self.position + 1)
         direction, bias = self.target.direction(trace.model.weights)
         self.total = float(self.target.of(trace.uncapped_logits[row : row + 1])[0])
         self.direction = direction[0] * self.run.frozen.final_scale[0, self.position]
@@ -135,7 +115,7 @@ class Growth:
 
     def _direct(self) -> "Inputs":
         """What everything writes into the logits."""
-        here = [self.position]
+        here = slice(self.position, self.position + 1)
         shares = self.run.writes_along(self.run.n_layers, self.direction[None], here)
         writers = self.run.writers(self.run.n_layers)
         if self.bias:
@@ -160,7 +140,7 @@ class Growth:
         positions = tuple(range(many))
         gradient = weight[:, None] * along
         # One direction for all sources, so that it goes through each W_O once.
-        shares = self.run.writes_along(head.layer, along[None], list(positions)) * weight
+        shares = self.run.writes_along(head.layer, along[None], slice(many)) * weight
         writers = self.run.writers(head.layer)
         self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, positions))
         values = scale * (self.run.streams[head.layer][:many] @ along)
@@ -205,7 +185,7 @@ class Growth:
             )
         if abs(found.effect) < self.floor:
             return attended, "where it looks matters too little to take its scores apart"
-        positions = range(first, here + 1)
+        positions = slice(first, here + 1)
         by_key = self.run.key_inputs(head, query, positions, found.weights, contrast)
         by_query = self.run.query_inputs(head, here, keys, found.weights, contrast)
         self._keep(node, by_key, found.sink)
@@ -219,144 +199,28 @@ class Growth:
         """Edges that carry enough; the rest, a sink's share included, is left out together."""
         # A floor that is rounded to zero keeps nothing that is worth nothing.
         kept = (inputs.shares.abs() >= self.floor) & (inputs.shares != 0)
-        for writer, place in kept.nonzero().tolist():
+        unit = "logits" if inputs.side is Side.V else "score"
+        places = kept.nonzero().tolist()
+        shares, exact = inputs.shares[kept].tolist(), inputs.exact[kept].tolist()
+        for (writer, place), share, own in zip(places, shares, exact, strict=True):
             node = Node(inputs.writers[writer], inputs.positions[place])
-            share = float(inputs.shares[writer, place])
             edge = NodeEdge(node, reader, inputs.side)
-            unit = "logits" if inputs.side is Side.V else "score"
-            self.edges.append(CircuitEdge(edge, float(inputs.exact[writer, place]), unit, share))
+            self.edges.append(CircuitEdge(edge, own, unit, share))
             if node.head is None:
                 self.leaves[node] = self.leaves.get(node, 0.0) + share
                 continue
             gradient = inputs.gradient[place]
-            opened = self.open.setdefault(node, _Open(torch.zeros_like(gradient)))
-            opened.gradient = opened.gradient + gradient
-            opened.value += share
-        rest, exact = inputs.shares[~kept], inputs.exact[~kept]
+            opened = self.open.get(node)
+            if opened is None:
+                self.open[node] = _Open(gradient, share)
+            else:
+                opened.gradient = opened.gradient + gradient
+                opened.value += share
+        rest, exact = inputs.shares.masked_fill(kept, 0), inputs.exact.masked_fill(kept, 0)
         there = int((rest != 0).sum())
         self.left_out.append(
             LeftOut(reader, inputs.side, float(exact.sum()), float(rest.sum()) + sink, there)
         )
-
-
-class FrozenRow:
-    """One sequence of a frozen run, up to a position: what every component writes and reads."""
-
-    def __init__(self, trace: Trace, row: int, length: int) -> None:
-        self.trace, self.rows, self.length = trace, slice(row, row + 1), length
-        self.frozen = Frozen(trace, self.rows, length)
-        self.n_layers = trace.model.config.n_layers
-        self.layers: list[FrozenLayer] = []
-        self.z: list[Float[Tensor, "head pos k"]] = []
-        self.streams: list[Float[Tensor, "pos d"]] = []
-        sweep = UpSweep(self.frozen)
-        for step in sweep:
-            self.layers.append(step.layer)
-            self.z.append(step.z[0, 0])
-            self.streams.append(sweep.streams[0, 0].clone())
-        self._reads: dict[tuple[HeadId, str], QkRead] = {}
-
-    @cached_property
-    def sources(self) -> list[tuple[Source, Float[Tensor, "pos d"]]]:
-        """What each source writes."""
-        return [(source, self.frozen.source(source)[0]) for source in self.frozen.sources]
-
-    def writers(self, layer: int) -> tuple[Source | HeadId, ...]:
-        """Everything that a layer's heads can read: sources, then heads."""
-        n_heads = self.trace.model.config.n_heads
-        heads = (HeadId(below, head) for below in range(layer) for head in range(n_heads))
-        return (*(source for source, _ in self.sources if source.layer < layer), *heads)
-
-    def writes_along(
-        self, layer: int, directions: Float[Tensor, "#src d"], positions: list[int]
-    ) -> Float[Tensor, "writer src"]:
-        """What each writer below a layer wrote at each position, along a direction each."""
-        rows: list[Tensor] = []
-        for source, stream in self.sources:
-            if source.layer < layer:
-                rows.append((stream[positions] * directions).sum(-1)[None])
-        for below in range(layer):
-            back = torch.einsum("hkd,sd->hsk", self.layers[below].W_O, directions)
-            rows.append((self.z[below][:, positions] * back).sum(-1))
-        return torch.cat(rows)
-
-    def read(self, head: HeadId, side: str) -> QkRead:
-        """A head's query or key read on this sequence."""
-        found = self._reads.get((head, side))
-        if found is None:
-            whole = qk_read(self.trace, head, "query" if side == "q" else "key")
-            found = self._reads[head, side] = whole.cut(self.rows, self.length)
-        return found
-
-    def query(self, head: HeadId, position: int) -> Float[Tensor, " k"]:
-        """The query at a position, score scale included."""
-        scale = self.trace.model.config.score_scale
-        return self._vectors(head, "q")[position] * scale
-
-    def keys(self, head: HeadId, position: int) -> Float[Tensor, "src k"]:
-        """The keys of all positions up to one."""
-        return self._vectors(head, "k")[: position + 1]
-
-    def _vectors(self, head: HeadId, side: str) -> Float[Tensor, "pos k"]:
-        read = self.read(head, side)
-        found = read.of_stream(self.streams[head.layer][None])[0]
-        for _, vectors in self.extra(head, side):
-            found = found + vectors
-        return found
-
-    def extra(self, head: HeadId, side: str) -> Iterator[tuple[Part, Float[Tensor, "pos k"]]]:
-        """What the read adds itself: positions, its bias."""
-        read = self.read(head, side)
-        if read.positions is not None:
-            yield Part.position(head.layer), read.of_positions()[0]
-        if read.bias is not None:
-            yield Part.bias(read.side), read.of_bias()[0]
-
-    def key_inputs(
-        self,
-        head: HeadId,
-        query: Float[Tensor, " k"],
-        positions: range,
-        weights: Float[Tensor, " src"],
-        contrast: Float[Tensor, " src"],
-    ) -> Inputs:
-        """What each writer put into the keys."""
-        at = list(positions)
-        read = self.read(head, "k")
-        along = read.adjoint(query.expand(len(at), -1), at)
-        if self.trace.model.config.positions == "rotary":
-            parts = [self.writes_along(head.layer, along, at)]
-        else:
-            scale = (read.own_scale * read.scale)[0, at]
-            parts = [self.writes_along(head.layer, (read.W @ query)[None], at) * scale]
-        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
-        for part, vectors in self.extra(head, "k"):
-            parts.append((vectors[at] @ query)[None])
-            writers = (*writers, part)
-        scores = torch.cat(parts)
-        gradient = along * weights[:, None]
-        exact = scores * contrast
-        return Inputs(Side.K, writers, scores * weights, exact, gradient, tuple(positions))
-
-    def query_inputs(
-        self,
-        head: HeadId,
-        position: int,
-        keys: Float[Tensor, "src k"],
-        weights: Float[Tensor, " src"],
-        contrast: Float[Tensor, " src"],
-    ) -> Inputs:
-        """What each writer put into the query."""
-        scale = self.trace.model.config.score_scale
-        worth = torch.stack([weights @ keys, contrast @ keys]) * scale
-        along = self.read(head, "q").adjoint(worth, [position, position])
-        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
-        parts = [self.writes_along(head.layer, along, [position, position])]
-        for part, vectors in self.extra(head, "q"):
-            parts.append((worth @ vectors[position])[None])
-            writers = (*writers, part)
-        found = torch.cat(parts)
-        return Inputs(Side.Q, writers, found[:, :1], found[:, 1:], along[:1], (position,))
 
 
 def _are_alike(scores: Float[Tensor, " src"]) -> bool:
