@@ -40,6 +40,34 @@ def test_idle_heads_cost_nothing_by_any_knockout() -> None:
         assert abs(found.cost.value) < 1e-3
 
 
+def test_calls_that_share_a_run_measure_what_they_measure_alone() -> None:
+    config = Config(2, 3, 16, 8, 27, 48)
+    model = random_model(config, seed=4, dtype=torch.float64)
+    start = model.trace(PROBE.tokens)
+    for _ in range(2):  # the second time from what the run holds
+        for head in ("L0H1", "L1H2"):
+            for knockout in Knockout:
+                for after in After:
+                    for first in (0, 20):
+                        options = {"knockout": knockout, "after": after, "from_position": first}
+                        shared = ablate(model, head, PROBE.tokens, start=start, **options)
+                        alone = ablate(model, head, PROBE.tokens, **options)
+                        for name in ("loss", "loss_without", "cost"):
+                            one, other = getattr(shared, name), getattr(alone, name)
+                            assert one.value == pytest.approx(other.value, abs=1e-10)
+            shared = replace(model, head, PROBE.tokens, pattern="previous", start=start)
+            alone = replace(model, head, PROBE.tokens, pattern="previous")
+            assert shared.cost.value == pytest.approx(alone.cost.value, abs=1e-10)
+            assert shared.loss_replaced.value == pytest.approx(alone.loss_replaced.value, abs=1e-10)
+    errors = ablate(model, "L0H1", PROBE.tokens, metric="error", start=start)
+    assert errors.loss.value == ablate(model, "L0H1", PROBE.tokens, metric="error").loss.value
+    reference = PROBE.tokens[:2]
+    by_reference = {"knockout": "mean", "reference": reference}
+    shared = ablate(model, "L0H1", PROBE.tokens, start=start, **by_reference)
+    alone = ablate(model, "L0H1", PROBE.tokens, **by_reference)
+    assert shared.cost.value == pytest.approx(alone.cost.value, abs=1e-10)
+
+
 def test_the_mean_is_over_the_reference() -> None:
     model = ps.construct.induction()
     tokens, reference = PROBE.tokens[:2], PROBE.tokens[2:]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model import HeadId, HeadName, Model, Trace, trace_run
+from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edited import mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.model.losses import (
@@ -22,6 +22,7 @@ from pathsum.model.losses import (
     predicted_batches,
     split_by_memory,
 )
+from pathsum.model.run import run_logits
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.names import Site
 from pathsum.names.head_id import is_pair
@@ -37,6 +38,9 @@ from pathsum.result import (
 )
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
+
+_KEPT = "_ablation_losses"
+"""The attribute of a shared trace that holds the losses of its ablations."""
 
 
 class Knockout(enum.StrEnum):
@@ -159,7 +163,8 @@ def ablate(
 class Measured:
     """Batches, what they should predict, and how that is scored from position `first` on.
 
-    `start` is the model's trace of the batches, if there is one already.
+    `start` is the model's trace of the batches, if there is one already; `next_tokens` says that
+    each position should predict the next token.
     """
 
     model: Model
@@ -168,6 +173,7 @@ class Measured:
     scored: Scored
     first: int
     start: Trace | None
+    next_tokens: bool
 
     @classmethod
     def on(
@@ -183,7 +189,7 @@ class Measured:
         scored = find_metric(metric)
         batches, wanted = predicted_batches(model, given, targets, first)
         _check_start(model, batches, start)
-        return cls(model, batches, wanted, scored, first, start)
+        return cls(model, batches, wanted, scored, first, start, targets is None)
 
     def losses(
         self,
@@ -203,13 +209,37 @@ class Measured:
             )
             for part, partners, answers in zip(*pieces, strict=True):
                 trace = model.trace(part) if self.start is None else self.start
-                held = after_edits(trace, after)
-                edits = ((*variant(trace, partners), *held) for variant in variants)
-                runs = (trace, *(trace_run(model, part, each, trace) for each in edits))
-                for kept, run in zip(found, runs, strict=True):
-                    kept.append(self.scored.of(run.logits, answers, self.first))
+                for kept, variant in zip(found, (None, *variants), strict=True):
+                    key = replaced.key(variant, after)
+                    kept.append(self._run(trace, partners, answers, variant, after, key))
         progress(count, count, doing)
         return tuple(map(SequenceLosses.joined, found))
+
+    def _run(
+        self,
+        trace: Trace,
+        partners: Tokens,
+        answers: Tokens,
+        variant: "Variant | None",
+        after: After,
+        key: tuple[object, ...] | None,
+    ) -> SequenceLosses:
+        """The losses of one run, or those that another call measured on the same `start`."""
+        known: dict[object, SequenceLosses] = {}
+        if self.start is not None and self.next_tokens and self.scored.unit == NATS:
+            # A trace is frozen, and this is no field of it: nothing that it says depends on it.
+            known = vars(self.start).setdefault(_KEPT, known)
+        whole = None if key is None else (self.first, *key)
+        if whole is not None and whole in known:
+            return known[whole]
+        logits = trace.logits
+        if variant is not None:
+            edits = (*variant(trace, partners), *after_edits(trace, after))
+            logits = run_logits(self.model.weights, trace.tokens, edits, trace)
+        found = self.scored.of(logits, answers, self.first)
+        if whole is not None:
+            known[whole] = found
+        return found
 
 
 Variant: TypeAlias = Callable[[Trace, Tokens], tuple[Edit, ...]]
@@ -272,6 +302,18 @@ class KnockoutValue:
                 # Nothing is predicted on it.
                 over = token_batches(model, reference, targets_given=True)
             self._means = mean_values(model, over, {head: Site(head) for head in heads})
+
+        self._own_mean = reference is None
+
+    def key(self, variant: "Variant | None", after: After) -> tuple[object, ...] | None:
+        """What tells a run from others: unedited, or this ablation; None for any other edit.
+
+        Random partners are another run every time.
+        """
+        if variant is None:
+            return ()
+        repeats = self.knockout is not Knockout.RESAMPLE and self._own_mean
+        return (self.heads, self.knockout, after) if variant == self.edits and repeats else None
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn so that none is its own partner."""
