@@ -259,12 +259,23 @@ def _products(a: _Measured, b: _Measured) -> tuple[Tensor, Tensor]:
 
 
 def _norms(layers: list[_Measured]) -> _Norms:
-    """⟨f, f⟩ of every head."""
-    each = [_products(layer, layer) for layer in layers]
-    return (
-        torch.cat([qk.diagonal() for qk, _ in each]),
-        torch.cat([ov.diagonal() for _, ov in each]),
-    )
+    """⟨f, f⟩ of every head: `_products` with itself, without those of different heads."""
+    qk = [
+        (_squares(layer.queries, layer) * _squares(layer.keys, layer)).sum((1, 2)).double().cpu()
+        + layer.offsets.square().sum(1)
+        for layer in layers
+    ]
+    ov = [
+        (_squares(layer.reads, layer) * _squares(layer.effects, layer)).sum((1, 2)).double().cpu()
+        for layer in layers
+    ]
+    return torch.cat(qk), torch.cat(ov)
+
+
+def _squares(x: Float[Tensor, "vocab hk"], layer: _Measured) -> Float[Tensor, "head k k"]:
+    """xᵀ x of each head."""
+    each = x.unflatten(1, (len(layer.offsets), -1)).transpose(0, 1)
+    return each.mT @ each
 
 
 def _cosine(

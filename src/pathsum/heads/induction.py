@@ -5,6 +5,7 @@ file tests their mechanism.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -24,13 +25,14 @@ from pathsum.heads.layer_view import (
     RandomFrames,
     compare_with_random_heads,
     in_full_precision,
-    layer_views,
+    layer_view,
 )
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
 from pathsum.heads.verdicts import why_silent
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.model.folding import centered_unembedding
 from pathsum.model.sequences import require_tokens_out
 from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
@@ -243,12 +245,19 @@ class AttentionScores:
 
 
 def attention_scores(
-    trace: Trace, probe: RepeatedTokens, *, draws: int = NULL_HEADS, seed: int = 0
+    trace: Trace,
+    probe: RepeatedTokens,
+    *,
+    draws: int = NULL_HEADS,
+    seed: int = 0,
+    layers: Sequence[int] | None = None,
 ) -> dict[HeadId, AttentionScores]:
-    """Induction stripe, prefix matching and previous-token attention of every head."""
+    """Induction stripe, prefix matching and previous-token attention of heads, by default all."""
     frames = RandomFrames(trace.model, draws, seed)
+    W_U = centered_unembedding(trace.model.weights)
     found: dict[HeadId, AttentionScores] = {}
-    for layer, view in enumerate(layer_views(trace, probe)):
+    for layer in range(trace.model.config.n_layers) if layers is None else layers:
+        view = layer_view(trace, probe, layer, W_U)
         measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
         stripes, prefixes = compare_with_random_heads(trace.model, layer, view, frames, measures)
         previous = PREVIOUS_TOKEN.measure(view).mean(0).tolist()

@@ -13,7 +13,6 @@ does on average over all places is stated with them.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -216,25 +215,26 @@ def _strongest(
     read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor]]
 ) -> tuple[Place, ...]:
     """The strongest place of each (source, destination) pair of tokens, and how often it occurs."""
-    places = [
-        (value, row, at + 1, source)
-        for row in read
-        for at, (value, source) in enumerate(zip(*_lists(order(row)), strict=True))
-        if not math.isnan(value)
-    ]
-    places.sort(key=lambda place: -place[0])
-    found: dict[tuple[int, int], Place] = {}
-    times: Counter[tuple[int, int]] = Counter()
-    for _, row, destination, source in places:
-        pair = (row.ids[source], row.ids[destination])
-        times[pair] += 1
-        if pair not in found and len(found) < k:
-            found[pair] = _place(row, destination, source)
-    return tuple(replace(place, times=times[pair]) for pair, place in found.items())
-
-
-def _lists(pair: tuple[Tensor, Tensor]) -> tuple[list[float], list[int]]:
-    return pair[0].tolist(), pair[1].tolist()
+    values, pairs, places = list[Tensor](), list[Tensor](), list[tuple[_Row, int, int]]()
+    for row in read:
+        value, source = order(row)
+        ids = torch.tensor(row.ids)
+        values.append(value.cpu())
+        pairs.append(torch.stack((ids[source.cpu()], ids[1:]), 1))
+        places += ((row, at + 1, place) for at, place in enumerate(source.tolist()))
+    size = torch.cat(values)
+    ranked = (-size).argsort(stable=True)
+    ranked = ranked[~size[ranked].isnan()]
+    _, which, times = torch.cat(pairs)[ranked].unique(
+        dim=0, return_inverse=True, return_counts=True
+    )
+    found: dict[int, Place] = {}
+    for number, pair in zip(ranked.tolist(), which.tolist(), strict=True):
+        if pair not in found:
+            if len(found) == k:
+                break
+            found[pair] = replace(_place(*places[number]), times=int(times[pair]))
+    return tuple(found.values())
 
 
 def _place(row: _Row, destination: int, source: int) -> Place:

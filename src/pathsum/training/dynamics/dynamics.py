@@ -148,7 +148,8 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     """Why the last snapshot has no induction head; empty if it has one."""
     if best is None:
         return "the model has no layers, so positions do not see each other"
-    scores = attention_scores(last.trace(probe.tokens), probe, seed=seed)
+    trace = last.trace(probe.tokens)
+    scores = attention_scores(trace, probe, seed=seed, layers=[best.prefix.layer])
     score = scores[best.prefix].prefix_matching
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
