@@ -152,6 +152,29 @@ def test_a_value_that_grew_is_noticed() -> None:
     assert memo.held == 3 and memo.peek("a") is None and memo.peek("b") == [0, 0, 0]
 
 
+def test_only_what_was_used_is_measured_again() -> None:
+    measured: list[str] = []
+
+    def size(value: str) -> int:
+        measured.append(value)
+        return 1
+
+    memo = Memo[str, str](bound=2, size=size)
+    for key in ("a", "b"):
+        memo.get(key, lambda key=key: key)
+    memo.remeasure()
+    measured.clear()
+    memo.remeasure()
+    assert measured == []
+    assert memo.peek("b") == "b"
+    memo.remeasure()
+    assert measured == ["b"]
+    memo.get("c", lambda: "c")  # drops the least recently used
+    assert memo.peek("a") is None and memo.held == 2
+    memo.remeasure()
+    assert memo.held == 2 and memo._used == set()
+
+
 def test_bytes_held_follows_what_is_reachable_and_counts_it_once() -> None:
     model = ALL["two layers"]()
     trace = model.trace([1, 2, 3, 4])

@@ -52,6 +52,8 @@ class Memo(Generic[K, V]):
         self._bound, self._size, self._key_size = bound, size, key_size
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._running: dict[K, _Running[V]] = {}
+        # Used since they were measured: only those may have grown.
+        self._used: set[K] = set()
         self._held = 0
         self._lock = threading.Lock()
 
@@ -77,10 +79,7 @@ class Memo(Generic[K, V]):
     def peek(self, key: K) -> V | None:
         """The value of a key if it is cached."""
         with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            return self._use(key) if key in self._kept else None
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The value of a key, computed if it is not cached."""
@@ -94,8 +93,7 @@ class Memo(Generic[K, V]):
         """
         with self._lock:
             if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
+                return self._use(key)
             running = self._running.get(key)
             if running is not None:
                 running.waiting += 1
@@ -111,6 +109,11 @@ class Memo(Generic[K, V]):
         self._keep(key, mine, value)
         mine.future.set_result(value)
         return value
+
+    def _use(self, key: K) -> V:
+        self._kept.move_to_end(key)
+        self._used.add(key)
+        return self._kept[key][0]
 
     def _reporter(self, key: K, mine: _Running[V], progress: Progress) -> Progress:
         def report(done: int, total: int, what: str) -> None:
@@ -146,9 +149,10 @@ class Memo(Generic[K, V]):
                 del self._running[key]
 
     def remeasure(self) -> None:
-        """Measure all values again, and drop what is too much."""
+        """Measure the values that were used since they were measured; drop what is too much."""
         with self._lock:
-            values = [(key, value) for key, (value, _) in self._kept.items()]
+            values = [(key, self._kept[key][0]) for key in self._used if key in self._kept]
+            self._used.clear()
         # Outside the lock: it may take a while.
         measured = [(key, value, self._size(value) + self._key_size(key)) for key, value in values]
         with self._lock:
@@ -166,12 +170,14 @@ class Memo(Generic[K, V]):
             if key in self._kept:  # computed by another thread too, after this one was given up
                 self._held -= self._kept[key][1]
             self._kept[key] = (value, size)
+            self._used.add(key)
             self._held += size
             self._shrink()
 
     def _shrink(self) -> None:
         while self._held > self._bound and len(self._kept) > 1:
-            _, (_, dropped) = self._kept.popitem(last=False)
+            key, (_, dropped) = self._kept.popitem(last=False)
+            self._used.discard(key)
             self._held -= dropped
 
 

@@ -10,8 +10,10 @@ tensor's dtype determines the encoding: a half float takes two bytes, an integer
 
 import dataclasses
 import json
+import math
 import struct
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -24,8 +26,6 @@ from pathsum.result import Record, jsonable
 from pathsum.result.record import has_json_form
 
 ALIGNMENT = 8
-_PLAIN = frozenset({type(None), bool, int, float, str})
-
 _TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}
 
 _ENCODED_AS: dict[torch.dtype, str] = {
@@ -102,19 +102,18 @@ class _Arrays:
 
     def extract(self, value: object) -> Any:
         """The JSON form of a value, with each tensor replaced by its index."""
-        if type(value) in _PLAIN:
-            return jsonable(value)
+        kind = type(value)
+        if kind is str or kind is int or kind is bool or value is None:
+            return value
+        if kind is float:
+            return value if math.isfinite(cast(float, value)) else None
         if isinstance(value, Tensor):
             return {"$array": self._add(value)}
-        if has_json_form(type(value)) and not isinstance(value, Record):
+        names = _fields(kind)
+        if names is not None:
+            return {name: self.extract(getattr(value, name)) for name in names}
+        if has_json_form(kind):
             return cast(Any, value).to_json()
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = (field.name for field in dataclasses.fields(value))
-            return {
-                name: self.extract(getattr(value, name))
-                for name in names
-                if not name.startswith("_")
-            }
         if isinstance(value, Mapping):
             return {str(key): self.extract(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -143,6 +142,17 @@ class _Arrays:
         self.buffers.append(padded)
         self._offset += len(padded)
         return len(self.listed) - 1
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass that are encoded; None for other types and own JSON forms."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    if has_json_form(kind) and not issubclass(kind, Record):
+        return None
+    names = (field.name for field in dataclasses.fields(kind))
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 def _array(buffers: bytes, entry: dict[str, Any]) -> NDArray[Any]:

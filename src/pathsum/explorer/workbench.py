@@ -174,7 +174,7 @@ class Workbench:
         return self._results.shared(key, compute, self.progress)
 
     def remeasure(self) -> None:
-        """Measure what is cached again, and drop what is too much."""
+        """Measure what was used since again, and drop what is too much."""
         self._runs.remeasure()
         self._results.remeasure()
 
