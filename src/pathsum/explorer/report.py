@@ -14,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from pathsum.explorer.report_contents import (
     ReportView,
     position_of,
     recorded,
+    slowest,
 )
 from pathsum.explorer.wire import encode
 from pathsum.files import check_output, read_text, write_output
@@ -157,9 +159,10 @@ def _answers(
 ) -> tuple[Packed, list[str]]:
     found = Packed()
     left_out: dict[str, None] = {}
-    # Each works alone: threads that share a small product mostly wait for each other.
-    with ThreadPoolExecutor(THREADS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with _pool(THREADS) as pool, _pool(1) as ahead:
         try:
+            for question in slowest(explorer, contents):
+                ahead.submit(_ask_ahead, explorer, question)
             for number, (question, wire) in enumerate(_in_order(explorer, contents, pool)):
                 # The total is known only at the end, so the bar grows as it goes.
                 progress(number, number + 1, f"answering {question.name}")
@@ -168,10 +171,21 @@ def _answers(
                 except (InputError, NotExactError) as error:
                     left_out[f"{question.name}: {error}"] = None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for executor in (pool, ahead):
+                executor.shutdown(wait=False, cancel_futures=True)
             raise
     progress(len(found.places), len(found.places), "writing")
     return found, list(left_out)
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that each work alone: those that share a small product mostly wait for each other."""
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _ask_ahead(explorer: Explorer, question: Recorded) -> None:
+    with suppress(InputError, NotExactError):  # raised again where it is asked in order
+        explorer.ask(question.name, question.params)
 
 
 def _in_order(

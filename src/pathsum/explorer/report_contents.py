@@ -129,6 +129,27 @@ def _recorded(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
         yield from _compared(explorer, other.name, contents)
 
 
+def slowest(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+    """The questions that take longest, which others need: a report computes them from the start.
+
+    Their time is spent in products of matrices, that of most others in Python.
+    """
+    bench, info = explorer.workbench, ModelParams()
+    snapshots = bench.open_model(info).snapshots
+    if contents.has(ReportView.ATLAS, ReportView.CIRCUIT, ReportView.PAPER):
+        yield Recorded("atlas", {})
+    if contents.has(ReportView.PAPER):
+        for claim in CLAIMS:
+            yield Recorded("claim", {"claim": claim})
+        yield Recorded("terms", {})
+    if snapshots and contents.has(ReportView.TRAINING):
+        yield Recorded("training", {})
+    if snapshots and contents.has(ReportView.COMPARE):
+        yield next(iter(_first_snapshot(explorer)))
+    for other in bench.models[1:] if contents.has(ReportView.COMPARE) else ():
+        yield Recorded("compare", {"other": other.name})
+
+
 def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
     """The questions that the tour's pictures are drawn from."""
     for name in CLAIMS:
