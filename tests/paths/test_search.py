@@ -1,9 +1,11 @@
 import pytest
 import torch
+from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths import Toward
+from pathsum.paths.explain import search
 from pathsum.paths.explain.search import spectral_norm_bound
 
 
@@ -67,3 +69,24 @@ def test_paths_of_equal_value_need_no_order_of_their_own() -> None:
     top = paths.toward(1).top(k=paths.count)
     assert len(top) == paths.count and top.proven
     assert [one.value for one in top].count(0.0) > 1
+
+
+def test_gains_between_layers_are_computed_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: list[int] = []
+    bound = search.spectral_norm_bound
+
+    def counted(matrices: Tensor) -> Tensor:
+        pairs.append(1)
+        return bound(matrices)
+
+    monkeypatch.setattr(search, "spectral_norm_bound", counted)
+    config = Config(n_layers=3, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
+    one, other = random_model(config, seed=0), random_model(config, seed=1)
+    first = one.trace([1, 2, 3]).paths().toward(-1, 4).top(5)
+    assert len(pairs) == 3
+    one.trace([3, 2, 1]).paths().toward(-1, 4).top(5)
+    assert len(pairs) == 3
+    other.trace([1, 2, 3]).paths().toward(-1, 4).top(5)
+    assert len(pairs) == 6
+    again = one.trace([1, 2, 3]).paths().toward(-1, 4).top(5)
+    assert [(path.path, path.value) for path in again] == [(p.path, p.value) for p in first]

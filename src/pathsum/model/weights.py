@@ -161,6 +161,11 @@ class Weights:
         return self.W_E.T if self.config.tied else self.read("W_U")
 
     @cached_property
+    def mean_unembedding(self) -> Float[Tensor, " d"]:
+        """The mean column of W_U, which the mean over the vocabulary reads."""
+        return self.W_U.mean(1)
+
+    @cached_property
     def W_pos(self) -> Float[Tensor, "ctx d"] | None:
         """The position table shared by all layers, if there is one."""
         return self.read_if_there("W_pos")

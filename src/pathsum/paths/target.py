@@ -57,9 +57,12 @@ class Target:
 
         Columns of the folded unembedding and bias; only the columns in use are folded.
         """
-        columns = self._columns(weights.W_U)
+        columns = self._columns(weights.W_U, lambda: weights.mean_unembedding[:, None])
         folded = fold_read(weights.config.norm, columns, weights.ln_f_w)
-        own = None if weights.b_U is None else self._columns(weights.b_U[None])[0]
+        bias = weights.b_U
+        own = (
+            None if bias is None else self._columns(bias[None], lambda: bias.mean()[None, None])[0]
+        )
         return folded.T, fold_bias(columns, weights.ln_f_b, own)
 
     def versus_text(self, model: Model) -> str | None:
@@ -89,11 +92,13 @@ class Target:
         versus = self.versus[part] if isinstance(self.versus, Tensor) else self.versus
         return Target(self.positions[part], self.tokens[part], versus)
 
-    def _columns(self, table: Float[Tensor, "d vocab"]) -> Float[Tensor, "d batch"]:
+    def _columns(
+        self, table: Float[Tensor, "d vocab"], mean: Callable[[], Float[Tensor, "d 1"]]
+    ) -> Float[Tensor, "d batch"]:
         columns = table[:, self.tokens]
         if isinstance(self.versus, Tensor):
             return columns - table[:, self.versus]
-        return columns if self.versus is None else columns - table.mean(1, keepdim=True)
+        return columns if self.versus is None else columns - mean()
 
 
 def find_target(

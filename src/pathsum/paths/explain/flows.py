@@ -20,6 +20,8 @@ from pathsum.shapes import PerHead, Stream
 
 # Numbers held at once while edges are summed over positions: 32 MB in float32.
 EDGE_NUMBERS = 8_000_000
+# Layers whose reads are multiplied with what was written below them in one product.
+_LAYERS_TOGETHER = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,31 +171,69 @@ def _edges(
     config = frozen.run.weights.config
     batch, length, d = top.shape
     n_sources, n_heads = len(frozen.sources), config.n_layers * config.n_heads
+    places, written = _in_order_of_writing(frozen)
     edge = top.new_zeros(batch, n_sources + n_heads, n_heads + 1)
-    step = max(1, edge_numbers // (batch * d * (n_sources + n_heads + config.n_heads)))
-    streams = [frozen.source(source) for source in frozen.sources]
-    space = top.new_empty(batch, n_sources + n_heads, min(step, length), d)
+    step = max(1, min(length, edge_numbers // (batch * d * (n_sources + 2 * n_heads + 1))))
+    written_space = top.new_empty(batch * len(places) * step * d)
+    read_space = top.new_empty(batch * n_heads * step * d)
     for begin in range(0, length, step):
         part = slice(begin, min(begin + step, length))
-        writers = space[:, :, : part.stop - begin]
-        # In the order in which they are written, so that what a layer can read is a prefix.
-        places: list[int] = []
-        for index in range(-1, config.n_layers):
-            if index >= 0:
-                layer = frozen.layer(index)
-                reads = at_values[index][:, :, part] * layer.scale[:, None, part, None]
-                reads = (reads @ layer.per_head(layer.W_V).mT).flatten(2)
-                columns = slice(index * config.n_heads, (index + 1) * config.n_heads)
-                edge[:, places, columns] += writers[:, : len(places)].flatten(2) @ reads.mT
-                first = len(places)
-                places += range(n_sources + columns.start, n_sources + columns.stop)
-                writers[:, first : len(places)] = z[index][:, :, part] @ layer.W_O
-            for place, source in enumerate(frozen.sources):
-                if source.layer == index:
-                    writers[:, len(places)] = streams[place][:, part]
-                    places.append(place)
+        count = part.stop - begin
+        writers = written_space[: batch * len(places) * count * d].view(batch, -1, count, d)
+        readers = read_space[: batch * n_heads * count * d].view(batch, n_heads, count, d)
+        _lay_out(frozen, z, at_values, part, writers, readers)
+        # Several layers at a time make a matrix product out of thin ones.
+        for low in range(0, config.n_layers, _LAYERS_TOGETHER):
+            high = min(low + _LAYERS_TOGETHER, config.n_layers)
+            columns = slice(low * config.n_heads, high * config.n_heads)
+            before = written[high - 1]
+            products = writers[:, :before].flatten(2) @ readers[:, columns].flatten(2).mT
+            edge[:, :before, columns] += products
         for row, position in enumerate(positions.tolist()):
             # The logits read one position of each sequence.
             if part.start <= position < part.stop:
-                edge[row, places, -1] = writers[row, :, position - begin] @ top[row, position]
-    return edge
+                edge[row, :, -1] = writers[row, :, position - begin] @ top[row, position]
+    for index, before in enumerate(written):
+        # What a layer writes or what is written later, it does not read.
+        edge[:, before:, index * config.n_heads : (index + 1) * config.n_heads] = 0
+    return torch.empty_like(edge).index_copy_(1, torch.tensor(places, device=edge.device), edge)
+
+
+def _in_order_of_writing(frozen: Frozen) -> tuple[list[int], list[int]]:
+    """Rows of `Flows.edge` in the order in which they are written, and how many each layer reads.
+
+    In this order what a layer can read is a prefix.
+    """
+    heads, n_sources = frozen.run.weights.config.n_heads, len(frozen.sources)
+    places: list[int] = []
+    written: list[int] = []
+    for index in range(-1, frozen.n_layers):
+        if index >= 0:
+            written.append(len(places))
+            places += range(n_sources + index * heads, n_sources + (index + 1) * heads)
+        places += [at for at, source in enumerate(frozen.sources) if source.layer == index]
+    return places, written
+
+
+def _lay_out(
+    frozen: Frozen,
+    z: tuple[PerHead, ...],
+    at_values: tuple[PerHead, ...],
+    part: slice,
+    writers: Float[Tensor, "batch writer some d"],
+    readers: Float[Tensor, "batch heads some d"],
+) -> None:
+    """What every writer wrote and the gradient of every read, in the stream, at some positions."""
+    heads, place = frozen.run.weights.config.n_heads, 0
+    for index in range(-1, frozen.n_layers):
+        if index >= 0:
+            layer = frozen.layer(index)
+            reads = at_values[index][:, :, part] * layer.scale[:, None, part, None]
+            here = slice(index * heads, (index + 1) * heads)
+            readers[:, here] = reads @ layer.per_head(layer.W_V).mT
+            writers[:, place : place + heads] = z[index][:, :, part] @ layer.W_O
+            place += heads
+        for source in frozen.sources:
+            if source.layer == index:
+                writers[:, place] = frozen.source(source)[:, part]
+                place += 1

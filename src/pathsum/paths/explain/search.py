@@ -17,12 +17,14 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError
+from pathsum.model import Weights
 from pathsum.names import HeadId, Path, Source
 from pathsum.paths.explain.breakdown import half_width
 from pathsum.paths.explain.flows import gradient_at_top
@@ -281,6 +283,7 @@ def reach(frozen: Frozen, layers: list[FrozenLayer], bounded: bool) -> Reach:
     through: list[Tensor] = []
     # For each head below: the largest norm of z that a single path gives, by destination.
     largest_z: list[Float[Tensor, "batch head pos"]] = []
+    gains = _all_gains(frozen.run.weights, layers)
     for index, layer in enumerate(layers):
         readable = tuple(source for source in frozen.sources if source.layer < index)
         streams = torch.stack([frozen.source(source) for source in readable])
@@ -293,13 +296,33 @@ def reach(frozen: Frozen, layers: list[FrozenLayer], bounded: bool) -> Reach:
         if not bounded:
             continue
         for lower, norms in enumerate(largest_z):
-            gain = _gains(layers[lower], layer)
-            carried = (norms[:, :, None] * gain[:, :, None]).amax(1)
+            carried = (norms[:, :, None] * gains[lower, index][:, :, None]).amax(1)
             further = torch.maximum(further, carried * layer.scale[:, None].abs())
         largest = torch.maximum(straight, further)
         largest_z.append((layer.pattern @ layer.per_head(largest[..., None]))[..., 0])
         through[-1] = further
     return Reach(tuple(sources), tuple(values), tuple(through))
+
+
+# Gains of pairs of layers follow from the weights alone, so all searches in a model share them.
+_GAINS: WeakKeyDictionary[Weights, dict[tuple[int, int], Float[Tensor, "head kv"]]] = (
+    WeakKeyDictionary()
+)
+
+
+def _all_gains(
+    weights: Weights, layers: list[FrozenLayer]
+) -> dict[tuple[int, int], Float[Tensor, "head kv"]]:
+    """The gains of every (lower, upper) pair of layers."""
+    known = _GAINS.get(weights)
+    if known is None:
+        known = {
+            (lower, upper): _gains(layers[lower], layers[upper])
+            for upper in range(len(layers))
+            for lower in range(upper)
+        }
+        _GAINS[weights] = known
+    return known
 
 
 def _gains(lower: FrozenLayer, upper: FrozenLayer) -> Float[Tensor, "head kv"]:
