@@ -17,7 +17,7 @@ from pathsum.heads.layer_view import (
     layer_view,
     random_views,
 )
-from pathsum.heads.probe import repeats_probe
+from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.heads.score import Score, against_null, best_parts, largest_parts
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
@@ -29,7 +29,7 @@ from pathsum.text.probes import RepeatedTokens
 from pathsum.text.shards import spaced
 
 TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
-# Numbers in the patterns, or in the logits, of a run that are held at a time.
+# Numbers in the patterns of a run that are held at a time.
 _NUMBERS_AT_ONCE = 1 << 26
 
 
@@ -47,7 +47,8 @@ def probe_scores(
 ) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
     """Scores on repeated random tokens, and what heads give the first token by weights alone."""
     probe = repeats_probe(model, sequences, seed)
-    trace = model.trace(probe.tokens)
+    progress(0, model.config.n_layers, "heads on random tokens")
+    trace = attention_trace(model, probe.tokens)
     wanted = DATA_SCORES
     if not model.config.predicts_tokens:
         wanted = tuple(score for score in DATA_SCORES if score is not COPYING_BY_DATA)
@@ -70,7 +71,7 @@ def text_scores(
     cut = [batch[:, :TEXT_LENGTH] for batch in batches]
     gathered = _Gathered(model, TEXT_SCORES, frames, TEXT_NULL_SEQUENCES, "text")
     for part in (part for batch in cut for part in _pieces(model, batch)):
-        gathered.add(model.trace(part), _as_probe(model, part), progress)
+        gathered.add(attention_trace(model, part), _as_probe(model, part), progress)
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
     whose = "held-out text" if own else "the given tokens"
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
@@ -86,7 +87,7 @@ def _some(held_out: Int[Tensor, "sequence pos"] | None) -> Int[Tensor, "some pos
 
 def _pieces(model: Model, batch: Tokens) -> Sequence[Tokens]:
     length = batch.shape[1]
-    numbers = max(len(model.heads) * length**2, length * model.weights.W_U.shape[1])
+    numbers = len(model.heads) * length**2
     return batch.split(max(TEXT_NULL_SEQUENCES, _NUMBERS_AT_ONCE // numbers))
 
 

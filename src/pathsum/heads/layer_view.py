@@ -136,8 +136,9 @@ class LayerView:
         """The pattern without its first row, where a head has no choice."""
         return self.pattern[:, :, 1:]
 
+    @cached_property
     def values(self) -> Float[Tensor, "sequence head pos k"]:
-        """Each head's value of each position, without biases."""
+        """Each head's value of each position, without biases; several scores use it."""
         return self.ov.values(self.read)
 
     def stream_along_writes(self) -> Float[Tensor, "sequence head pos k"]:

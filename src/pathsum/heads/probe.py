@@ -1,7 +1,7 @@
 """The probe of atlas and induction: repeated random tokens, and the loss on each copy."""
 
 from pathsum.errors import InputError
-from pathsum.model import Model, Trace
+from pathsum.model import Keep, Model, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
@@ -23,6 +23,14 @@ def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> Re
             f"and {len(ids)} tokens may be drawn; use a longer context or a larger vocabulary"
         )
     return random_repeats(ids, length, repeats, sequences, seed, config.start_token)
+
+
+def attention_trace(model: Model, tokens: Tokens) -> Trace:
+    """A run with what scores of heads read: patterns and streams, and no logits.
+
+    Logits of a large vocabulary at every position would be a good part of its time and memory.
+    """
+    return model.trace(tokens, keep=Keep(patterns="all", streams="all"))
 
 
 def second_copy(probe: RepeatedTokens) -> int:

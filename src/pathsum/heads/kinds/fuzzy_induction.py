@@ -20,6 +20,7 @@ from pathsum.heads.layer_view import (
     compare_with_random_heads,
     layer_views,
 )
+from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import HeadId, Model
 from pathsum.text.probes import RepeatedTokens, with_start
@@ -27,8 +28,9 @@ from pathsum.text.probes import RepeatedTokens, with_start
 LEAST_COSINE = 0.3
 FEWEST_PAIRS = 4
 LENGTH = 25
-# Rows of the similarity of all tokens that are held at a time.
-ROWS = 4096
+# Of a larger vocabulary, so many tokens are drawn, and each is paired with its nearest neighbor
+# among all: a probe takes a few hundred pairs, and all of them would take vocabulary² products.
+DRAWN = 4096
 
 FUZZY_INDUCTION = ScoreInfo(
     name="fuzzy_induction",
@@ -46,29 +48,27 @@ FUZZY_INDUCTION = ScoreInfo(
 )
 
 
-def similar_pairs(model: Model) -> Int[Tensor, "pair 2"]:
+def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
     """Tokens that may be drawn, each with its nearest neighbor among them, no token twice.
 
-    The most similar pairs come first.
+    The most similar pairs come first. Of a vocabulary of more than `DRAWN` tokens, these are the
+    pairs of `DRAWN` tokens drawn at random.
     """
     ids = model.token_pool().ids()
     W_E = model.weights.W_E
     vectors = (W_E[ids] - W_E.mean(0)).float()
     vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-    cosines: list[Tensor] = []
-    neighbors: list[Tensor] = []
-    for start in range(0, len(ids), ROWS):
-        block = vectors[start : start + ROWS] @ vectors.mT
-        block.diagonal(start).fill_(-1.0)
-        best = block.max(-1)
-        cosines.append(best.values)
-        neighbors.append(best.indices)
-    cosine, neighbor = torch.cat(cosines).cpu(), torch.cat(neighbors).cpu()
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randperm(len(ids), generator=generator)[:DRAWN].sort().values
+    products = vectors[drawn] @ vectors.mT
+    products[torch.arange(len(drawn)), drawn] = -1.0
+    best = products.max(-1)
+    cosine, neighbor = best.values.cpu(), best.indices.cpu()
     taken: set[int] = set()
     pairs: list[tuple[int, int]] = []
-    for place in cosine.argsort(descending=True, stable=True).tolist():
-        other = int(neighbor[place])
-        if float(cosine[place]) < LEAST_COSINE:
+    for row in cosine.argsort(descending=True, stable=True).tolist():
+        place, other = int(drawn[row]), int(neighbor[row])
+        if float(cosine[row]) < LEAST_COSINE:
             break
         if place not in taken and other not in taken:
             taken |= {place, other}
@@ -81,7 +81,7 @@ def fuzzy_induction_scores(
     model: Model, frames: RandomFrames, sequences: int, seed: int = 0
 ) -> HeadScores:
     """The score of every head against random heads."""
-    pairs = similar_pairs(model)
+    pairs = similar_pairs(model, seed)
     room = (model.config.n_ctx - (model.config.start_token is not None)) // 2
     length = min(LENGTH, room, len(pairs))
     if len(pairs) < FEWEST_PAIRS:
@@ -93,7 +93,7 @@ def fuzzy_induction_scores(
     if length < 2:
         return HeadScores({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
     probe = _probe(pairs, length, sequences, seed, model.config.start_token)
-    trace = model.trace(probe.tokens)
+    trace = attention_trace(model, probe.tokens)
     found: dict[HeadId, Score] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
         compared = compare_with_random_heads(model, layer, view, frames, [INDUCTION_STRIPE.measure])
