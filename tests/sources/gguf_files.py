@@ -57,9 +57,29 @@ _NEOX = {
     "mlp.dense_h_to_4h": "ffn_up",
     "mlp.dense_4h_to_h": "ffn_down",
 }
-_NAMES = {"gpt2": _GPT2, "gpt_neox": _NEOX}
+_GPTJ = {
+    "transformer.wte": "token_embd",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    "transformer.h.": "blk.",
+    "ln_1": "attn_norm",
+    "attn.q_proj": "attn_q",
+    "attn.k_proj": "attn_k",
+    "attn.v_proj": "attn_v",
+    "attn.out_proj": "attn_output",
+    "mlp.fc_in": "ffn_up",
+    "mlp.fc_out": "ffn_down",
+}
+_PHI2 = {
+    "model.final_layernorm": "output_norm",
+    "self_attn.dense": "attn_output",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    **_LLAMA,
+}
+_NAMES = {"gpt2": _GPT2, "gpt_neox": _NEOX, "gpt_neox-serial": _NEOX, "gptj": _GPTJ, "phi": _PHI2}
 _NAMES |= {case: {**_LLAMA, **_AFTER} for case in ("gemma2", "gemma3", "olmo2")}
-_ARCHITECTURES = {"gpt_neox": "gptneox", "phi3-windows": "phi3"}
+_ARCHITECTURES = {"gpt_neox": "gptneox", "phi": "phi2"}
 
 
 def adjacent(weight: torch.Tensor, d_head: int) -> torch.Tensor:
@@ -74,9 +94,13 @@ def convert(case: str, folder: Path, kind: Any = None, **metadata: Any) -> Path:
 
     written = json.loads((folder / "config.json").read_text())
     fields = tiny.CASES[case][2] | {"rms_norm_eps": written.get("rms_norm_eps", 1e-6)}
-    file, architecture = folder / "model.gguf", _ARCHITECTURES.get(case, case)
+    family = case.split("-", maxsplit=1)[0]
+    file, architecture = folder / "model.gguf", _ARCHITECTURES.get(family, family)
     writer = gguf.GGUFWriter(file, architecture)
     _write_sizes(writer, fields, architecture)
+    factors = _llama3_factors(fields)
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors.numpy())
     for name, value in metadata.items():
         writer.add_uint32(name.replace("__", "."), value)
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -108,14 +132,19 @@ def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None
     writer.add_layer_norm_eps(1e-5)
     rope = fields.get("rope_parameters", {})
     full = rope.get("full_attention", rope)
-    if full:
+    if full or architecture == "gptneox":
+        full = {"rope_theta": 10_000.0, **({} if full else {"partial_rotary_factor": 0.25}), **full}
         writer.add_key_length(d_head)
         writer.add_value_length(d_head)
         writer.add_rope_freq_base(full["rope_theta"])
         writer.add_rope_dimension_count(int(d_head * full.get("partial_rotary_factor", 1.0)))
-    if full.get("rope_type") == "linear":
-        writer.add_rope_scaling_type(writer_scaling("linear"))
+    if fields.get("rotary_dim"):
+        writer.add_rope_dimension_count(fields["rotary_dim"])
+    if full.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(writer_scaling(full["rope_type"]))
         writer.add_rope_scaling_factor(full["factor"])
+    if full.get("rope_type") == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
     if "sliding_attention" in rope:
         local = rope["sliding_attention"]["rope_theta"]
         writer.add_float32(f"{architecture}.rope.freq_base_swa", local)
@@ -127,6 +156,19 @@ def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None
         writer.add_final_logit_softcapping(fields["final_logit_softcapping"])
     if architecture == "gptneox":
         writer.add_parallel_residual(fields.get("use_parallel_residual", True))
+
+
+def _llama3_factors(fields: dict[str, Any]) -> torch.Tensor | None:
+    """By how much llama.cpp's converter divides the frequency of each plane of a Llama 3."""
+    rope = fields.get("rope_parameters", {})
+    if rope.get("rope_type") != "llama3":
+        return None
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(**fields), torch.device("cpu"))
+    planes = torch.arange(0, fields["head_dim"], 2) / fields["head_dim"]
+    return (rope["rope_theta"] ** -planes / scaled).float()
 
 
 def writer_scaling(name: str) -> Any:
@@ -141,11 +183,11 @@ def _as_stored(case: str, name: str, tensor: torch.Tensor, fields: dict[str, Any
     heads = fields.get("num_attention_heads", fields.get("n_head"))
     d = fields.get("hidden_size", fields.get("n_embd"))
     d_head = fields.get("head_dim", d // heads)
-    if case == "llama" and (".q_proj" in name or ".k_proj" in name):
+    if case.startswith("llama") and (".q_proj" in name or ".k_proj" in name):
         return adjacent(tensor, d_head)
     if case == "gpt2" and tensor.ndim == 2 and ".h." in name:
         return tensor.T
-    if case == "gpt_neox" and "query_key_value" in name:
+    if case.startswith("gpt_neox") and "query_key_value" in name:
         return tensor.unflatten(0, (heads, 3, d_head)).transpose(0, 1).flatten(0, 2)
     if case.startswith("gemma") and "norm.weight" in name:
         tensor = tensor + 1

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import pathsum as ps
-from pathsum.errors import FileError
+from pathsum.errors import ConfigError, FileError
 from pathsum.sources.gguf_file import GgufFile
 from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
 from pathsum.text import Tokenizer
@@ -26,14 +26,26 @@ TOKENS = torch.randint(0, 61, (2, 11), generator=torch.Generator().manual_seed(1
     "case",
     [
         *("llama", "qwen2", "qwen3", "phi3", "phi3-windows", "olmo2"),
-        *("gemma", "gemma2", "gemma3", "gpt2", "gpt_neox"),
+        *("gemma", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_neox-serial", "gptj", "phi"),
+        *("stablelm", "stablelm-parallel", "stablelm-yarn", "qwen3-yarn"),
+        *("llama-llama3", "llama-yarn", "llama-linear", "llama-biases"),
     ],
 )
 def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     theirs = tiny.write(case, tmp_path)
     model = ps.load(convert(case, tmp_path))
-    assert model.config.tied is (case == "gpt2")
-    torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
+    assert model.config.tied is (case in ("gpt2", "llama-biases"))
+    # Past the length that scaled rotations were trained at.
+    tokens = torch.cat((TOKENS, TOKENS.flip(1)), 1)
+    torch.testing.assert_close(model(tokens), theirs(tokens), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["attn_factor", "yarn_ext_factor", "yarn_log_multiplier"])
+def test_rotations_that_are_not_computed(name: str, tmp_path: Path) -> None:
+    tiny.write("llama-yarn", tmp_path)
+    file = convert("llama-yarn", tmp_path, **{f"llama__rope__scaling__{name}": 3})
+    with pytest.raises(ConfigError, match=f"rope.scaling.{name}=3"):
+        ps.load(file)
 
 
 @pytest.mark.parametrize(

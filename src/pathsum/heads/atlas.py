@@ -260,7 +260,7 @@ def _measured(
     frames = RandomFrames(model, draws, seed)
     on_probe, first = probe_scores(model, sequences, seed, frames, progress)
     on_text = text_scores(model, tokens, frames, progress)
-    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed)
+    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed, progress)
     scores, absent = on_probe.scores, on_probe.absent | on_text.absent
     for head, score in fuzzy.scores.items():
         scores[head][FUZZY_INDUCTION.name] = score

@@ -9,6 +9,7 @@ from pathsum.errors import ConfigError, FileError, near_misses
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
+from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.gguf_file import GgufFile
 from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
 from pathsum.sources.mapped_store import Layout, Stored
@@ -23,6 +24,7 @@ _LAYER = {
     "W_in": Stored("ffn_up.weight", "m d -> d m"),
     "b_in": Stored("ffn_up.bias", "m", optional=True),
     "W_gate": Stored("ffn_gate.weight", "m d -> d m"),
+    "b_gate": Stored("ffn_gate.bias", "m", optional=True),
     "W_out": Stored("ffn_down.weight", "d m -> m d"),
     "b_out": Stored("ffn_down.bias", "d", optional=True),
     "q_norm_w": Stored("attn_q_norm.weight", "k"),
@@ -46,6 +48,13 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma": _GEMMA,
     "gemma2": {**_GEMMA, "norm_place": "both"},
     "gemma3": {**_GEMMA, "norm_place": "both", "qk_norm": "rms"},
+    "gptj": {
+        "norm": "layer",
+        "mlp": "gelu_tanh",
+        "positions": "rotary",
+        "block": "parallel",
+        "rotary_pairing": "adjacent",
+    },
     "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
     "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
     "llama": {**_RMS, "rotary_pairing": "adjacent"},
@@ -75,7 +84,8 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
             f"GGUF{near_misses(str(architecture), _ARCHITECTURES)} (it reads {known})"
         )
     _refuse_split(opened)
-    config = _config(opened, architecture)
+    facts = _facts(opened, architecture)
+    config = _config(opened, architecture, facts)
     tokenizer = _tokenizer(opened)
     if tokenizer is not None:
         start = start_token(opened.metadata)
@@ -86,20 +96,51 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
             )
         config = config.replace(start_token=start)
     model = _model_table(opened, config, architecture)
-    layout = Layout(config, model, _layer_table(opened, config), "blk.{}.")
+    layer = _layer_table(opened, config)
+    if config.positions == "rotary":
+        layer = scale_queries(_rotations(facts, config.d_head), layer, config.rotary_width)
+    layout = Layout(config, model, layer, "blk.{}.")
     store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
     label = name or str(opened.metadata.get("general.name", file.stem))
     return Model(Weights(config, store), name=label, tokenizer=tokenizer)
 
 
-def _config(opened: GgufFile, architecture: str) -> Config:
+def _facts(opened: GgufFile, architecture: str) -> Facts:
+    """The metadata that is about the architecture."""
     prefix = f"{architecture}."
     own = {
         key.removeprefix(prefix): value
         for key, value in opened.metadata.items()
         if key.startswith(prefix)
     }
-    facts = Facts(own, f"the metadata of {opened.file}")
+    return Facts(own, f"the metadata of {opened.file}")
+
+
+def _rotations(facts: Facts, d_head: int) -> Facts:
+    """The metadata about rotations, by the names that a config.json gives them."""
+    facts.only("rope.scaling.type", "none", "linear", "yarn")
+    for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor"):
+        facts.only(f"rope.scaling.{name}", 1.0)
+    facts.only("rope.scaling.yarn_log_multiplier", 0.0)
+    kind = facts.values.get("rope.scaling.type", "none")
+    width = facts.size("rope.dimension_count", d_head)
+    named = {
+        "rope_type": "default" if kind == "none" else kind,
+        "rope_theta": facts.number("rope.freq_base", 10_000.0),
+        # Half a dimension more, which is cut off: the quotient may be rounded down.
+        "partial_rotary_factor": (width + 0.5) / d_head,
+        "factor": facts.values.get("rope.scaling.factor"),
+        "original_max_position_embeddings": facts.values.get(
+            "rope.scaling.original_context_length"
+        ),
+        "beta_fast": facts.values.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": facts.values.get("rope.scaling.yarn_beta_slow"),
+    }
+    return Facts(named, facts.where)
+
+
+def _config(opened: GgufFile, architecture: str, facts: Facts) -> Config:
+    own = facts.values
     fields = dict(_ARCHITECTURES[architecture])
     d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
     d_head = facts.size("attention.key_length", d // heads)
@@ -107,15 +148,10 @@ def _config(opened: GgufFile, architecture: str) -> Config:
     if facts.size("attention.value_length", d_head) != d_head:
         raise ConfigError(f"{facts.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        facts.only("rope.scaling.type", "none", "linear")
-        width = facts.size("rope.dimension_count", d_head)
-        if facts.values.get("rope.scaling.type") == "linear":
-            fields["rotary_factors"] = (facts.number("rope.scaling.factor"),) * (width // 2)
+        fields |= rotary(_rotations(facts, d_head), d_head)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
-        fields["rotary_base"] = facts.number("rope.freq_base", 10_000.0)
-        fields["rotary_fraction"] = width / d_head
     if architecture == "gemma3":
         fields["rotary_local_base"] = facts.number("rope.freq_base_swa", 10_000.0)
     if architecture in ("gemma2", "gemma3", "phi3"):
@@ -180,7 +216,7 @@ def _model_table(opened: GgufFile, config: Config, architecture: str) -> dict[st
 def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
     table = dict(_LAYER)
     if not config.mlp.endswith("gated"):
-        del table["W_gate"]
+        del table["W_gate"], table["b_gate"]
     elif "blk.0.ffn_gate.weight" not in opened.shapes:
         # Gate and input are one matrix.
         up = table["W_in"].name

@@ -18,11 +18,14 @@ from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
 from pathsum.heads.layer_view import (
     RandomFrames,
     compare_with_random_heads,
-    layer_views,
+    layer_view,
 )
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import HeadId, Model
+from pathsum.model.folding import centered_unembedding
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
 LEAST_COSINE = 0.3
@@ -78,7 +81,11 @@ def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
 
 @torch.no_grad()
 def fuzzy_induction_scores(
-    model: Model, frames: RandomFrames, sequences: int, seed: int = 0
+    model: Model,
+    frames: RandomFrames,
+    sequences: int,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> HeadScores:
     """The score of every head against random heads."""
     pairs = similar_pairs(model, seed)
@@ -94,11 +101,16 @@ def fuzzy_induction_scores(
         return HeadScores({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
     probe = _probe(pairs, length, sequences, seed, model.config.start_token)
     trace = attention_trace(model, probe.tokens)
-    found: dict[HeadId, Score] = {}
-    for layer, view in enumerate(layer_views(trace, probe)):
+    W_U = centered_unembedding(model.weights)
+
+    def layer_scores(layer: int) -> dict[HeadId, Score]:
+        view = layer_view(trace, probe, layer, W_U)
         compared = compare_with_random_heads(model, layer, view, frames, [INDUCTION_STRIPE.measure])
-        found |= {HeadId(layer, head): score for head, score in enumerate(compared[0])}
-    return HeadScores(found)
+        return {HeadId(layer, head): score for head, score in enumerate(compared[0])}
+
+    layers = range(model.config.n_layers)
+    found = shared_map(layers, layer_scores, progress, "heads on similar tokens")
+    return HeadScores({head: score for part in found for head, score in part.items()})
 
 
 def _probe(
