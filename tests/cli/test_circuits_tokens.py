@@ -76,7 +76,7 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
         (("head", "hand-built-bugs", "L0H0", "--places"), "comes with no held-out text"),
         (
             ("head", "hand-built-bugs", "L0H0", "--places", "--token", "keep"),
-            "--places about a text; give one of them",
+            "--places reads a text; give one of them",
         ),
         (("trigrams", "hand-built-bugs", "-k", "0"), "k=0 pairs"),
         (("trigrams", "hand-built-bugs", "-k", "1000"), "there are 121"),
