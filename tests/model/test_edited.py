@@ -145,7 +145,7 @@ def test_the_atlas_of_an_edited_model() -> None:
         ({"L0H0.pattern": torch.zeros(3, 3)}, InputError, "destination × source"),
         ({"L0H0.pattern": torch.ones(64, 64)}, InputError, "not a pattern"),
         ({"L1H0.pattern": "L1H1", "L1H1.pattern": "L0H0"}, InputError, "name that one"),
-        ({Value.parse("L1H0.z"): "zero"}, InputError, "cannot be edited for good"),
+        ({Value.parse("L1H0.z"): "zero"}, InputError, "cannot be edited permanently"),
     ],
 )
 def test_edits_that_mean_nothing(edits: Any, error: type[Exception], says: str) -> None:
