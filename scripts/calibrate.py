@@ -10,7 +10,8 @@ differs between the kinds is everything that a null must not depend on: the spec
 scale, embeddings, norms, positions, shared keys and values.
 
 With `--write` rates are kept in docs/calibration.json after each group and kind, with the number of
-p's behind them, so that a run that was stopped goes on where it was.
+p's behind them, so that a run that was stopped goes on where it was; `--again` with `--only` and
+`--kind` measures some of them anew.
 """
 
 import argparse
@@ -52,6 +53,8 @@ LEVELS = (0.05, 0.01)
 SHAPE = ps.Config(n_layers=2, n_heads=4, d_model=32, d_head=8, d_vocab=60, n_ctx=64)
 # Random heads, alignments and circuits per p: 99 are the fewest that can show .01.
 DRAWS = 99
+# Added to the seed of a model, it is that of a second one to compare it with.
+SECOND = 100_000
 KEPT = Path(__file__).parents[1] / "docs" / "calibration.json"
 PAGE = KEPT.with_suffix(".md")
 
@@ -147,9 +150,9 @@ def of_config(gains: bool = False, **changes: object) -> Callable[[int], Model]:
     return lambda seed: ps.random_model(config, seed, gains=gains, biases=gains)
 
 
-def trained(name: str) -> Callable[[int], Model]:
-    """The heads of a trained model, rotated."""
-    return lambda seed: rotated(ps.load(name), seed)
+def trained(name: str, other: str) -> Callable[[int], Model]:
+    """The heads of a trained model, rotated; of another one where it is the second of two."""
+    return lambda seed: rotated(ps.load(name if seed < SECOND else other), seed)
 
 
 LLAMA = {"positions": "rotary", "norm": "rms", "n_kv_heads": 2}
@@ -165,20 +168,21 @@ KINDS: dict[str, tuple[Callable[[int], Model], int]] = {
     "LayerNorm, gains, biases": (of_config(norm="layer", gains=True), 80),
     "rotary": (of_config(positions="rotary"), 80),
     "grouped K/V, rotary, RMSNorm": (of_config(gains=True, **LLAMA), 80),
-    "two-layer, rotated": (trained("two-layer"), 24),
+    "two-layer, rotated": (trained("two-layer", "two-layer-seed-1"), 24),
 }
 
 
 PART, PART_ON_TEXT = "best part of the context", "best part of the context, text"
 DELETING, COMPOSITION, DIRECTION = "bandwidth: deleting", "composition", "best direction"
 KERNEL, COSINE, VIRTUAL = "projection kernel", "cosine of two directions", "virtual weights"
-COPYING, ALIGNED, CIRCUIT = "copying of virtual heads", "aligned heads", "faithfulness"
+COPYING, CIRCUIT = "copying of virtual heads", "faithfulness"
+ALIGNED, ALIGNED_SAME = "aligned heads", "aligned heads, same embeddings"
 
 PRINTED: dict[str, tuple[str, ...]] = {
     "Estimate.p": (*(info.name for info in ALL_SCORES), PART, PART_ON_TEXT, CIRCUIT),
     "HeadCopying.p": ("copying_weights", COPYING),
     "HeadDeletion.p": (DELETING,),
-    "HeadMatch.p": (ALIGNED,),
+    "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
     "ScoredEdge.p": (COMPOSITION,),
     "CompositionScores.p": (COMPOSITION,),
     "PartnerEdge.p": (COMPOSITION,),
@@ -243,23 +247,20 @@ def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
 
 
 def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
-    """Those of heads aligned with a second model's, and of a circuit of random edges.
+    """Those of heads aligned with other random heads, and of a circuit of random edges.
 
-    The tokens of the second model are permuted: with the same embeddings, heads in random
-    directions have something in common.
+    With those of a second model, and with the model's own heads rotated, which read and write the
+    same embeddings.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(other.config.d_vocab, generator=generator)
-    own = tensors(other)
-    permuted = {"W_E": own["W_E"][order]}
-    if "W_U" in own:
-        permuted["W_U"] = own["W_U"][:, order].contiguous()
-    aligned = align_heads(model, changed(other, **permuted), draws=DRAWS, seed=seed)
+    found: dict[str, list[float]] = {}
+    for name, second in ((ALIGNED, other), (ALIGNED_SAME, rotated(model, seed + 1))):
+        aligned = align_heads(model, second, draws=DRAWS, seed=seed)
+        found[name] = [match.p for match in aligned.matches]
     trace = model.trace(torch.randint(1, model.config.d_vocab, (1, 8), generator=generator))
     of = Prediction(trace, find_target(trace), 0)
     edges = [[edge] for edge in random_order(model.config, 7, 10, generator)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
-    found = {ALIGNED: [match.p for match in aligned.matches]}
     try:
         curve = measure_curve(of, edges, options)
     except InputError:
@@ -312,7 +313,7 @@ def rates(group: str, kind: str, models: int | None = None) -> list[Rate]:
     every: dict[str, list[float]] = defaultdict(list)
     for seed in range(number):
         # Neither the null nor the second model is drawn from the numbers that the model was.
-        other = make(seed + 100_000)
+        other = make(seed + SECOND)
         for name, values in GROUPS[group](make(seed), other, seed + 1_000_000).items():
             every[name] += [value for value in values if not math.isnan(value)]
     return [
@@ -371,12 +372,13 @@ def main() -> None:
     parser.add_argument("--models", type=int, help="models of each kind")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="keep rates, and write the guide")
+    parser.add_argument("--again", action="store_true", help="also what is kept already")
     options = parser.parse_args()
     found = read_kept() if options.write else []
     for group, kind in product(options.only or GROUPS, options.kind or KINDS):
         wanted = KINDS[kind][1] if options.models is None else options.models
         done = [rate for rate in found if (rate.group, rate.kind) == (group, kind)]
-        if done and done[0].models >= wanted:
+        if done and done[0].models >= wanted and not options.again:
             continue
         began = time.monotonic()
         found = [rate for rate in found if rate not in done] + rates(group, kind, wanted)

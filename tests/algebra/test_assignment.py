@@ -1,4 +1,4 @@
-"""The best pairing, against all pairings."""
+"""The best pairing, against all pairings; and with other values in one row, against a new one."""
 
 from itertools import permutations
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.algebra.assignment import best_assignment
+from pathsum.algebra.assignment import best_assignment, displacement
 from pathsum.errors import InputError
 
 
@@ -26,6 +26,22 @@ def test_no_pairing_has_a_larger_sum(m: int, n: int, seed: int, ties: bool) -> N
         for chosen in permutations(range(wide.shape[1]), wide.shape[0])
     ]
     assert float(values[rows, columns].sum()) == pytest.approx(max(sums), abs=1e-9)
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2**16))
+@settings(max_examples=100)
+def test_a_row_with_other_values_takes_what_displacement_says(m: int, n: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(m, n, generator=generator, dtype=torch.float64)
+    lost = displacement(values)
+    assert lost.shape == (m, max(m, n))
+    for row in range(m):
+        changed = values.clone()
+        changed[row] = torch.randn(n, generator=generator, dtype=torch.float64)
+        rows, columns = (part.tolist() for part in best_assignment(changed))
+        alone = torch.zeros(max(m, n) - n, dtype=torch.float64)
+        taken = int((torch.cat((changed[row], alone)) - lost[row]).argmax())
+        assert dict(zip(rows, columns, strict=True)).get(row) == (taken if taken < n else None)
 
 
 def test_a_value_that_is_not_finite() -> None:

@@ -42,6 +42,9 @@ def test_the_bundled_two_layer_models_induction_head_matches() -> None:
     assert heads
     for entry in heads:
         assert entry.scores[NAME].value > 0.5 and entry.scores[NAME].through in previous
+        # Two K edges have a p at its floor; the evidence names the one with the larger z.
+        said = " ".join(entry.evidence)
+        assert any(f"K-composition with {head}" in said for head in previous)
 
 
 @pytest.mark.parametrize(

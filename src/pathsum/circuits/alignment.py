@@ -1,28 +1,28 @@
 """Alignment: which heads of two models do the same, by what they do to tokens and positions.
 
 Two models share neither a basis of the stream nor an order of their heads, but they share tokens
-and offsets, so heads are compared there. A head's QK is the score it gives, as a function of
-destination token, source token and offset (position and content, row-centered, since a softmax
-compares sources); its OV is what each source token does to each logit. The similarity of two heads
-is the cosine between such functions:
+and offsets, so heads are compared there: by the cosine of their QK and of their OV as functions of
+tokens and offsets (`head_functions`). Heads are matched one to one so that the sum of (QK + OV)/2
+is largest.
 
-    ⟨f, g⟩ / (‖f‖ ‖g‖),     ⟨f, g⟩ = E[f(d, s, Δ) g(d, s, Δ)],  tokens as common as in training
-
-and heads are matched one to one so that the sum of (QK + OV)/2 is largest. Chance: the same with
-the other model's tokens and offsets in a random order, and the best match taken as here.
+Chance: one head is replaced by itself rotated at random in its stream, everything else of both
+models stays, and all heads are matched again. A head whose directions have nothing to do with the
+other model is one more draw among its own, so the share of draws in which it finds as similar a
+match is a p that accounts for the choice of the match. A match has two heads, and is chance if
+either of them is, so the larger of their two p counts.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.assignment import best_assignment
-from pathsum.circuits.positional import WINDOW, positional
-from pathsum.circuits.tokens.qk import token_keys, token_queries
-from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.algebra.assignment import best_assignment, displacement
+from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
+from pathsum.circuits.positional import WINDOW
+from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import (
     require_heads,
     require_logit_edges,
@@ -30,21 +30,20 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
-from pathsum.model.folding import embed_through, unembed_through
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.result.p_value import counted_p
 
-DRAWS = 50
+DRAWS = 200
 # A squared norm this small relative to the largest is rounding.
 IDLE = 1e-12
 
-_Norms: TypeAlias = tuple[Float[Tensor, " head"], Float[Tensor, " head"]]
-"""⟨f, f⟩ of the QK and of the OV of every head."""
+_Both: TypeAlias = tuple[Tensor, Tensor]
+"""One tensor for QK and one for OV."""
 
 
 @dataclass(frozen=True)
 class HeadMatch:
-    """Two matched heads; `null` is the mean similarity of the best match by chance, with its p."""
+    """Two matched heads; `null` is the mean similarity of a match by chance, with its p."""
 
     left: HeadId
     right: HeadId
@@ -68,6 +67,7 @@ class HeadAlignment(Record, kind="head-alignment"):
     ov: Float[Tensor, "left right"]
     matches: tuple[HeadMatch, ...]
     draws: int
+    note: str
 
     @property
     def score(self) -> float:
@@ -79,16 +79,18 @@ class HeadAlignment(Record, kind="head-alignment"):
         columns = (
             *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
             *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
-            counted_p(self.draws),
+            # A model's heads that have no match count as tries (see `_p`).
+            counted_p(max(1, self.draws * len(self.matches) // max(self.similarity.shape))),
         )
         ranked = sorted(self.matches, key=lambda match: -match.score)
         rows = tuple((str(m.left), str(m.right), m.score, m.qk, m.ov, m.null, m.p) for m in ranked)
-        note = (
+        legend = (
             "cosines of scores (QK) and of effects on logits (OV), between tokens and offsets; "
-            f"chance: the best match with tokens and offsets in random order, {self.draws} draws; "
-            "smooth offset profiles agree more often than that, so p is too small for such heads"
+            "chance: what either head is matched with if it is rotated at random in its stream, "
+            f"{self.draws} draws"
         )
-        return Table(columns, rows, f"heads of {self.left} and {self.right}", note)
+        title = f"heads of {self.left} and {self.right}"
+        return Table(columns, rows, title, joined((legend, self.note)))
 
 
 @torch.no_grad()
@@ -104,36 +106,39 @@ def align_heads(
 
     Nothing here depends on a basis of either stream, on the order of heads, or on a constant added
     to all logits. Layers above the first are compared by their direct path; a head that works by
-    composition alone has little of one.
+    composition alone has little of one. A small p says that two heads agree in more than what the
+    embeddings and positions of their models, and their own singular values, have in common.
     """
     _check(left, right)
-    generator = torch.Generator().manual_seed(seed)
-    weights = token_frequencies(left)
+    frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
-    one, other = _measured(_features(left, window), weights), _features(right, window)
-    norms = _norms(one)
-    qk, ov = _similarities(one, norms, _measured(other, weights))
+    one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
+    norms, other_norms = _norms(one), _norms(other)
+    qk, ov = _similarities(one, other, norms, other_norms)
     similarity = (qk + ov) / 2
-    chance: list[Tensor] = []
-    for draw in range(draws):
-        progress(draw, draws, "matching by chance")
-        both = _similarities(one, norms, _measured(_shuffled(other, generator), weights))
-        chance.append(((both[0] + both[1]) / 2).amax(1))
-    progress(draws, draws, "matching by chance")
-    best_by_chance = torch.stack(chance)
-    rows, columns = best_assignment(similarity)
-    matches = tuple(
-        HeadMatch(
-            left=left.heads[row].id,
-            right=right.heads[column].id,
-            score=float(similarity[row, column]),
-            qk=float(qk[row, column]),
-            ov=float(ov[row, column]),
-            null=float(best_by_chance[:, row].mean()),
-            p=float((1 + (best_by_chance[:, row] >= similarity[row, column]).sum()) / (1 + draws)),
+    rotating = _Rotating(draws, torch.Generator().manual_seed(seed), progress)
+    by_left = rotating.matched(one, other, norms, other_norms, similarity)
+    by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
+    # Which share of a model's heads are matched, and so have a p.
+    pairs = min(similarity.shape)
+    shares = [pairs / number for number in similarity.shape]
+    matches: list[HeadMatch] = []
+    for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
+        score = float(similarity[row, column])
+        chances = by_left[:, row], by_right[:, column]
+        matches.append(
+            HeadMatch(
+                left=left.heads[row].id,
+                right=right.heads[column].id,
+                score=score,
+                qk=float(qk[row, column]),
+                ov=float(ov[row, column]),
+                null=float(torch.cat(chances).nanmean()),
+                p=max(
+                    _p(score, chance, share) for chance, share in zip(chances, shares, strict=True)
+                ),
+            )
         )
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
-    )
     return HeadAlignment(
         left=left.name,
         right=right.name,
@@ -142,157 +147,140 @@ def align_heads(
         similarity=similarity,
         qk=qk,
         ov=ov,
-        matches=matches,
+        matches=tuple(matches),
         draws=draws,
+        note=_note(left, right),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
-    """The heads of a layer: queries, keys, reads and effects by token; scores by offset."""
+class _Rotating:
+    """Heads rotated at random, one at a time, and what each is then matched with."""
 
-    queries: Float[Tensor, "head vocab k"]
-    keys: Float[Tensor, "head vocab k"]
-    reads: Float[Tensor, "head vocab k"]
-    effects: Float[Tensor, "head k vocab"]
-    offsets: Float[Tensor, "head window"]
+    draws: int
+    generator: torch.Generator
+    progress: Progress
 
+    def matched(
+        self,
+        one: HeadFunctions,
+        other: HeadFunctions,
+        one_norms: _Both,
+        other_norms: _Both,
+        similarity: Float[Tensor, "head other"],
+    ) -> Float[Tensor, "draw head"]:
+        """For each head of `one`, the similarity of its match in every draw.
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """A layer whose plain products are expectations: tokens weighted by √p, keys centered.
-
-    Heads are side by side, [vocab, head · k], so that all pairs are one matrix product.
-    """
-
-    queries: Float[Tensor, "vocab hk"]
-    keys: Float[Tensor, "vocab hk"]
-    reads: Float[Tensor, "vocab hk"]
-    effects: Float[Tensor, "vocab hk"]
-    offsets: Float[Tensor, "head window"]
-
-
-def _features(model: Model, window: int) -> list[_Layer]:
-    found: list[_Layer] = []
-    scale = model.config.score_scale
-    for layer in range(model.config.n_layers):
-        heads = [head for head in model.heads if head.id.layer == layer]
-        offsets = torch.zeros(len(heads), window, dtype=torch.float64)
-        if model.config.positions != "none":
-            profiles = positional(model, *(head.id for head in heads), window=window).heads
-            offsets = torch.stack([profile.score.double().cpu() for profile in profiles])
-        found.append(
-            _Layer(
-                queries=torch.stack([token_queries(head) * scale for head in heads]),
-                keys=torch.stack([token_keys(head) for head in heads]),
-                reads=torch.stack(
-                    [embed_through(model.weights, layer, head.W_V) for head in heads]
-                ),
-                effects=torch.stack([unembed_through(model.weights, head.W_O) for head in heads]),
-                offsets=offsets,
-            )
+        NaN where it has none, because there are more heads than in the other model.
+        """
+        drawn = torch.cat(
+            [
+                self._similarities(one, layer, other, one_norms, other_norms)
+                for layer in range(len(one.layers))
+            ],
+            1,
         )
-    return found
+        lost = displacement(similarity)
+        alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
+        options = torch.cat((drawn, alone), 2)
+        taken = (options - lost).argmax(2, keepdim=True)
+        found = options.gather(2, taken)
+        return found.where(taken < drawn.shape[2], torch.nan)[..., 0]
 
-
-def _shuffled(layers: list[_Layer], generator: torch.Generator) -> list[_Layer]:
-    """The same heads with tokens and offsets shuffled."""
-    vocab, window = layers[0].queries.shape[1], layers[0].offsets.shape[1]
-    tokens = torch.randperm(vocab, generator=generator)
-    places = torch.randperm(window, generator=generator)
-    return [
-        _Layer(
-            queries=layer.queries[:, tokens],
-            keys=layer.keys[:, tokens],
-            reads=layer.reads[:, tokens],
-            effects=layer.effects[..., tokens],
-            offsets=layer.offsets[:, places],
-        )
-        for layer in layers
-    ]
+    def _similarities(
+        self,
+        one: HeadFunctions,
+        layer: int,
+        other: HeadFunctions,
+        one_norms: _Both,
+        other_norms: _Both,
+    ) -> Float[Tensor, "draw head other"]:
+        """Similarities of the heads of a layer, rotated, with all heads of the other model."""
+        inside, between = Between(one, one), Between(one, other)
+        # Functions that are zero up to rounding are so compared with the heads as they are.
+        largest = [float(squares.max()) for squares in one_norms]
+        found: list[Tensor] = []
+        done = 0
+        for rotated in rotated_layers(
+            one.layers[layer], len(other_norms[0]), self.draws, self.generator
+        ):
+            self.progress(done, self.draws, f"layer {layer} of {one.model.name}, rotated")
+            done += len(rotated.query)
+            profiles = rotated.profiles(one.offsets[layer])
+            qk, ov = rotated.squares(inside.tokens(layer, layer), inside.logits)
+            qk = qk + profiles.square().mean(-1)
+            pairs: list[_Both] = []
+            for index, heads in enumerate(other.layers):
+                products = rotated.products(heads, between.tokens(layer, index), between.logits)
+                offsets = profiles @ other.profiles[index].T / one.window
+                pairs.append((products[0] + offsets, products[1]))
+            cosines = [
+                _cosine(torch.cat(parts, 2), squares, others, most)
+                for parts, squares, others, most in zip(
+                    zip(*pairs, strict=True), (qk, ov), other_norms, largest, strict=True
+                )
+            ]
+            found.append((cosines[0] + cosines[1]) / 2)
+        self.progress(self.draws, self.draws, f"layer {layer} of {one.model.name}, rotated")
+        return torch.cat(found)
 
 
 def _similarities(
-    left: list[_Measured], left_norms: _Norms, right: list[_Measured]
-) -> tuple[Float[Tensor, "left right"], Float[Tensor, "left right"]]:
+    one: HeadFunctions, other: HeadFunctions, one_norms: _Both, other_norms: _Both
+) -> _Both:
     """Cosines of QK and of OV for every pair of heads."""
-    pairs = [[_products(a, b) for b in right] for a in left]
-    qk = torch.cat([torch.cat([pair[0] for pair in row], 1) for row in pairs])
-    ov = torch.cat([torch.cat([pair[1] for pair in row], 1) for row in pairs])
-    right_norms = _norms(right)
-    return _cosine(qk, left_norms[0], right_norms[0]), _cosine(ov, left_norms[1], right_norms[1])
-
-
-def _measured(layers: list[_Layer], weights: Float[Tensor, " vocab"]) -> list[_Measured]:
-    found: list[_Measured] = []
-    for layer in layers:
-        root = weights.sqrt().to(layer.queries)[:, None]
-        keys = _side_by_side(layer.keys)
-        keys = keys - (root.square() * keys).sum(0)
-        found.append(
-            _Measured(
-                queries=_side_by_side(layer.queries) * root,
-                keys=keys * root,
-                reads=_side_by_side(layer.reads) * root,
-                effects=_side_by_side(layer.effects.mT) / layer.effects.shape[-1] ** 0.5,
-                offsets=layer.offsets / layer.offsets.shape[-1] ** 0.5,
-            )
-        )
-    return found
-
-
-def _side_by_side(heads: Float[Tensor, "head vocab k"]) -> Float[Tensor, "vocab hk"]:
-    return heads.transpose(0, 1).flatten(1)
-
-
-def _products(a: _Measured, b: _Measured) -> tuple[Tensor, Tensor]:
-    """⟨f, g⟩ of the QK and of the OV of every pair of heads, from d_head × d_head products."""
-    heads = len(a.offsets), len(b.offsets)
-
-    def summed(first: Tensor, second: Tensor) -> Tensor:
-        blocks = (first * second).view(heads[0], -1, heads[1], second.shape[1] // heads[1])
-        return blocks.sum((1, 3)).double().cpu()
-
-    content = summed(a.queries.T @ b.queries, a.keys.T @ b.keys)
-    moved = summed(a.reads.T @ b.reads, a.effects.T @ b.effects)
-    return content + a.offsets @ b.offsets.T, moved
-
-
-def _norms(layers: list[_Measured]) -> _Norms:
-    """⟨f, f⟩ of every head: `_products` with itself, without those of different heads."""
-    qk = [
-        (_squares(layer.queries, layer) * _squares(layer.keys, layer)).sum((1, 2)).double().cpu()
-        + layer.offsets.square().sum(1)
-        for layer in layers
+    between = Between(one, other)
+    pairs = [
+        [between.products(a, b) for b in range(len(other.layers))] for a in range(len(one.layers))
     ]
-    ov = [
-        (_squares(layer.reads, layer) * _squares(layer.effects, layer)).sum((1, 2)).double().cpu()
-        for layer in layers
-    ]
-    return torch.cat(qk), torch.cat(ov)
+    qk, ov = (
+        torch.cat([torch.cat([pair[which] for pair in row], 1) for row in pairs])
+        for which in range(2)
+    )
+    return (
+        _cosine(qk, one_norms[0], other_norms[0], float(one_norms[0].max())),
+        _cosine(ov, one_norms[1], other_norms[1], float(one_norms[1].max())),
+    )
 
 
-def _squares(x: Float[Tensor, "vocab hk"], layer: _Measured) -> Float[Tensor, "head k k"]:
-    """xᵀ x of each head."""
-    each = x.unflatten(1, (len(layer.offsets), -1)).transpose(0, 1)
-    return each.mT @ each
+def _norms(functions: HeadFunctions) -> _Both:
+    """⟨f, f⟩ of every head."""
+    between = Between(functions, functions)
+    each = [between.products(layer, layer) for layer in range(len(functions.layers))]
+    return (
+        torch.cat([qk.diagonal() for qk, _ in each]),
+        torch.cat([ov.diagonal() for _, ov in each]),
+    )
 
 
 def _cosine(
-    products: Float[Tensor, "left right"],
-    left: Float[Tensor, " left"],
-    right: Float[Tensor, " right"],
-) -> Float[Tensor, "left right"]:
-    size = (left[:, None] * right[None, :]).clamp(min=0).sqrt()
-    idle_left, idle_right = _idle(left)[:, None], _idle(right)[None, :]
-    found = torch.where(idle_left | idle_right, torch.zeros_like(products), products / size)
+    products: Float[Tensor, "*draw one other"],
+    one: Float[Tensor, "*draw one"],
+    other: Float[Tensor, " other"],
+    largest: float,
+) -> Float[Tensor, "*draw one other"]:
+    """⟨f, g⟩ / (‖f‖ ‖g‖); `largest` is the largest ⟨f, f⟩ of the first model."""
+    size = (one[..., None] * other).clamp(min=0).sqrt()
+    idle = (one <= IDLE * max(largest, 0))[..., None]
+    idle_other = other <= IDLE * other.max().clamp(min=0)
+    found = torch.where(idle | idle_other, torch.zeros_like(products), products / size)
     # Two circuits that are zero are equal; one that is zero is similar to no other.
-    return torch.where(idle_left & idle_right, torch.ones_like(found), found).clamp(-1, 1)
+    return torch.where(idle & idle_other, torch.ones_like(found), found).clamp(-1, 1)
 
 
-def _idle(squares: Float[Tensor, " head"]) -> Bool[Tensor, " head"]:
-    """Which circuits are zero up to rounding."""
-    return squares <= IDLE * squares.max().clamp(min=0)
+def _p(score: float, chance: Float[Tensor, " draw"], share: float) -> float:
+    """p of a match among those of the same head rotated.
+
+    Of the model with more heads the less similar ones have no match and are not shown, so small p
+    are the more frequent among those that are, by the inverse of their share.
+    """
+    counted = (1 + int((chance >= score).sum())) / (1 + len(chance))
+    return min(1.0, counted / share)
+
+
+def _note(left: Model, right: Model) -> str:
+    normed = any(model.config.qk_norm != "none" for model in (left, right))
+    return "QK-norm: the same scale for all tokens" if normed else ""
 
 
 def can_align(left: Model, right: Model) -> bool:
@@ -314,6 +302,13 @@ def _check(left: Model, right: Model) -> None:
             f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "
             f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); use two "
             "models with the same tokenizer"
+        )
+    outputs = left.config.d_vocab_out, right.config.d_vocab_out
+    if outputs[0] != outputs[1]:
+        raise InputError(
+            f"the heads of {left.name!r} and {right.name!r} cannot be compared: their logits are "
+            f"of different outputs ({outputs[0]} and {outputs[1]} of them); use two models with "
+            "the same outputs"
         )
 
 

@@ -409,7 +409,7 @@ export interface Effect {
   source: Token;
   raises: Scored[];
   lowers: Scored[];
-  own: number;
+  own: number | null;
   note: string;
 }
 
@@ -890,6 +890,7 @@ export interface HeadAlignment {
   ov: Matrix;
   matches: HeadMatch[];
   draws: number;
+  note: string;
 }
 
 export interface TwoTexts {

@@ -126,7 +126,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     marks: [
       ["cell", "how similar two heads are: 1 the same, 0 unrelated, below 0 opposite"],
       ["frame", "the best one-to-one matching of all heads"],
-      ["chance", "how similar the best match is between unrelated heads; p is how often it is at least this similar"],
+      ["chance", "how similar the match of such a head is if its directions are random; p is how often it is at least this similar"],
     ],
     steps: ["Click a cell to see both heads on the same text.", "Choose QK or OV alone: heads may attend alike and move different things."],
   },

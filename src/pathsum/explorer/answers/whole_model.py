@@ -27,7 +27,7 @@ class CompareParams(ModelParams):
 # A page should not keep its reader waiting: fewer held-out sequences and chance draws than the
 # defaults of `dynamics` and `align_heads`. Standard errors and p-values follow.
 TRAINING_SEQUENCES = 24
-COMPARE_DRAWS = 30
+COMPARE_DRAWS = 100
 # Every head takes two runs, which would keep the page of a larger model waiting for minutes.
 MAX_TERM_HEADS = 48
 
