@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits import source_table
+from pathsum.circuits import effect, head_card, source_table, token_ov
 from pathsum.cli.main import main
 from pathsum.errors import ConfigError, NotExactError, TokenError, WeightsError
 from pathsum.model import Weights
@@ -94,6 +94,21 @@ def test_the_atlas_leaves_out_what_compares_outputs_with_tokens(model: ps.Model)
     assert "previous token" in str(found)
 
 
+def test_what_a_head_does_is_shown_by_output(model: ps.Model) -> None:
+    found = effect(model, "L1H0", 17)
+    row = token_ov(model, "L1H0").row(17)
+    assert [one.token.id for one in found.raises] == row.argsort(descending=True).tolist()
+    assert [one.value for one in found.lowers] == pytest.approx(row.sort().values.tolist())
+    assert found.own is None and "its own logit" not in found.to_table().to_text()
+    assert found.raises[0].token.text == f"<{int(row.argmax())}>"
+    card = head_card(model, "L1H0")
+    assert card.copying is None and card.clusters is None and card.profile is not None
+    assert card.to_table().to_text() == card.profile.to_table().to_text()
+    bare = ps.random_model(CONFIG.replace(positions="none"))
+    with pytest.raises(NotExactError, match="has 5 outputs and 20 tokens"):
+        head_card(bare, "L1H0")
+
+
 def test_what_makes_no_sense_is_refused(model: ps.Model) -> None:
     for refused in (
         lambda: ps.copying(model),
@@ -115,3 +130,7 @@ def test_the_command_line(
     arguments = ["paths", str(tmp_path), "--tokens", "3,5,7", "--token", "4", "--json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["toward"]["target_tokens"] == [4]
+    assert main(["head", str(tmp_path), "L0H1"]) == 0
+    assert "scores by offset" in capsys.readouterr().out
+    assert main(["head", str(tmp_path), "L0H1", "--token", "17"]) == 0
+    assert "attending to <17>" in capsys.readouterr().out

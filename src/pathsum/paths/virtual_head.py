@@ -119,7 +119,7 @@ class VirtualHead:
 
     def effect(self, source: str | int, k: int = 10) -> Effect:
         """The logits that attending to a token raises and lowers most."""
-        return effect(self.model, self.path, source, min(k, self.model.config.d_vocab))
+        return effect(self.model, self.path, source, min(k, self.model.config.d_vocab_out))
 
     def card(self) -> HeadCard:
         """Copying and token clusters together."""

@@ -13,6 +13,7 @@ from pathsum.circuits.tokens.token import RARE, Token
 from pathsum.circuits.tokens.token_basis import as_path, circuit_label
 from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Progress, Record, Table, silent, stacked
 
 
@@ -21,17 +22,19 @@ class HeadCard(Record, kind="head-card"):
     """What a head, or a virtual head, does, from weights: copying, token clusters, offsets.
 
     `profile` is None for a virtual head, whose pattern is a product of two, and where the model
-    has no positions.
+    has no positions; `copying` and `clusters` where its outputs are not tokens.
     """
 
     head: str
-    copying: Copying
-    clusters: Clusters
+    copying: Copying | None
+    clusters: Clusters | None
     profile: OffsetProfile | None
 
     def to_table(self) -> Table:
-        """The copying numbers, which are the card's first table."""
-        return self.copying.to_table()
+        """The card's first table: the copying numbers, if outputs are tokens."""
+        first = self.profile if self.copying is None else self.copying
+        assert first is not None  # see head_card
+        return first.to_table()
 
     def __rich__(self) -> RenderableType:
         parts = [self.copying, self.clusters, self.profile]
@@ -64,10 +67,13 @@ def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = si
     """A head's copying, token clusters and offset profile."""
     path = as_path(model, circuit)
     single = path.order == 1 and model.config.positions != "none"
+    if not single:
+        require_tokens_out(model, "what this card shows of a head without offsets")
+    copies = model.config.predicts_tokens
     return HeadCard(
         head=circuit_label(path),
-        copying=copying(model, path, progress=progress),
-        clusters=clusters(model, path),
+        copying=copying(model, path, progress=progress) if copies else None,
+        clusters=clusters(model, path) if copies else None,
         profile=positional(model, path.heads[0]).heads[0] if single else None,
     )
 

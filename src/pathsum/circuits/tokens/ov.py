@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from pathsum.algebra import Factored, center_rows
 from pathsum.circuits.tokens.token import (
     RARE,
@@ -11,32 +13,35 @@ from pathsum.circuits.tokens.token import (
     find_token,
     hidden_note,
     joined,
+    output_of,
     paired_table,
     resolve_k,
     token_of,
-    top_scored,
 )
 from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
-from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Record, Table
 
 
 @dataclass(frozen=True, eq=False)
 class Effect(Record, kind="ov-effect"):
-    """What attending to one source token does to logits, relative to their mean."""
+    """What attending to one source token does to logits, relative to their mean.
+
+    `own` is what it does to the token's own logit, None where outputs are not tokens.
+    """
 
     head: str
     source: Token
     raises: tuple[Scored, ...]
     lowers: tuple[Scored, ...]
-    own: float
+    own: float | None
     note: str
 
     def to_table(self) -> Table:
         """What it raises and what it lowers, side by side."""
         headings = ("raises", "by", "lowers", "by ")
-        title = f"{self.head}: attending to {self.source} (its own logit {self.own:+.3f})"
+        own = "" if self.own is None else f" (its own logit {self.own:+.3f})"
+        title = f"{self.head}: attending to {self.source}{own}"
         return paired_table(headings, self.raises, self.lowers, title, self.note)
 
 
@@ -68,19 +73,26 @@ def effect(
     *,
     rare: int = RARE,
 ) -> Effect:
-    """The tokens (10 if k is not given) that attending to `source` raises and lowers most."""
-    require_tokens_out(model, "what a head does to tokens")
-    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    """The outputs (10 if k is not given) that attending to `source` raises and lowers most."""
+    config = model.config
+    k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
     path = as_path(model, circuit)
     token = find_token(model, source)
     row = token_ov(model, path).row(token)
-    common = common_tokens(model, rare)
-    lowers = tuple(Scored(s.token, -s.value) for s in top_scored(model, -row, k, common))
+    common = torch.ones_like(row, dtype=torch.bool)
+    if config.predicts_tokens:
+        common = common_tokens(model, rare).to(row.device)
+
+    def largest(sign: int) -> tuple[Scored, ...]:
+        best = (sign * row).masked_fill(~common, -torch.inf).topk(min(k, int(common.sum())))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return tuple(Scored(output_of(model, output), sign * value) for output, value in pairs)
+
     return Effect(
         head=circuit_label(path),
         source=token_of(model, token),
-        raises=top_scored(model, row, k, common),
-        lowers=lowers,
-        own=float(row[token]),
+        raises=largest(1),
+        lowers=largest(-1),
+        own=float(row[token]) if config.predicts_tokens else None,
         note=joined((basis_note(model, path), hidden_note(common, rare))),
     )

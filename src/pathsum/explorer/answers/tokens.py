@@ -20,6 +20,7 @@ from pathsum.circuits.tokens.token import (
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
+from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Record
 
 
@@ -63,6 +64,7 @@ MAX_TOKENS = 8192
 def token(bench: Workbench, params: TokenParams) -> TokenTables:
     """What a head does with a token as source, as destination and as output."""
     model = bench.model(params)
+    require_tokens_out(model, "what a token does as a source and as an output")
     name, wanted = model.head(params.head).label, model.token_id(params.token)
     shown = common_tokens(model)
     k = min(TABLE_LENGTH, int(shown.sum()))
