@@ -183,7 +183,7 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "HeadCopying.p": ("copying_weights", COPYING),
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
-    "ScoredEdge.p": (COMPOSITION,),
+    "ScoredEdge.p": (COMPOSITION, VIRTUAL),
     "CompositionScores.p": (COMPOSITION,),
     "PartnerEdge.p": (COMPOSITION,),
     "EmpiricalScores.p": (COMPOSITION,),
@@ -193,7 +193,6 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "PairComponents.p_cosine": (COSINE,),
     "PairComponents.kernel_p": (KERNEL,),
     "VirtualWeights.p": (VIRTUAL,),
-    "EndEdge.p": (VIRTUAL,),
 }
 """Every field of the library that is a p, and the rows of the table in which it is tested."""
 BY_CONSTRUCTION = ("EmpiricalScores.p_permuted", "EmpiricalScores.p_twin")

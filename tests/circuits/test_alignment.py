@@ -100,11 +100,11 @@ def test_p_holds_its_level_where_only_some_heads_are_matched() -> None:
     """Of eight heads the one that is matched is the most similar, so p is that of the best of 8."""
     one = {**SIZE, "n_layers": 1, "n_heads": 1}
     p: list[float] = []
-    for seed in range(60):
+    for seed in range(25):
         eight = random_model(Config(**SIZE), seed=seed + 100)
         found = align_heads(eight, random_model(Config(**one), seed=seed), draws=99, seed=seed)
         p += [match.p for match in found.matches]
-    assert len(p) == 60 and sum(each <= 0.2 for each in p) <= 24  # of 60: 12 ± 3
+    assert len(p) == 25 and sum(each <= 0.2 for each in p) <= 13  # of 25: 5 ± 2
     alone = align_heads(load("one-layer"), load("two-layer"), draws=99)
     assert min(match.p for match in alone.matches) == pytest.approx(2 / 100)
 

@@ -13,8 +13,9 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.rotations import root
-from pathsum.circuits.head_functions import Between, HeadFunctions, RotatedLayer, rotated_layers
+from pathsum.circuits.head_functions import Between, HeadFunctions
 from pathsum.circuits.positional import positional
+from pathsum.circuits.rotated_heads import RotatedLayer, rotated_layers
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Config, Head, Model, random_model
@@ -38,7 +39,7 @@ def functions_of(head: Head) -> tuple[Tensor, Tensor]:
 
 
 @given(models(min_layers=1, max_layers=2, max_heads=3), st.integers(0, 99))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_inner_products_are_means_over_tokens_offsets_and_logits(model: Model, seed: int) -> None:
     # With QK-norm a query is not linear in the embedding; its scale is left out here.
     model = replace(model, weights=random_model_like(model, seed, qk_norm="none").weights)

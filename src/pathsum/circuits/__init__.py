@@ -9,7 +9,8 @@
     composition/  Q-, K- and V-composition of all pairs of heads, virtual_weights, with their nulls
     matching      eigenvalues of QK through a lower head, the induction heads' other axis
     stream/       bandwidth: which dimensions of the residual stream are used by what, and deletion
-    alignment     align_heads: which heads of two models do the same
+    alignment     align_heads: which heads of two models do the same; head_functions: what they do,
+                  rotated_heads: what they would do in random directions
 
 No vocabulary × vocabulary matrix is ever formed: circuits between tokens stay factored, and their
 largest entries, rows and spectra are found from the factors.
