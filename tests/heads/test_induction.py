@@ -101,6 +101,8 @@ def test_in_context_learning_is_late_minus_early() -> None:
         in_context_learning(model, tokens, late=500)
     with pytest.raises(InputError, match="0 < early < late"):
         in_context_learning(model, tokens, early=5, late=5)
+    with pytest.raises(InputError, match="a sequence of 2 tokens has no early and late token"):
+        in_context_learning(model, tokens[:, :2])
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,11 @@ def in_context_learning(
     """
     checked = token_batches(model, require_text(model, batches))
     shortest = min(tokens.shape[1] for tokens in checked)
+    if late is None and early is None and shortest < 3:
+        raise InputError(
+            f"a sequence of {shortest} tokens has no early and late token to compare; use "
+            "sequences of at least 3 tokens"
+        )
     late = min(LATE, shortest - 1) if late is None else late
     early = max(1, min(EARLY, late // 10)) if early is None else early
     check_places(early, late, window)
