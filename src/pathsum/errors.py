@@ -8,9 +8,11 @@ exits with `exit_code`; library users catch the class.
     │   ├── ConfigError       fields of a Config that do not fit together
     │   ├── TokenError        token ids or text that the model cannot read
     │   ├── HeadError         a head that the model does not have
+    │   ├── LayerError        a layer that the model does not have (also an IndexError)
     │   ├── PathError         a path that the model does not have
     │   ├── WeightsError      tensors of the wrong shape, or not finite
-    │   └── FileError         a file or folder that cannot be read as expected
+    │   ├── FileError         a file or folder that cannot be read as expected
+    │   └── ArgumentError     an argument of the wrong type (also a TypeError)
     ├── NotExactError         a decomposition that would not be exact (exit code 2)
     └── FailedError           valid input, but the operation failed (exit code 1)
 """
@@ -43,6 +45,10 @@ class HeadError(InputError):
     """A head that the model does not have."""
 
 
+class LayerError(InputError, IndexError):
+    """A layer that the model does not have."""
+
+
 class PathError(InputError):
     """A path that the model does not have."""
 
@@ -53,6 +59,10 @@ class WeightsError(InputError):
 
 class FileError(InputError):
     """A file or folder that cannot be read as expected."""
+
+
+class ArgumentError(InputError, TypeError):
+    """An argument of the wrong type."""
 
 
 class NotExactError(PathsumError, ValueError):

@@ -14,9 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.errors import InputError
+from pathsum.result.arguments import checked_methods
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
 Scale: TypeAlias = int | float | Tensor
@@ -65,6 +67,7 @@ class RowMaxima:
     columns: Tensor
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Factored:
     """The matrix `A @ B`, kept apart.
@@ -220,7 +223,7 @@ class Factored:
         _check_range(j, j, self.shape[-1], "column")
         return (self.A @ self.B[..., j, None]).squeeze(-1)
 
-    def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def entries(self, rows: Int[Tensor, "..."], columns: Int[Tensor, "..."]) -> Tensor:
         """The entries at (rows[i], columns[i]), [*batch, *index].
 
         The two index tensors broadcast, as in `matrix[rows, columns]`. Needs memory for r numbers

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import cholesky, eigh, eigvals, solve_lower
 from pathsum.algebra.factored import Factored
+from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
 from pathsum.errors import InputError
 
@@ -89,7 +90,7 @@ def rotated_cores(
     around: Sequence[Float[Tensor, " s"]], d: int, r: int, *, draws: int, seed: int = 0
 ) -> list[Float[Tensor, "half r r"]]:
     """`Vᵢᵀ Cᵢ U` over random frames of r directions, which matrices of any spectrum share."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return [_framed(S, d, r, (draws + 1) // 2, generator) for S in around]
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.assignment import best_assignment, displacement
+from pathsum.algebra.seeds import seeded
 from pathsum.circuits.head_functions import Between, HeadFunctions
 from pathsum.circuits.positional import WINDOW
 from pathsum.circuits.rotated_heads import rotated_layers
@@ -32,6 +33,7 @@ from pathsum.circuits.tokens.token_basis import (
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.p_value import counted_p
 
 DRAWS = 200
@@ -95,6 +97,7 @@ class HeadAlignment(Record, kind="head-alignment"):
 
 
 @torch.no_grad()
+@checked
 def align_heads(
     left: Model, right: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent
 ) -> HeadAlignment:
@@ -117,7 +120,7 @@ def align_heads(
     norms, other_norms = _norms(one), _norms(other)
     qk, ov = _similarities(one, other, norms, other_norms)
     similarity = (qk + ov) / 2
-    rotating = _Rotating(draws, torch.Generator().manual_seed(seed), progress)
+    rotating = _Rotating(draws, seeded(seed), progress)
     by_left = rotating.matched(one, other, norms, other_norms, similarity)
     by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
     # Which share of a model's heads are matched, and so have a p.

@@ -35,6 +35,7 @@ from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
 from pathsum.names import LogitsRead, Source
 from pathsum.result import Column, Progress, Record, Table, silent, token_column
+from pathsum.result.arguments import checked
 
 BLOCK_BYTES = 32 << 20
 """Bytes of logits that are held at a time."""
@@ -98,6 +99,7 @@ class Bigram(Record, kind="bigram"):
 
 
 @torch.no_grad()
+@checked
 def bigram(
     model: Model,
     corpus: TextOrTokens | None = None,

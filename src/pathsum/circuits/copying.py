@@ -47,6 +47,7 @@ from pathsum.model.folding import value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.options import parse_choice
 from pathsum.result.p_value import counted_p
 
@@ -122,6 +123,7 @@ class Copying(Record, kind="copying"):
 
 
 @torch.no_grad()
+@checked
 def copying(
     model: Model,
     *heads: HeadName | Path,

@@ -41,6 +41,7 @@ from pathsum.explorer.wire import encode
 from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.options import parse_option
 
 FORMAT, VERSION = "pathsum-report", 2
@@ -74,6 +75,7 @@ class Report(Record, kind="report-file"):
         return Table(columns, rows, title=f"report of {self.model}")
 
 
+@checked
 def report(
     model: str | Path | Model,
     path: str | Path,

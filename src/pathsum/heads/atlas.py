@@ -52,6 +52,7 @@ from pathsum.result import (
     silent,
     text_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.p_value import BoundedP, ProbabilityColumn
 from pathsum.result.table import Cell
 
@@ -185,6 +186,7 @@ class Atlas(Record, kind="atlas"):
 
 
 @torch.no_grad()
+@checked
 def atlas(
     model: Model,
     *,

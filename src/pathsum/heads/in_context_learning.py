@@ -8,12 +8,14 @@ from pathsum.errors import InputError
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate, ratio
 
 EARLY, LATE = 50, 500
 
 
 @torch.no_grad()
+@checked
 def in_context_learning(
     model: Model,
     batches: TextOrTokens | None = None,

@@ -38,6 +38,7 @@ from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate
 from pathsum.result.p_value import ProbabilityColumn
 from pathsum.text.probes import RepeatedTokens, shuffled
@@ -177,6 +178,7 @@ class Induction(Record, kind="induction"):
 
 
 @torch.no_grad()
+@checked
 def induction(
     model: Model,
     *,

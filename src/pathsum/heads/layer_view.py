@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
+from pathsum.algebra.seeds import seeded
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded, value_reads
@@ -194,7 +195,7 @@ class RandomFrames:
     def __init__(self, model: Model, count: int, seed: int) -> None:
         config = model.config
         self.count, self.seed = count, seed
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = seeded(seed)
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
         self._empty = model.weights.W_E[:0]  # for its dtype and device
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.errors import ConfigError, near_misses
+from pathsum.result.arguments import checked_methods
 
 if TYPE_CHECKING:
     Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
@@ -51,6 +52,7 @@ CEILINGS = {
 }
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Config:
     """The shape of a decoder-only transformer; by default the paper's attention-only family.

@@ -26,6 +26,7 @@ from pathsum.model.folding import (
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
+from pathsum.result.arguments import checked_methods
 from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathsum.model.trace import Trace
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Head:
     """One head of a model; `model.head("L1H4")` or `model.head(1, 4)` gives it.

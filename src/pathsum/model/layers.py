@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from pathsum.errors import WeightsError
+from pathsum.errors import LayerError, WeightsError
 
 if TYPE_CHECKING:
     from pathsum.model.weights import LayerWeights, Weights
@@ -32,6 +32,13 @@ class Layers(Sequence["LayerWeights"]):
     def __len__(self) -> int:
         return self._weights.config.n_layers
 
+    def number(self, index: int) -> int:
+        """A layer counted from 0; negative numbers count from the end."""
+        layer = index + len(self) if index < 0 else index
+        if not 0 <= layer < len(self):
+            raise LayerError(f"layer {index} does not exist: the model has {len(self)} layers")
+        return layer
+
     @overload
     def __getitem__(self, index: int) -> "LayerWeights": ...
     @overload
@@ -39,9 +46,7 @@ class Layers(Sequence["LayerWeights"]):
     def __getitem__(self, index: int | slice) -> "LayerWeights | Sequence[LayerWeights]":
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        layer = index + len(self) if index < 0 else index
-        if not 0 <= layer < len(self):
-            raise IndexError(f"layer {index} of a model with {len(self)}")
+        layer = self.number(index)
         if layer not in self._kept:
             self._keep(layer)
         self._kept.move_to_end(layer)

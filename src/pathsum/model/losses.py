@@ -14,7 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
-from pathsum.model.sequences import TextOrTokens, TokenBatches, require_tokens_out, token_batches
+from pathsum.model.sequences import (
+    TextOrTokens,
+    TokenBatches,
+    require_tokens_out,
+    require_values,
+    token_batches,
+)
 from pathsum.model.transformer import logits_of_read, soft_cap
 from pathsum.model.weights import Weights
 from pathsum.result.estimate import Estimate, ratio
@@ -232,6 +238,7 @@ def predicted_batches(
     batches = token_batches(model, given, first, targets_given=targets is not None)
     if targets is None:
         return batches, [next_tokens(tokens) for tokens in batches]
+    require_values(targets, "targets")
     if len(batches) != 1 or targets.shape != batches[0].shape:
         shapes = ", ".join(str(list(tokens.shape)) for tokens in batches)
         raise InputError(

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.model import Model
@@ -19,9 +20,11 @@ from pathsum.model.weights import (
     required_in_layer,
 )
 from pathsum.result import parse_choice
+from pathsum.result.arguments import checked
 from pathsum.text import Tokenizer
 
 
+@checked
 def from_tensors(
     config: Config,
     tensors: Mapping[str, Tensor],
@@ -58,6 +61,7 @@ def from_tensors(
     return Model(weights, name=name, tokenizer=tokenizer, token_counts=token_counts)
 
 
+@checked
 def random_model(
     config: Config,
     seed: int = 0,
@@ -83,7 +87,7 @@ def random_model(
         for name, shape in layer_shapes(config).items():
             if name != "W_pos" or each:
                 shapes[f"layers.{layer}.{name}"] = shape
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     flat = {
         name: _draw(name.rsplit(".", 1)[-1], shape, generator).to(dtype)
         for name, shape in shapes.items()

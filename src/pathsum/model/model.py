@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import FailedError, InputError, TokenError, WeightsError
+from pathsum.errors import ArgumentError, FailedError, InputError, TokenError, WeightsError
 from pathsum.model.config import Config
 from pathsum.model.edited import edit_model
 from pathsum.model.edits import Hooks, ModelEdit
@@ -23,10 +23,15 @@ from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head
+from pathsum.result.arguments import checked_methods
 from pathsum.text import Tokenizer
 from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
 
+# Longer numbers do not fit into 64 bits, and Python refuses to read some.
+LONGEST_ID = 18
 
+
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Model:
     """The object studied. Called on token ids it gives logits.
@@ -91,6 +96,8 @@ class Model:
         `keep` names what is kept of a run too long to keep everything, for example
         `ps.Keep(patterns=["L18H6"], logits=[-1])`; see `Keep`.
         """
+        if hooks is not None and not isinstance(hooks, Mapping):
+            raise ArgumentError(f"hooks is a {type(hooks).__name__}; give a dict of functions")
         tokens, lengths = padded(self, text_or_tokens)
         edits = [find_hook(self, name, function) for name, function in (hooks or {}).items()]
         return trace_run(
@@ -134,7 +141,8 @@ class Model:
         if self.config.predicts_tokens:
             return self.token_id(output)
         outputs = self.config.d_vocab_out
-        if not str(output).isdecimal() or int(output) >= outputs:
+        given = str(output)
+        if not given.isdecimal() or len(given) > LONGEST_ID or int(output) >= outputs:
             raise TokenError(
                 f"{output!r} is not an output: the model has {outputs}, which are not tokens, so "
                 f"give a number from 0 to {outputs - 1}"
@@ -146,18 +154,20 @@ class Model:
         if isinstance(token, str):
             if self.tokenizer is not None:
                 return self.tokenizer.id(token)
-            if not token.isdecimal():
+            if not token.isdecimal() or len(token) > LONGEST_ID:
                 raise TokenError(
                     f"the model {self.name!r} has no tokenizer, so it cannot look up {token!r}; "
                     "give a token id"
                 )
             token = int(token)
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise TokenError(f"{token!r} is not a token; give its text or its id, an integer")
         if not 0 <= token < self.config.d_vocab:
             raise TokenError(
                 f"token id {token} is out of range: the vocabulary has {self.config.d_vocab} "
                 f"tokens, so ids go from 0 to {self.config.d_vocab - 1}"
             )
-        return token
+        return int(token)
 
     def token_pool(self, minimum_count: int = MINIMUM_COUNT) -> TokenPool:
         """Which tokens may be drawn for probes and shown in tables."""
@@ -177,7 +187,7 @@ class Model:
         """One head, named by label, by pair, or by two numbers."""
         if isinstance(layer, int):
             if head is None:
-                raise TypeError("head() takes a label, a pair, or a layer and a head number")
+                raise ArgumentError("head() takes a label, a pair, or a layer and a head number")
             layer = (layer, head)
         return Head(self, find_head(layer, self.config.n_layers, self.config.n_heads))
 

@@ -17,6 +17,7 @@ from pathsum.model.config import Config
 from pathsum.model.edits import Edit
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head
+from pathsum.result.arguments import checked_methods
 from pathsum.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
 
 All: TypeAlias = Literal["all"]
@@ -192,6 +193,7 @@ class NormScales:
     write: tuple[Scale, ...]
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Run:
     """What one run computed; fields that were not recorded are empty, `logits` is None.
@@ -221,6 +223,8 @@ class Run:
 
     def z(self, layer: int) -> PerHead:
         """What a layer's heads moved to each destination, before W_O."""
+        # There is a stream more than there are layers, so −1 is not the same place in both.
+        layer = self.weights.layers.number(layer)
         edited = self.edited_z[layer]
         if edited is not None:
             return edited

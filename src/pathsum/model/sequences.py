@@ -21,6 +21,7 @@ from pathsum.errors import InputError, NotExactError, TokenError
 from pathsum.model.config import Config
 from pathsum.result import Progress, silent
 from pathsum.shapes import Tokens
+from pathsum.terminal import shorten
 from pathsum.text import Corpus
 from pathsum.text.shards import TokenShards
 
@@ -46,11 +47,19 @@ HELD_OUT_TOKENS = 400_000
 """Tokens of its held-out part that are used at most."""
 
 
+def require_values(tensor: Tensor, what: str) -> None:
+    """Raise InputError for tensors that cannot be read number by number."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        kind = "without values" if tensor.device.type == "meta" else "a sparse tensor"
+        raise InputError(f"{what} are {kind}; give a dense tensor that holds its numbers")
+
+
 def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> Tokens:
     """Token ids as [batch, pos]; raises TokenError if the model cannot read them.
 
     `longest` is the longest sequence allowed, by default the model's context.
     """
+    require_values(tokens, "tokens")
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
         raise TokenError(f"tokens are {tokens.dtype}, but ids are whole numbers: use torch.long")
     if tokens.ndim not in (1, 2):
@@ -154,11 +163,8 @@ def _parts(
     if isinstance(given, Corpus):
         return [(_windows(model, given, given.held_out, HELD_OUT_TOKENS), True)]
     one = isinstance(given, str | Tensor)
-    if not one and not isinstance(given, Iterable):
-        raise InputError(
-            f"{given!r} is neither text nor token ids; give a text, ids as [pos] or [n, pos], a "
-            "list of texts or of ids, or a Corpus"
-        )
+    if not one and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0):
+        raise _not_tokens(given)
     items = [given] if one else list(given)
     if items and all(isinstance(item, int | float) for item in items):
         items = [items]
@@ -167,12 +173,22 @@ def _parts(
         if isinstance(item, str):
             ids = text_windows(model, item) if windows else torch.tensor(model.encode(item))
         else:
-            ids = torch.as_tensor(item)
+            try:
+                ids = torch.as_tensor(item)
+            except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+                raise _not_tokens(item) from error
             # torch gives an empty list a floating-point dtype.
             ids = ids.long() if ids.numel() == 0 else ids
         tokens = check_tokens(model.config, ids, longest).cpu()
         parts.append((tokens, ids.ndim == 2 and not isinstance(item, str)))
     return parts
+
+
+def _not_tokens(given: object) -> InputError:
+    return InputError(
+        f"{shorten(repr(given), 60)} is neither text nor token ids; give a text, ids as [pos] or "
+        "[n, pos], a list of texts or of ids, or a Corpus"
+    )
 
 
 def text_windows(model: "Model", text: str) -> Tensor:

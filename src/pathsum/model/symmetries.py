@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import inverse, qr
+from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
@@ -111,7 +112,7 @@ def random_rotation(config: Config, seed: int = 0) -> Float[Tensor, "d d"]:
     if config.norm != "layer":
         return _haar(d, seed)
     # A basis whose first vector is the ones-vector; rotate the rest among themselves.
-    start = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    start = torch.randn(d, d, dtype=torch.float64, generator=seeded(seed))
     start[:, 0] = 1.0
     basis = qr(start)[0]
     inner = torch.eye(d, dtype=torch.float64)
@@ -125,7 +126,7 @@ def scrambled(model: Model, seed: int = 0) -> Model:
     Same probabilities; logits may be shifted position by position (see `shift_unembedding`).
     """
     config = model.config
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def near_identity() -> Tensor:
         shape = (config.n_layers, config.n_kv_heads, config.d_head, config.d_head)
@@ -146,7 +147,7 @@ def scrambled(model: Model, seed: int = 0) -> Model:
 
 
 def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
-    noise = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(d, d, dtype=torch.float64, generator=seeded(seed))
     Q, R = qr(noise)
     # Without the signs, QR's sign convention would make the draw non-uniform.
     return Q * R.diagonal().sign()

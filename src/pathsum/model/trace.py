@@ -15,6 +15,7 @@ from pathsum.model.recording import Keep, KeptLayers, NormScales, Run
 from pathsum.model.run import run
 from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
+from pathsum.result.arguments import checked_methods
 from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathsum.paths.target import PositionName, TokenName, Versus
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Trace(Run):
     """What one run did: `model.trace(text_or_tokens)` makes one.
@@ -100,6 +102,7 @@ class Trace(Run):
 
     def read(self, layer: int) -> Stream:
         """What the heads of a layer read: the stream before it, normalized."""
+        layer = self.weights.layers.number(layer)
         raw = self.weights.layers[layer]
         return transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
 
@@ -149,6 +152,7 @@ class Trace(Run):
 
     def attention_scores(self, layer: int) -> Pattern:
         """Scores of a layer's heads before cap, mask and softmax, recomputed from the stream."""
+        layer = self.weights.layers.number(layer)
         for head in range(self.weights.config.n_heads):
             self._check_scores_follow(HeadId(layer, head))
         return self._scores(layer)

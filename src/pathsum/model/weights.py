@@ -18,6 +18,7 @@ from pathsum.model.edits import ModelEdit
 from pathsum.model.layers import Layers
 from pathsum.model.store import Store
 from pathsum.names import Edge, HeadId
+from pathsum.result.arguments import checked_methods
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,7 @@ def required_in_layer(config: Config) -> tuple[str, ...]:
     return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate, *(("sinks",) if config.sinks else ()))
 
 
+@checked_methods
 class Weights:
     """A model's tensors, read layer by layer when first used, checked when first used.
 
@@ -202,7 +204,7 @@ class Weights:
 
     def read(self, name: str) -> Tensor:
         """One tensor in the computing dtype; raises WeightsError if values are not finite."""
-        stored = self.store.get(name)
+        stored = self.store.get(self._known(name))
         tensor = stored.to(dtype=self.dtype, device=self.device)
         if not is_finite(tensor):
             bad = int((~torch.isfinite(tensor)).sum())
@@ -211,6 +213,11 @@ class Weights:
                 "results would be too; the training run diverged, or the file is damaged"
             )
         return tensor
+
+    def _known(self, name: str) -> str:
+        if name not in self.store.shapes:
+            raise WeightsError(f"there is no tensor {name!r}; there are {', '.join(self.names)}")
+        return name
 
     def read_if_there(self, name: str) -> Tensor | None:
         """One tensor, or None where the model has none of that name."""
@@ -236,7 +243,7 @@ class Weights:
 
     def converts(self, name: str) -> bool:
         """Whether reading this tensor makes a copy."""
-        converted = self.store.dtypes[name] != self.dtype or self.device.type != "cpu"
+        converted = self.store.dtypes[self._known(name)] != self.dtype or self.device.type != "cpu"
         return converted or self.store.copies(name)
 
 

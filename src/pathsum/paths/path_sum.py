@@ -16,6 +16,7 @@ from pathsum.model.transformer import soft_cap
 from pathsum.paths.frozen import Frozen, all_sources
 from pathsum.paths.sweep import final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
+from pathsum.result.arguments import checked_methods
 from pathsum.shapes import Logits, Stream
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def expand_logits(trace: Trace) -> "PathSum":
     return PathSum(trace)
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class PathSum:
     """Every path from a source through heads to the logits, patterns and scales held fixed.
@@ -90,7 +92,7 @@ class PathSum:
     def order(self, order: int) -> Iterator[Path]:
         """The paths through that many heads, by source and then by heads, listed as needed."""
         layers, heads = self._size
-        if not 0 <= order <= layers:
+        if order not in range(layers + 1):
             raise InputError(
                 f"there are no paths of order {order}: the model has {layers} layers, so a path "
                 f"goes through 0 to {layers} heads"

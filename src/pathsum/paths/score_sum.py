@@ -11,6 +11,7 @@ from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of, qk_read
 from pathsum.paths.sweep import split_at
+from pathsum.result.arguments import checked_methods
 from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class ScorePair:
         return group_of(self.query, self.key)
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreSum:
     """Scores before soft cap and softmax, split on both sides.

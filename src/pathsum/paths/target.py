@@ -15,7 +15,9 @@ from pathsum.errors import InputError
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores
+from pathsum.model.sequences import require_values
 from pathsum.shapes import Logits
+from pathsum.terminal import shorten
 
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
 TokenName: TypeAlias = int | str | Sequence[int] | Sequence[str] | Int[Tensor, " batch"]
@@ -199,16 +201,25 @@ def _positions(trace: Trace, position: PositionName) -> Int[Tensor, " batch"]:
 
 def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
     model, batch = trace.model, trace.tokens.shape[0]
+    if isinstance(name, Tensor):
+        require_values(name, what)
+        name = name.tolist()
     if isinstance(name, str | int):
         ids: list[int] = [model.output_id(name)] * batch
     else:
-        each = name.tolist() if isinstance(name, Tensor) else list(name)
-        ids = [model.output_id(one) for one in each]
+        ids = [model.output_id(one) for one in name]
     return _vector(ids, batch, what).to(trace.tokens.device)
 
 
 def _vector(given: PositionName, batch: int, what: str) -> Int[Tensor, " batch"]:
-    values = torch.as_tensor(given)
+    try:
+        values = torch.as_tensor(given)
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{what} is {shorten(repr(given), 60)}; give an integer, or one for each of the "
+            f"{batch} sequences"
+        ) from error
+    require_values(values, what)
     if values.is_floating_point() or values.dtype == torch.bool or values.ndim > 1:
         raise InputError(
             f"{what} is {given!r}; give an integer, or one for each of the {batch} sequences"

@@ -18,6 +18,7 @@ from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.result import Column, Record, Table, interval_columns, text_column, token_column
+from pathsum.result.arguments import checked, checked_methods
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import HeadPattern, Logits
 
@@ -72,6 +73,7 @@ class VirtualImportance(Record, kind="virtual-head-importance"):
         return Table(columns, rows, title=f"{self.head}: importance on this run")
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class VirtualHead:
     """A chain of heads as one head; made by `virtual_head(model, "L0H7", "L1H4")`.
@@ -159,6 +161,7 @@ class VirtualHead:
         return VirtualImportance(self.label, whole.mean(), without.mean(), without.above(whole))
 
 
+@checked
 def virtual_head(model: Model, *heads: HeadName) -> VirtualHead:
     """A chain of heads, bottom to top, as one head."""
     if not heads:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pathsum.errors import FailedError
 from pathsum.names.path import Printed
+from pathsum.result.arguments import checked_methods
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell, Table, prose_column, text_column
 from pathsum.terminal import SafeConsole
@@ -77,6 +78,7 @@ def _tensor(value: Tensor) -> Any:
 _RECORDS: dict[str, type["Record"]] = {}
 
 
+@checked_methods
 class Record:
     """A frozen dataclass with views.
 
@@ -106,6 +108,7 @@ class Record:
         # would fill the screen.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Record.__repr__
+        checked_methods(cls)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values, with its format and version."""

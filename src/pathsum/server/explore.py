@@ -7,12 +7,14 @@ from typing import Any
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.notebook import explorer_widget
 from pathsum.model import Model
+from pathsum.result.arguments import checked
 from pathsum.server.running import HOST, ExplorerServer
 
 # A marimo cell shows at most 610 pixels and scrolls what is higher.
 MARIMO_HEIGHT = 580
 
 
+@checked
 def explore(
     *models: str | Path | Model,
     place: str = "",

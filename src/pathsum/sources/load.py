@@ -9,6 +9,7 @@ from pathsum.files import exists, read_object, require_regular
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT
 from pathsum.result import Progress, silent
+from pathsum.result.arguments import checked
 from pathsum.sources.checkpoint import SAFETENSORS
 from pathsum.sources.fetched import FETCHED, load_fetched
 from pathsum.sources.gguf_model import open_gguf
@@ -20,6 +21,7 @@ from pathsum.sources.transformer_lens import is_transformer_lens, open_transform
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
+@checked
 def load(
     name: str | Path,
     *,

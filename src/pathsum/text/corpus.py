@@ -15,6 +15,7 @@ from torch import Tensor
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists, read_object
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result.arguments import checked_methods
 from pathsum.text.building import (
     FORMAT,
     HEAD,
@@ -73,6 +74,7 @@ class CorpusInfo(Record, kind="corpus-info"):
         return Table(columns, rows, note="the tokenizer is trained without the held-out documents")
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Documents as tokens: `Corpus.open("python", vocabulary=1024)` builds or reuses a corpus.

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError
 
 
@@ -55,7 +56,7 @@ def random_repeats(
             f"a block of {length} distinct tokens cannot be drawn from {len(ids)} allowed ones; "
             f"use a length of at most {len(ids)}, or allow more tokens"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     rows: list[Tensor] = []
     for _ in range(sequences):
         block = ids[torch.randperm(len(ids), generator=generator)[:length]]

@@ -139,7 +139,7 @@ class Tokenizer:
         return found
 
     def _decoded(self, token: int) -> str:
-        piece = self.backend.id_to_token(token)
+        piece = self.backend.id_to_token(token) if 0 <= token < 2**32 else None
         if piece is None:
             return f"<{token}>"
         decoder = self.backend.decoder
@@ -164,10 +164,10 @@ class Tokenizer:
 
     def id(self, text: str) -> int:
         """The id of a text that is one token; the error for several tokens shows the pieces."""
+        ids = self.encode(text)
         special = self.backend.token_to_id(text)
         if special is not None:
             return special
-        ids = self.encode(text)
         if len(ids) == 1:
             return ids[0]
         if not ids:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pathsum.algebra.seeds import seeded
 from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.shapes import Logits, Stream, Tokens
@@ -234,7 +235,7 @@ class _GaussianParameters:
     """Gaussian parameters drawn one after another from one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = seeded(seed)
 
     def __call__(self, shape: tuple[int, ...], std: float) -> nn.Parameter:
         return nn.Parameter(torch.randn(shape, generator=self.generator) * std)

@@ -16,6 +16,7 @@ from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import save_held_out
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.sources.named import open_folder
 from pathsum.text import Corpus
 from pathsum.text.cache import locked
@@ -106,6 +107,7 @@ class TrainingRun(Record, kind="training-run"):
         return Table((text_column("trained"), prose_column(self.name)), tuple(rows))
 
 
+@checked
 def train(
     what: Recipe | str | Path,
     preset: str = "quick",

@@ -28,6 +28,7 @@ from pathsum.model import Config, HeadId, Model
 from pathsum.model.rotary import check_offset
 from pathsum.names import HeadRead
 from pathsum.result import Progress, Record, Table, parse_choice, silent
+from pathsum.result.arguments import checked
 
 # A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0
@@ -106,6 +107,7 @@ class Composition(Record, kind="composition"):
 
 
 @torch.no_grad()
+@checked
 def composition(
     model: Model,
     *,

@@ -22,6 +22,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import psd_root
 from pathsum.algebra.nulls import UnitMoments
 from pathsum.circuits.composition.stored_factor import StoredFactor
+from pathsum.errors import InputError
 from pathsum.model.processes import shared_map, shared_sum
 from pathsum.result import Progress, silent
 
@@ -248,6 +249,8 @@ def block_width(n_forms: int, d: int, itemsize: int, block_bytes: int = BLOCK_BY
     A multiple of 16, and not a power of two: rows of 2ⁿ numbers all fall into the same few lines of
     a cache, which halves the rate of a product.
     """
+    if not block_bytes >= 1:
+        raise InputError(f"block_bytes={block_bytes} is out of range; use 1 or more")
     fits = int((block_bytes / (n_forms * itemsize)) ** 0.5)
     width = max(16, min(fits, WIDEST_BLOCK) // 16 * 16)
     if width > 16 and width & (width - 1) == 0:

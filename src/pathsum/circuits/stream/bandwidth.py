@@ -33,6 +33,7 @@ from pathsum.circuits.stream.dimensions import (
 )
 from pathsum.model import Head, HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, stacked, text_column
+from pathsum.result.arguments import checked
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Bandwidth(Record, kind="bandwidth"):
 
 
 @torch.no_grad()
+@checked
 def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = silent) -> Bandwidth:
     """How the dimensions of the residual stream are used, from weights alone.
 

@@ -52,9 +52,11 @@ from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_text, split
 from pathsum.result import Progress, parse_option, silent
+from pathsum.result.arguments import checked
 
 
 @torch.no_grad()
+@checked
 def skip_trigrams(
     model: Model,
     head: HeadName | None = None,

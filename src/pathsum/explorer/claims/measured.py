@@ -16,6 +16,7 @@ from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate
 
 
@@ -114,6 +115,7 @@ def seeds_table() -> Table:
 
 
 @torch.no_grad()
+@checked
 def paper(
     model: str | Path | Model,
     *,

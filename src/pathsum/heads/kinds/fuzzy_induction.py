@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
 from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
 from pathsum.heads.layer_view import (
@@ -61,7 +62,7 @@ def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
     W_E = model.weights.W_E
     vectors = (W_E[ids] - W_E.mean(0)).float()
     vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     drawn = torch.randperm(len(ids), generator=generator)[:DRAWN].sort().values
     products = vectors[drawn] @ vectors.mT
     products[torch.arange(len(drawn)), drawn] = -1.0
@@ -117,7 +118,7 @@ def _probe(
     pairs: Int[Tensor, "pair 2"], length: int, sequences: int, seed: int, start: int | None
 ) -> RepeatedTokens:
     """Random pairs: their first tokens, then their second ones, each in a random role."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     rows: list[Tensor] = []
     for _ in range(sequences):
         chosen = pairs[torch.randperm(len(pairs), generator=generator)[:length]]

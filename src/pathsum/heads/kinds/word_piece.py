@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.heads.kinds.kind import (
     PAPER,
     RANDOM_HEADS,
@@ -116,7 +117,7 @@ def word_piece_scores(
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
         return {}
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     probe, positions = _probe(model, words, generator)
     trace = attention_trace(model, probe.tokens)
 

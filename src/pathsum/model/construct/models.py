@@ -18,11 +18,13 @@ from pathsum.model.construct.parts import (
 )
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
+from pathsum.result.arguments import checked
 from pathsum.text import Tokenizer
 
 Triple = tuple[str, str, str]
 
 
+@checked
 def bigram(
     probabilities: Float[Tensor, "vocab vocab"],
     words: Sequence[str] | None = None,
@@ -63,6 +65,7 @@ def bigram(
     )
 
 
+@checked
 def skip_trigrams(
     triples: Sequence[Triple],
     words: Sequence[str] = (),
@@ -150,6 +153,7 @@ def _heads_needed(triples: Sequence[Triple]) -> list[list[Triple]]:
     return heads
 
 
+@checked
 def induction(
     words: Sequence[str] = LETTERS,
     *,
@@ -186,6 +190,7 @@ def induction(
     return built.model("hand-built induction", vocabulary)
 
 
+@checked
 def induction_by_q(
     words: Sequence[str] = LETTERS,
     *,
@@ -226,6 +231,7 @@ def induction_by_q(
     return built.model("hand-built induction by Q-composition", vocabulary)
 
 
+@checked
 def virtual_head(
     mapping: Mapping[str, str] | None = None,
     words: Sequence[str] = LETTERS,

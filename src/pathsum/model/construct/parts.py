@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.algebra.seeds import seeded
+from pathsum.errors import ConfigError, InputError
 from pathsum.model.config import Config, Positions
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
@@ -32,6 +33,8 @@ class Blocks:
         self._sizes = sizes
         self.width = 0
         for name, size in sizes.items():
+            if not size >= 1:
+                raise ConfigError(f"{name} has size {size}; sizes are at least 1")
             self._starts[name] = self.width
             self.width += size
 
@@ -95,7 +98,7 @@ class HandBuilt:
 
     def idles(self, layer: int, head: int, seed: int) -> None:
         """A head of small random weights: it does nothing, and composes with others by chance."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         # Composition scores ignore a head's size; for everything else this one is negligible.
         for name, std in (("W_Q", 0.02), ("W_K", 0.02), ("W_V", 0.02), ("W_O", 1e-4)):
             tensor = self[name][layer, head]
@@ -130,10 +133,12 @@ def two_layers(
         positions=positions,
         start_token=0,
     )
+    if not abs(logit) <= torch.finfo(dtype).max:
+        raise ConfigError(f"logit={logit} is out of range: {dtype} ends before it")
     built = HandBuilt(config, dtype)
     built["W_E"][torch.arange(vocab), token] = 1.0
     built["W_pos"][torch.arange(n_ctx), place] = 1.0
-    built["W_U"][out, torch.arange(vocab)] = logit
+    built["W_U"][out, torch.arange(vocab)] = float(logit)
     return built
 
 

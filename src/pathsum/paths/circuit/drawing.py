@@ -14,6 +14,7 @@ from rich.tree import Tree
 from pathsum.files import write_output
 from pathsum.names import HeadId, Part, Side
 from pathsum.paths.circuit.picture import Picture, PictureEdge, PictureNode
+from pathsum.result.arguments import checked_methods
 
 # Sizes of the picture, in pixels.
 _WIDE, _HIGH, _GAP, _ROW, _MARGIN = 78, 34, 10, 92, 16
@@ -22,6 +23,7 @@ _DASHES = {Side.V: "", Side.Q: "7 4", Side.K: "2 4"}
 _STYLES = {Side.V: "solid", Side.Q: "dashed", Side.K: "dotted"}
 
 
+@checked_methods
 class Drawn(ABC):
     """Views of what has a picture: the circuit of one prompt, or the mean of many."""
 

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.model.edits import Writes
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _POINTS = 8
 # Numbers in the keys of the runs that are computed together.
 _NUMBERS = 1 << 22
+# Far more than any estimate needs.
+MOST_DRAWS = 100_000
 T = TypeVar("T")
 
 
@@ -161,8 +164,8 @@ class Options:
             raise InputError("text is what reference='mean' averages over; leave it out")
         chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
         for name, number in (("draws", draws), ("steps", steps)):
-            if number < 1:
-                raise InputError(f"{name}={number} is out of range; use 1 or more")
+            if not 1 <= number <= MOST_DRAWS:
+                raise InputError(f"{name}={number} is out of range; use 1 to {MOST_DRAWS:,}")
         if sizes is not None and (not sizes or min(sizes) < 1):
             raise InputError(f"sizes={list(sizes)} are numbers of edges: give 1 or more of each")
         ordered = None if sizes is None else tuple(sorted(set(sizes)))
@@ -221,7 +224,7 @@ def measure_curve(
     if Baseline.EAP_IG in options.baselines:
         orders["eap_ig"] = gradient_order(start, here, reference, counts[-1], options.steps)
     draws = options.draws if Baseline.RANDOM in options.baselines else 0
-    generator = torch.Generator().manual_seed(options.seed)
+    generator = seeded(options.seed)
     for draw in range(draws):
         config = start.model.config
         orders[f"random {draw}"] = random_order(config, position, counts[-1], generator)

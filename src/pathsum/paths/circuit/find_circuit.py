@@ -12,8 +12,10 @@ from pathsum.paths.circuit.grow import Growth, grow_circuit
 from pathsum.paths.circuit.picture import layer_of
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Progress, silent
+from pathsum.result.arguments import checked
 
 
+@checked
 def find_circuit(
     trace: Trace,
     position: PositionName = -1,
@@ -52,7 +54,7 @@ def find_circuit(
             f"threshold={threshold:g} is out of range: edges are kept from that share of the "
             "prediction on, so give a number above 0 and at most 1"
         )
-    if max_nodes < 1:
+    if not max_nodes >= 1:
         raise InputError(f"max_nodes={max_nodes} is out of range; use 1 or more")
     target = find_target(trace, position, token, versus)
     _check(trace, target, sequence, rival)

@@ -31,6 +31,7 @@ from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.circuit.reference import Reference
 from pathsum.paths.target import TokenName, Versus
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import ratio
 
 
@@ -182,6 +183,7 @@ class MeanCircuit(Record, Drawn, kind="mean-circuit"):
         return Table(columns, cells, self.title, note)
 
 
+@checked
 def mean_circuit(
     model: Model,
     prompts: Sequence[Prompt | OneSequence],

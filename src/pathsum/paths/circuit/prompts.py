@@ -7,6 +7,7 @@ from typing import TypeAlias
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
+from pathsum.result.arguments import checked_methods
 from pathsum.result.options import list_choices
 
 Span: TypeAlias = int | str | tuple[int, int]
@@ -15,6 +16,7 @@ Span: TypeAlias = int | str | tuple[int, int]
 LAST, FIRST, ELSEWHERE = "last", "first", "elsewhere"
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Prompt:
     """A text or token ids, and which prediction of it is explained.

@@ -95,6 +95,8 @@ class Grid(Record, kind="breakdown-grid"):
     def ranked(self, k: int = 20) -> list[tuple[Name, Name, float]]:
         """The k shares of largest magnitude, each with its row and its column."""
         flat = self.values.flatten()
+        if not k >= 1:
+            raise InputError(f"k={k} shares were requested; choose 1 or more")
         best = flat.abs().topk(min(k, flat.numel())).indices.tolist()
         wide = len(self.columns)
         return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edited import mean_values
@@ -36,6 +37,7 @@ from pathsum.result import (
     silent,
     text_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 
@@ -106,6 +108,7 @@ class Ablation(Record, kind="ablation"):
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
 
 
+@checked
 def ablate(
     model: Model,
     heads: HeadName | Sequence[HeadName],
@@ -287,7 +290,7 @@ class KnockoutValue:
         seed: int = 0,
     ) -> None:
         self.model, self.heads, self.knockout = model, heads, knockout
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = seeded(seed)
         if reference is not None and knockout is not Knockout.MEAN:
             raise InputError(
                 f"reference is given, but a {knockout.value} ablation does not average; "

@@ -50,6 +50,7 @@ from pathsum.result import (
     text_column,
     token_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.result.table import Cell
 
@@ -135,6 +136,7 @@ class CausalEffects(Record, kind="causal-effects"):
 
 
 @torch.no_grad()
+@checked
 def causal_effects(
     trace: Trace,
     other: Trace,

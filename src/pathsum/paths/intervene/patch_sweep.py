@@ -46,6 +46,7 @@ from pathsum.result import (
     text_column,
     token_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell
 
@@ -186,6 +187,7 @@ def _shade(effect: float, scale: float) -> str:
 
 
 @torch.no_grad()
+@checked
 def patch_sweep(
     model: Model,
     clean: OneSequence | Sequence[OneSequence],

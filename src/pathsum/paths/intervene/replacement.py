@@ -48,6 +48,7 @@ from pathsum.result import (
     silent,
     text_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate, ratio
 from pathsum.shapes import Tokens
 
@@ -108,6 +109,7 @@ class Replacement(Record, kind="replacement"):
         return Table(columns, tuple(rows), title=title, note="\n".join(filter(None, notes)))
 
 
+@checked
 def replace(
     model: Model,
     head: HeadName,

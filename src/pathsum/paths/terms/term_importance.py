@@ -39,6 +39,7 @@ from pathsum.result import (
     stacked,
     text_column,
 )
+from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell
 from pathsum.shapes import Stream, Tokens
@@ -182,6 +183,7 @@ class TermImportance(Record, kind="term-importance"):
 
 
 @torch.no_grad()
+@checked
 def term_importance(
     model: Model,
     batches: TextOrTokens | None = None,

@@ -16,6 +16,7 @@ from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
 from pathsum.model.sequences import check_tokens
 from pathsum.result import Progress, silent
+from pathsum.result.arguments import checked
 from pathsum.text.probes import RepeatedTokens
 from pathsum.training.dynamics.curves import Curve, FollowedHeads, all_curves, heads_to_follow
 from pathsum.training.dynamics.dynamics_record import Dynamics
@@ -41,6 +42,7 @@ PHASE_CURVE = "prefix matching"
 
 
 @torch.no_grad()
+@checked
 def dynamics(
     run: str | Path | TrainingRun,
     *,
