@@ -10,6 +10,8 @@ generator is seeded before each test only so that an oversight does not make a t
 ones before it.
 """
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -37,3 +39,15 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def _same_start_for_every_test() -> None:
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With PATHSUM_EXAMPLES, tests draw at most that many examples: enough to measure coverage."""
+    most = int(os.environ.get("PATHSUM_EXAMPLES", "0"))
+    for item in items if most else ():
+        test = getattr(item, "obj", None)
+        test = getattr(test, "__func__", test)
+        if getattr(test, "is_hypothesis_test", False):
+            drawn = getattr(test, "_hypothesis_internal_use_settings", None) or settings()
+            few = settings(drawn, max_examples=min(most, drawn.max_examples))
+            test._hypothesis_internal_use_settings = few  # pyright: ignore[reportOptionalMemberAccess]

@@ -214,14 +214,12 @@ def check_output(path: str | Path) -> Path:
     """The path of an output, or an error if it cannot be written: call it before computing."""
     target = Path(path).expanduser()
     try:
-        there = _exists(target)
-        if target.is_dir():
-            raise FileError(
-                f"{target} is a folder; name a file in it, as in {target / 'result.html'}"
-            )
+        there, is_folder = _exists(target), target.is_dir()
         folder = target.resolve().parent if not _through(target) else target.parent
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{str(target)!r} cannot be written ({_reason(error)})") from error
+    if is_folder:
+        raise FileError(f"{target} is a folder; name a file in it, as in {target / 'result.html'}")
     if not folder.is_dir():
         raise FileError(f"the folder {folder} does not exist, so {target.name} cannot be written")
     if not os.access(target if there else folder, os.W_OK):

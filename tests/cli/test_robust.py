@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,17 @@ def test_a_full_disk_on_stdout() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_closed_streams(closed: str) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m pathsum --version {closed}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("pathsum ") == (not closed.startswith(">"))
 
 
 class TestControlCharacters:

@@ -112,6 +112,12 @@ def test_a_token_of_ones_own() -> None:
             check_token(wrong)
 
 
+@pytest.mark.parametrize("host", ["\udc80", "a" * 70, "a" * 500, "nobody.invalid", "127.0.0.1/x"])
+def test_hosts_that_are_not_one(explorer: Explorer, host: str) -> None:
+    with pytest.raises(InputError, match="is not an address of this machine"):
+        ExplorerServer(explorer, host, 0)
+
+
 def test_without_a_token_only_this_machine_is_served(explorer: Explorer) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.7"):
         with pytest.raises(InputError, match="--allow-anyone-on-the-network"):

@@ -195,6 +195,10 @@ def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
 
 def run() -> None:
     """The entry point of the installed command."""
+    # Python has no stream for a descriptor that was closed; what is written there is lost.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its number, not an error.

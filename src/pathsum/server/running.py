@@ -138,8 +138,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
         raise InputError(f"{port} is not a port; use 1 to 65535, or 0 for a free one")
     try:
         return _bound(host, PORT if port is None else port)
-    except socket.gaierror as error:
-        raise InputError(f"{host!r} is not an address of this machine: {error.strerror}") from error
+    except (socket.gaierror, TypeError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, socket.gaierror) else error
+        raise InputError(f"{host!r} is not an address of this machine: {reason}") from error
     except OSError as error:
         if port is None and error.errno == errno.EADDRINUSE:
             return _bound(host, 0)
@@ -158,7 +159,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
         # Listen at once, so that others who try this port find it taken.
         listening.listen(BACKLOG)
-    except OSError:
+    except (OSError, TypeError, UnicodeError):
         listening.close()
         raise
     return listening
