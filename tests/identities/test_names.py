@@ -14,10 +14,14 @@ from pathsum.names import (
     HeadRead,
     LogitsRead,
     MlpRead,
+    Node,
+    NodeEdge,
     Part,
     Path,
     Side,
+    Site,
     Source,
+    Value,
     parse_read,
     parse_writer,
 )
@@ -52,6 +56,26 @@ reads = st.one_of(
     st.just(LogitsRead()),
 )
 edges = st.builds(Edge, st.one_of(heads, sources), reads)
+own_parts = st.one_of(
+    numbers.map(Part.position), st.sampled_from([Part.bias("query"), Part.bias("key")])
+)
+nodes = st.builds(Node, st.one_of(heads, sources, own_parts, st.just("logits")), numbers)
+positions = st.one_of(st.none(), st.integers(-200, 200))
+sites = st.one_of(
+    st.builds(Site, st.one_of(heads, sources), st.none(), positions),
+    st.builds(Site, st.one_of(heads, sources), reads, positions, positions),
+)
+values = st.one_of(
+    st.builds(Value, st.sampled_from(["pattern", "z"]), heads),
+    st.builds(Value, st.just("read"), st.builds(HeadRead, heads, st.sampled_from(Side))),
+    st.builds(Value, st.just("residual"), numbers),
+    st.builds(
+        Value,
+        st.just("written"),
+        st.one_of(st.just(Source("embed")), st.builds(Source, st.just("mlp"), numbers)),
+    ),
+    st.just(Value("logits")),
+)
 
 
 @given(heads)
@@ -126,3 +150,59 @@ def test_negative_numbers_are_not_heads() -> None:
 def test_what_names_nothing(parse: object, text: str, message: str) -> None:
     with pytest.raises((PathError, HeadError, InputError), match=message):
         parse(text)  # pyright: ignore[reportCallIssue]
+
+
+@given(nodes, nodes, st.sampled_from(Side), sites, values)
+def test_what_a_run_has_parses_back(
+    writer: Node, reader: Node, side: Side, site: Site, value: Value
+) -> None:
+    edge = NodeEdge(writer, reader, Side.V if reader.component == "logits" else side)
+    for one in (writer, edge, site, value):
+        assert type(one).parse(str(one)) == one
+        assert type(one).parse(one) is one
+        assert jsonable(one) == str(one)
+    assert writer.head == (writer.component if isinstance(writer.component, HeadId) else None)
+
+
+@given(heads, reads, numbers, numbers)
+def test_sites_of_other_names(head: HeadId, read: object, written_at: int, read_at: int) -> None:
+    edge = Edge(head, read)  # pyright: ignore[reportArgumentType]
+    assert Site.parse(edge) == Site(head, edge.reader) and Site.parse(edge).edge == edge
+    assert Site.parse(head) == Site.parse((head.layer, head.head)) == Site(head)
+    assert Site.parse(head).edge is None
+    assert Site.parse(Node(head, written_at)) == Site(head, None, written_at)
+    if isinstance(read, HeadRead):
+        given = (f"{head}@{written_at}", f"{read.head}@{read_at}", read.side.value)
+        between = NodeEdge(Node(head, written_at), Node(read.head, read_at), read.side)
+        assert Site.parse(given) == Site.parse(between) == Site(head, read, written_at, read_at)
+
+
+@given(heads, numbers)
+def test_where_a_value_is_computed(head: HeadId, layer: int) -> None:
+    for what in ("pattern", "z", "q", "k", "v"):
+        value = Value.parse(f"{head}.{what}")
+        assert (value.head, value.layer) == (head, head.layer)
+    for name, at in ((f"residual@L{layer}", layer), (f"mlp{layer}", layer), ("embed", -1)):
+        assert (Value.parse(name).head, Value.parse(name).layer) == (None, at)
+    assert (Value.parse("logits").head, Value.parse("logits").layer) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("parse", "name", "message"),
+    [
+        (Site.parse, 3, "neither an edge nor a node"),
+        (Site.parse, ("L0H0",), "neither an edge nor a node"),
+        (Site.parse, ("L0H0", "L1H0", "k", "q"), "neither an edge nor a node"),
+        (Site.parse, "L0H0→L1H0→L2H0→L3H0", "neither an edge nor a node"),
+        (Site.parse, "L0H0@x", "does not name a position"),
+        (Site.parse, ("L0H0", 3), "does not name a read"),
+        (Node.parse, "L0H0", "is not a node"),
+        (Node.parse, "L0H0@-1", "is not a node"),
+        (NodeEdge.parse, "L0H0@1", "is not an edge between nodes"),
+        (Value.parse, "L0H0", "is not a value of a run"),
+        (Value.parse, "L0H0.w", "is not a value of a run"),
+    ],
+)
+def test_what_names_nothing_of_a_run(parse: object, name: object, message: str) -> None:
+    with pytest.raises(PathError, match=message):
+        parse(name)  # pyright: ignore[reportCallIssue]
