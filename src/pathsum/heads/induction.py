@@ -195,10 +195,8 @@ def induction(
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
-    >>> by_k.heads[0].mechanism, by_k.heads[0].partner
-    ('K-composition', 'L0H0')
-    >>> by_q.heads[0].mechanism
-    'Q-composition'
+    >>> by_k.heads[0].mechanism, by_k.heads[0].partner, by_q.heads[0].mechanism
+    ('K-composition', 'L0H0', 'Q-composition')
     """
     check_draws(draws)
     require_tokens_out(model, "induction")
