@@ -51,11 +51,7 @@ class TestCheckpoints:
     def test_a_damaged_one_is_replaced_by_the_one_before(self, stopped: Path, whole: Path) -> None:
         damage(stopped / CHECKPOINT)
         kept = read_checkpoint(stopped)
-        assert (
-            kept is not None
-            and kept.step == 20
-            and "does not have its" in kept.damage.replace("do not", "does not")
-        )
+        assert kept is not None and kept.step == 20 and "do not match its checksum" in kept.damage
         with pytest.warns(UserWarning, match="continues from the checkpoint before the last, step"):
             train(stopped, resume=True)
         assert same_weights(whole, stopped)
