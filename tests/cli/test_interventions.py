@@ -51,7 +51,7 @@ def test_replace(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(ran(capsys, "replace", MODEL, "L1H0", *term, *draws))["share"]["value"] > 0.99
     shown = ran(capsys, "replace", MODEL, "L1H0", "--copying", "--sequences", "3")
     assert "share of the cost recovered" in shown
-    assert "there is no description" in refused(capsys, "replace", MODEL, "L1H0")
+    assert "give --pattern or --term" in refused(capsys, "replace", MODEL, "L1H0")
     both = ("--pattern", "first", *term)
     assert "give one of them" in refused(capsys, "replace", MODEL, "L1H0", *both)
     ov = ("--copying", "--top-tokens", "3")

@@ -52,6 +52,8 @@ def test_all_orders_are_the_models_own_number_on_any_target(model: ps.Model) -> 
     )
     assert margin.loss[-1] == pytest.approx(-float(logits.gather(1, targets[:, -1:]).mean()))
     assert margin.uniform == 0.0 and "metric per prediction" in margin.note
+    assert [column.name for column in margin.to_table().columns][1] == "metric"
+    assert [column.name for column in errors.to_table().columns][1] == "share of errors"
 
 
 def test_targets_that_do_not_fit_are_an_error(model: ps.Model) -> None:

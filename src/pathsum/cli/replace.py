@@ -69,8 +69,14 @@ def replace(
 
     What share of its ablation cost does the description recover?
     """
+    from pathsum.errors import InputError
     from pathsum.paths import replace as put_in_place
 
+    if pattern is None and term is None and not copying and top_tokens is None:
+        raise InputError(
+            "there is no description to replace the head by; give --pattern or --term for where it "
+            "attends, --copying or --top-tokens for what it moves, or both"
+        )
     loaded = session.open()
     measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
     with session.progress() as advance:

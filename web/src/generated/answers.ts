@@ -672,6 +672,7 @@ export interface TermImportance {
   sequences: number;
   predictions: number;
   note: string;
+  unit: string;
 }
 
 export interface Curve {

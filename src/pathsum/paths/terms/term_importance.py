@@ -15,6 +15,7 @@ from torch import Tensor
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.losses import (
+    NATS,
     MetricName,
     Scored,
     SequenceLosses,
@@ -132,7 +133,7 @@ class TermSetGain(Record, kind="term-set-gain"):
 
 @dataclass(frozen=True, eq=False)
 class TermImportance(Record, kind="term-importance"):
-    """Losses of truncated path sums, in nats per prediction, over sequences.
+    """Losses of truncated path sums, in `unit` per prediction (nats), over sequences.
 
     `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of a uniform
     guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
@@ -151,13 +152,15 @@ class TermImportance(Record, kind="term-importance"):
     sequences: int
     predictions: int
     note: str
+    unit: str = NATS
 
     def to_table(self) -> Table:
         """One row per order."""
         rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
         for order, loss in enumerate(self.loss):
             rows.append((f"order ≤ {order}", loss, *self.gain_estimates[order].with_interval))
-        columns = (text_column("paths"), Column("loss", ".4f"), *interval_columns("gain", ".4f"))
+        counted = "loss" if self.unit == NATS else self.unit
+        columns = (text_column("paths"), Column(counted, ".4f"), *interval_columns("gain", ".4f"))
         return Table(columns, tuple(rows), title=f"{self.model}: term importance", note=self.note)
 
     def __rich__(self) -> Group:
@@ -179,7 +182,7 @@ class TermImportance(Record, kind="term-importance"):
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
             "from all paths of its order and lower (with 95 % interval)"
         )
-        return Table(columns, rows, title="by set of terms, gain in nats", note=note)
+        return Table(columns, rows, title=f"by set of terms, gain in {self.unit}", note=note)
 
 
 @torch.no_grad()
@@ -349,6 +352,7 @@ class _Losses:
             sequences=sequences,
             predictions=predictions,
             note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.unit),
+            unit=self.unit,
         )
 
 
