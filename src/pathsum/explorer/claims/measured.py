@@ -68,9 +68,9 @@ class Paper(Record, kind="paper"):
             )
             for one in self.claims
         )
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.tally.items())
-        over = ", ".join(f"{count} {verdict}" for verdict, count in self.tally_over_seeds.items())
-        note = f"{len(self.claims)} claims: {counts}. Over seeds: {over}. {OVER_SEEDS}"
+        counts = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally.items())
+        over = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally_over_seeds.items())
+        note = f"{len(self.claims)} claims ({counts}). Over seeds: {over}. {OVER_SEEDS}"
         return Table(columns, rows, f"the paper's claims, {self.model}", note)
 
     def rules_table(self) -> Table:
