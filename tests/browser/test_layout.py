@@ -1,5 +1,6 @@
 """Every view at four widths: nothing is outside the page, no two texts lie on each other."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,41 @@ def test_lines_break_where_the_text_does(page: Page, live: str) -> None:
     expect(listbox.locator("br")).to_have_count(2)
     page.get_by_role("checkbox", name="line breaks").uncheck()
     expect(listbox.locator("br")).to_have_count(0)
+
+
+SPLIT = """
+() => {
+  const tokens = [...document.querySelectorAll("[role=listbox] .t")];
+  return tokens.slice(1).filter((token, i) =>
+    /[a-z]$/i.test(tokens[i].textContent) && /^[a-z]/i.test(token.textContent) &&
+    token.getClientRects()[0].top !== tokens[i].getClientRects()[0].top
+  ).map((token) => token.textContent);
+}
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_word_is_split_between_lines(page: Page, live: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": WIDTHS[width]})
+    page.goto(f"{live}#/text?e=0")
+    settled(page)
+    assert page.get_by_role("option").count() > 60
+    assert page.evaluate(SPLIT) == []
+
+
+def test_saving_is_quiet_until_its_panel_is_pointed_at(page: Page, live: str) -> None:
+    page.goto(f"{live}#/training")
+    settled(page)
+    panel = page.locator("section.panel").first
+    kinds = panel.locator(".kinds")
+    page.mouse.move(640, 4)
+    expect(kinds).to_have_css("opacity", "0")
+    panel.hover()
+    expect(kinds).to_have_css("opacity", "1")
+    page.mouse.move(640, 4)
+    # A keyboard reaches it too.
+    panel.get_by_role("button", name=re.compile("as PNG")).focus()
+    expect(kinds).to_have_css("opacity", "1")
 
 
 BARS = """

@@ -65,6 +65,19 @@ def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> No
     assert "writer,reader,kind" in Path(started.value.path()).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("view", "panel"),
+    [("training", "held-out loss"), ("compare", "the similarity of heads"), ("atlas", "the grid")],
+)
+def test_plots_are_saved_by_themselves(page: Page, live: str, view: str, panel: str) -> None:
+    page.goto(f"{live}#/{view}")
+    save = page.get_by_role("button", name=f"Save {panel} as SVG")
+    expect(save).to_be_visible(timeout=120_000)
+    with page.expect_download() as started:
+        save.click()
+    assert Path(started.value.path()).read_text(encoding="utf-8").startswith("<svg")
+
+
 def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
     page.goto(f"{live}#/compare?what=texts")
     settled(page)

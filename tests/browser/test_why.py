@@ -27,6 +27,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     page.goto(live)
     story = page.get_by_role("region", name="What to see first")
     expect(story).to_contain_text(SENTENCE)
+    expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+looks at"))
     expect(story.get_by_role("listitem")).to_have_count(3)
     # The cell that the sentence is about is open, and the head is the one that does most there.
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell in")
@@ -39,6 +40,15 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     # Switching the head off gives the number that the sentence says.
     predictions = page.get_by_role("region", name="Predictions before and after")
     expect(predictions).to_contain_text(f"→ {said[1]}")
+
+
+def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
+    page.goto(live)
+    story = page.get_by_role("region", name="What to see first")
+    told = re.search(r"predicts\s+“(.+)”", story.inner_text())
+    assert told
+    page.goto(f"{live}#/why")
+    expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")
 
 
 def test_a_graph_has_numbers_and_edges_that_can_be_cut(

@@ -60,9 +60,9 @@ class Counter:
 '''
 
 NAMES = """\
-Margaret Holloway met Tobias Lindqvist on the ferry. Tobias Lindqvist carried a violin, and \
-Margaret Holloway carried a map. "Is that your map?" asked Tobias Lindqvist. "It is," said \
-Margaret Holloway."""
+Mr. and Mrs. Tillerman kept the lighthouse on Gull Rock. On stormy nights Mr. Tillerman lit the \
+lamp, and on quiet nights Mrs. Tillerman did. No ship that passed Gull Rock could tell one \
+Tillerman from the other."""
 
 LINE = "def read_lines(path, encoding):\n    with open(path, encoding=encoding) as lines:\n"
 

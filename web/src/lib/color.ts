@@ -150,7 +150,7 @@ export interface LineStyle {
 export const KINDS: Record<"q" | "k" | "v", LineStyle> = {
   q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "7 4", name: "query" },
   k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
-  v: { light: "#6f6a00", dark: "#d6cf4a", dash: "none", name: "value" },
+  v: { light: "#4d5a78", dark: "#b3bfdb", dash: "none", name: "value" },
 };
 
 /** How several heads on one text are told apart: a hue and a line style each, always with their names. */

@@ -31,6 +31,8 @@ export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   const value = 100 * share;
   if (value !== 0 && Math.abs(value) < 0.01) return value > 0 ? "< 0.01 %" : `> ${MINUS}0.01 %`;
+  // What is not all must not look like all.
+  if (value > 99 && value < 100) return value < 99.95 ? `${value.toFixed(1)} %` : "> 99.9 %";
   const decimals = Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
   return minus(`${value.toFixed(decimals)} %`);
 }
@@ -59,6 +61,11 @@ export function fixed(value: number | null | undefined, decimals = 2): string {
   const text = value.toFixed(decimals);
   // A number that rounds to zero has no sign left to show.
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+/** A title's first letter large; names such as L0H3 stay as they are. */
+export function sentenceCase(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** A count with its noun: "1 token", "3 tokens". */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { findToken, isText, label, searchTokens, short, shown } from "./tokens";
+import { breakable, findToken, isText, label, searchTokens, short, shown } from "./tokens";
 
 describe("tokens", () => {
   it("marks spaces on demand, line ends and tabs always", () => {
@@ -20,6 +20,10 @@ describe("tokens", () => {
   });
   it("keeps markup as text", () => {
     expect(label("<script>", 1)).toBe("<script>");
+  });
+  it("breaks lines between words, and within long ones", () => {
+    expect(breakable([" Q", "u", "ill", ",", " and", " M", "r"])).toEqual([false, false, true, true, true, false, true]);
+    expect(breakable(["uth", "xy", "present", "lemon", "tree", "s"])).toEqual([false, false, false, false, true, true]);
   });
   it("cuts by character", () => {
     expect(short("😀😀😀", 2)).toBe("😀…");

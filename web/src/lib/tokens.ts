@@ -79,3 +79,19 @@ export function searchTokens(typed: string, tokens: readonly string[], most = 12
   found.sort((a, b) => a.rank - b.rank || a.id - b.id);
   return found.slice(0, most).map((item) => item.id);
 }
+
+/** A word longer than this may break within. */
+const LONGEST_WORD = 18;
+
+/** After which tokens a line may break: where a word ends, or has become long. */
+export function breakable(pieces: readonly string[]): boolean[] {
+  let length = 0;
+  return pieces.map((piece, i) => {
+    const next = pieces[i + 1] ?? "";
+    const isWithin = /[\p{L}\p{N}]$/u.test(piece) && /^[\p{L}\p{N}]/u.test(next);
+    length = /^\s/.test(piece) ? piece.length : length + piece.length;
+    if (isWithin && length < LONGEST_WORD) return false;
+    length = 0;
+    return true;
+  });
+}

@@ -1,9 +1,9 @@
 """`circuit` and `story`: a prediction as a graph, and the most telling one of a text in numbers."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from pathsum.errors import NotExactError
+from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
@@ -33,10 +33,10 @@ class Story(Record, kind="page-story"):
     """The most telling prediction of a text, and why: numbers for one sentence.
 
     `token` was predicted at `position` with `probability`; where the same pair of tokens stood
-    first, at `first`, with `probability_first` (None if the text repeats nothing). `head` adds most
-    to its logit, looking at `source` with `weight`. It looks there because `writer` had written
-    what it read at `wrote` into its key or query (`side`); with `writer` switched off, the weight
-    and the probability are `weight_without` and `probability_without`.
+    before, at `first`, with `probability_first` (None if the text repeats nothing). `head` adds
+    most to its logit, looking at `source` with `weight`. It looks there because `writer` had
+    written what it read at `wrote` into its key or query (`side`); with `writer` switched off, the
+    weight and the probability are `weight_without` and `probability_without`.
     """
 
     position: int
@@ -59,28 +59,17 @@ class Story(Record, kind="page-story"):
 def story(bench: Workbench, params: TextParams) -> Story:
     """The repeated token whose prediction gains most, preferably by a composed head."""
     trace = bench.run(params).trace
-    ranked = _repeats(trace) or [(trace.tokens.shape[1] - 1, None)]
+    ranked = rank_telling(trace.tokens[0].tolist(), _next_probabilities(trace))
     best: Story | None = None
     for position, first in ranked[:CANDIDATES]:
+        if first is None and best is not None:
+            break
         found_story = _story_at(trace, position, first)
         if found_story.side is Side.K:
             return found_story
         best = best or found_story
     assert best is not None
     return best
-
-
-def _repeats(trace: Trace) -> list[tuple[int, int | None]]:
-    """Repeated pairs of tokens, where and where first; the largest gain in probability first."""
-    ids = trace.tokens[0].tolist()
-    probabilities = _next_probabilities(trace)
-    firsts: dict[tuple[int, int], int] = {}
-    gains: list[tuple[float, int, int]] = []
-    for at, pair in enumerate(pairwise(ids)):
-        first = firsts.setdefault(pair, at)
-        if first != at:
-            gains.append((probabilities[at] - probabilities[first], at, first))
-    return [(at, first) for _, at, first in sorted(gains, key=lambda gain: (-gain[0], gain[1]))]
 
 
 def _next_probabilities(trace: Trace) -> list[float]:

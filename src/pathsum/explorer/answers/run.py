@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -23,8 +24,8 @@ class TextRun(Record, kind="page-run"):
     the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
     `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
     no exact one. `telling` is the position whose prediction tells most: where the text repeats
-    itself and the model knows best how it goes on, else the last; `telling_source` is the position
-    of the same token the time before, None if nothing is repeated.
+    itself for the first time and the model gains most, else the last; `telling_source` is the
+    position of the same token the time before, None if nothing is repeated.
     """
 
     ids: tuple[int, ...]
@@ -79,25 +80,34 @@ def rank_telling(
 ) -> list[tuple[int, int | None]]:
     """All positions, those whose predictions tell most first, each with what it repeats.
 
-    First the repeats (the same token stood there before, and the same token came next), by the
-    probability of the next token; then the last position, which has no next token to be compared
-    with; then the others, by that probability.
+    First the pairs of tokens that return for the first time, by how much the probability of the
+    second token has grown since; then those that return again, which have several earlier copies to
+    attend to, likewise; then the last position, which has no next token to be compared with; then
+    the others, by the probability of the next token.
 
     >>> rank_telling([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
     [(3, 0), (4, None), (2, None), (1, None), (0, None)]
     """
-    repeats: dict[int, int] = {}
-    before: dict[int, int] = {}
+    before: dict[tuple[int, int], list[int]] = {}
+    for place, pair in enumerate(pairwise(ids)):
+        before.setdefault(pair, []).append(place)
+    repeats = {
+        here: (first, known)
+        for first, *rest in before.values()
+        for known, here in zip([first, *rest], rest, strict=False)
+    }
+
+    def order(place: int) -> tuple[int, float, int]:
+        # Of two that are equally telling, the later one has more to go by.
+        if place not in repeats:
+            return 2, -probabilities[place], -place
+        first, known = repeats[place]
+        return int(first != known), probabilities[first] - probabilities[place], -place
+
     last = len(ids) - 1
-    for place in range(last):
-        known = before.get(ids[place])
-        if known is not None and ids[known + 1] == ids[place + 1]:
-            repeats[place] = known
-        before[ids[place]] = place
-    # Of two that are equally probable, the later one has more to go by.
-    ranked = sorted(range(last), key=lambda at: (at not in repeats, -probabilities[at], -at))
+    ranked = sorted(range(last), key=order)
     ranked.insert(len(repeats), last)
-    return [(place, repeats.get(place)) for place in ranked]
+    return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
 
 
 def _next_tokens(

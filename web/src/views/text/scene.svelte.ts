@@ -138,6 +138,11 @@ export class TextScene {
     return this.shown && isSameText(this.shown.about, this.story.params) ? this.story.value : null;
   }
 
+  /** Whether a story is on its way, the first of this view. */
+  get isTelling(): boolean {
+    return this.story.loading && this.story.value === null;
+  }
+
   get weighting(): Weighting {
     const asked = this.explorer.url.get("w");
     return WEIGHTINGS.find((item) => item.value === asked)?.value ?? "attention";
