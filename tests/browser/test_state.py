@@ -45,7 +45,7 @@ def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watche
     watched.may_be_refused = True
     page.goto(f"{live}#/compare?what=texts&e=0")
     settled(page)
-    field = page.get_by_label("another one, of as many tokens")
+    field = page.get_by_label("edit it, keeping the number of tokens")
     field.fill("one word")
     field.press("Enter")
     field.blur()

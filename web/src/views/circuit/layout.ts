@@ -97,7 +97,8 @@ export function curveBetween(writer: GraphNode, reader: GraphNode, kind: Kind): 
   // out to the side that its port is on.
   const skips = reader.layer - writer.layer > 1 && Math.abs(to.x - from.x) < Math.min(writer.width, WIDEST_NODE);
   const side = kind === "q" ? -1 : 1;
-  const bow = skips ? side * (Math.min(writer.width, WIDEST_NODE) * 0.5 + 22) : 0;
+  // A curve reaches three quarters of its bow, so this just clears the narrower of the two.
+  const bow = skips ? side * Math.min(writer.width, reader.width, WIDEST_NODE) * 0.69 : 0;
   return {
     from,
     c1: { x: from.x + bow, y: from.y - rise * 0.45 },
