@@ -45,7 +45,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
     page.goto(live)
     story = page.get_by_role("region", name="What to see first")
-    told = re.search(r"predicts\s+“(.+)”", story.inner_text())
+    told = re.search(r"predicts\s+“(.+?)”", story.inner_text())
     assert told
     page.goto(f"{live}#/why")
     expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")
