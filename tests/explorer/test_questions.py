@@ -10,6 +10,7 @@ from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
 from pathsum.circuits import virtual_weights
 from pathsum.errors import HeadError, InputError, TokenError
+from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
@@ -367,6 +368,15 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     cut = decode(explorer.ask("without", asked))
     assert cut["after"]["probability"] == pytest.approx(got["probability_without"])
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
+
+
+def test_what_returns_for_the_first_time_tells_most() -> None:
+    ids = [7, 1, 2, 9, 1, 2, 8, 1, 2, 9, 1]
+    likely = [0.1, 0.1, 0.3, 0.2, 0.8, 0.4, 0.1, 0.9, 0.5, 0.6, float("nan")]
+    ranked = rank_telling(ids, likely)
+    # 1 2 returns at 4, though it is likelier the next time, at 7; then 9 1 and 2 9 at 9 and 8.
+    assert ranked[:5] == [(4, 1), (9, 3), (8, 2), (7, 4), (10, None)]
+    assert sorted(place for place, _ in ranked) == list(range(len(ids)))
 
 
 def test_a_text_without_repeats_has_a_story_too() -> None:
