@@ -54,7 +54,7 @@ class BoundedP(float):
 class ProbabilityColumn(Column):
     """A column of p; a p at or below `least`, or counted as 0, is printed as that bound.
 
-    A `BoundedP` has a bound of its own. From 0.001 on a p has three decimals.
+    A `BoundedP` has a bound of its own. From 0.001 on a p has decimals, not an exponent.
 
     >>> ProbabilityColumn().write(0.054), ProbabilityColumn().write(2e-5)
     ('0.054', '2.0e-05')
@@ -70,7 +70,7 @@ class ProbabilityColumn(Column):
             return f"< {cell.least:.2g}"
         if isinstance(cell, float) and (cell < self.least or cell <= LEAST_FITTED):
             return f"< {self.least:.2g}"
-        if isinstance(cell, float) and cell >= LEAST_IN_WORDS:
+        if isinstance(cell, float) and cell >= LEAST_IN_WORDS and self.format.endswith("e"):
             return f"{cell:.3f}"
         return super().write(cell)
 

@@ -26,7 +26,7 @@ from pathsum.model.edited_reads import EditedReads
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.model.plan import Plan
 from pathsum.model.sites import find_site, site_value
-from pathsum.names import Edge, HeadId, Site
+from pathsum.names import Edge, HeadId, HeadRead, Site
 from pathsum.result import parse_choice
 from pathsum.shapes import HeadPattern
 
@@ -58,7 +58,8 @@ def patched_pattern(trace: Trace, edge: Edge, other: Trace) -> HeadPattern:
 
     The same as in `trace.patch({edge: other})`, without running the layers above the head.
     """
-    head = edge.heads[1].head
+    assert isinstance(edge.reader, HeadRead)
+    head = edge.reader.head
     if trace.edits or trace.weights.edits:
         return patch(trace, {edge: other}).pattern(head)
     reads = EditedReads(trace.model.config, Plan.of((patch_edit(trace, edge, other),)))
