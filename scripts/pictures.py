@@ -25,6 +25,7 @@ WIDTH, HEIGHT = 1280, 800
 LARGEST = 250_000
 PATIENCE_MS = 120_000
 READY = """() => document.querySelector("main")?.textContent.trim().length > 40
+  && !document.querySelector("main").textContent.includes("Computing ")
   && !document.querySelector("main [aria-busy=true], main .loading, main [role=alert]")"""
 
 

@@ -42,7 +42,7 @@ def _same_start_for_every_test() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With PATHSUM_EXAMPLES, tests draw at most that many examples: enough to measure coverage."""
+    """With PATHSUM_EXAMPLES, properties are tested on at most that many examples."""
     most = int(os.environ.get("PATHSUM_EXAMPLES", "0"))
     for item in items if most else ():
         test = getattr(item, "obj", None)
