@@ -14,6 +14,7 @@ from pathsum.circuits.positional import positional
 from pathsum.circuits.tokens.qk import token_keys, token_qk, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Model
+from pathsum.model.rotary import rotate
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 
@@ -93,3 +94,28 @@ def test_content_is_the_spread_of_scores_over_tokens(model: Model) -> None:
         expected = (p[:, None] * p[None] * scores.square()).sum().sqrt()
         found = torch.tensor(offset_parts(head, 2).content, dtype=torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(model=models(min_layers=1, max_layers=2, positions=("rotary",)))
+def test_rotary_profiles_are_those_of_all_tokens(model: Model) -> None:
+    """Mean and deviation over queries against the average key, and content over pairs of tokens."""
+    p, window = token_frequencies(model), 3
+    for head in model.heads:
+        queries, keys = token_queries(head) * model.config.score_scale, token_keys(head)
+        config = model.config.at(head.id.layer)
+        rows, squares = list[torch.Tensor](), list[torch.Tensor]()
+        for offset in range(window):
+            turned = rotate(config, queries, torch.full((len(p),), offset))
+            rows.append(turned @ (p @ keys))
+            scores = turned @ (keys - p @ keys).T
+            squares.append((p[:, None] * p * scores.square()).sum())
+        centered = torch.stack(rows, -1)
+        centered = centered - centered.mean(-1, keepdim=True)
+        mean = p @ centered
+        found = offset_parts(head, window)
+        torch.testing.assert_close(found.score, mean, rtol=1e-6, atol=1e-7)
+        sd = (p @ (centered - mean).square()).sqrt()
+        torch.testing.assert_close(found.sd, sd, rtol=1e-6, atol=1e-7)
+        content = torch.stack(squares).mean().sqrt()
+        torch.testing.assert_close(torch.tensor(found.content).to(content), content)

@@ -1,5 +1,6 @@
 """The position part of a head's scores, by offset: where position vectors are, and rotary."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
+from pathsum.circuits.composition.reads_and_writes import rotated_gram
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import TOKENS, score_cap_note
@@ -23,10 +25,14 @@ OFFSETS = 4096
 
 @dataclass(frozen=True, eq=False)
 class OffsetParts:
-    """Position scores by destination and offset, weights of destinations, and the content sd."""
+    """The position part of a head's scores by offset, and the standard deviation of the content.
 
-    rows: Float[Tensor, "dest window"]
-    weights: Float[Tensor, " dest"]
+    `score` is the mean over destinations, each with its own mean over the window removed, and `sd`
+    the standard deviation over destinations.
+    """
+
+    score: Float[Tensor, " window"]
+    sd: Float[Tensor, " window"]
     attention: Float[Tensor, " window"] | None
     content: float
     note: str
@@ -54,32 +60,29 @@ class TokenMoments:
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
         """Σ p(t) e(t) over tokens, e as read."""
-        return self._sums[0]
-
-    @cached_property
-    def second(self) -> Float[Tensor, "d d"]:
-        """Σ p(t) e(t)ᵀ e(t) over tokens, e as read."""
-        return self._sums[1]
+        mean = self.frequencies.new_zeros(self.model.config.d_model)
+        for share, rows in self._rows():
+            mean += share @ rows.to(share)
+        return mean
 
     @cached_property
     def covariance(self) -> Float[Tensor, "d d"]:
         """The covariance of embeddings over tokens, as read."""
-        return self.second - self.mean.outer(self.mean)
+        # The mean is removed first: it may be much larger than what tokens differ by.
+        mean = self.mean
+        total = mean.new_zeros(len(mean), len(mean))
+        for share, rows in self._rows():
+            half = (rows - mean.to(rows)) * share.sqrt().to(rows)[:, None]
+            total += half.T @ half
+        return total
 
-    @cached_property
-    def _sums(self) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+    def _rows(self) -> Iterator[tuple[Float[Tensor, " some"], Float[Tensor, "some d"]]]:
+        """Frequencies and embeddings as read, some tokens at a time."""
         W_E, p = self.model.weights.W_E, self.frequencies
         scales = read_scales(self.model.weights, self.layer)
-        d = W_E.shape[1]
-        mean, second = p.new_zeros(d), p.new_zeros(d, d)
         for start in range(0, len(W_E), TOKENS):
-            rows, share = W_E[start : start + TOKENS], p[start : start + TOKENS]
-            if scales is not None:
-                rows = rows * scales[start : start + TOKENS, None]
-            mean += share @ rows.to(p)
-            half = rows * share.sqrt().to(rows)[:, None]
-            second += half.T @ half
-        return mean, second
+            here = slice(start, start + TOKENS)
+            yield p[here], W_E[here] if scales is None else W_E[here] * scales[here, None]
 
 
 def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetParts:
@@ -90,8 +93,18 @@ def offset_parts(head: Head, window: int, shared: TokenMoments | None = None) ->
     if shared is None:
         shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
     if head.model.config.positions == "rotary":
-        return _rotary(head, window)
+        return _rotary(head, window, shared)
     return _placed(head, window, shared)
+
+
+def position_rows(
+    head: Head, window: int, shared: TokenMoments | None = None
+) -> Float[Tensor, "late window"]:
+    """Position scores by offset of each destination that sees the window, window − 1 and later.
+
+    On a model that is not rotary.
+    """
+    return _products_by_offset(*_position_sides(head, shared), window)
 
 
 def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
@@ -99,10 +112,10 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
     config = head.model.config
     scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
     attention = None
-    queries, keys = _position_sides(head, shared)
     if not scaled or config.qk_norm != "none":
-        rows = _products_by_offset(queries, keys, window)
+        rows = position_rows(head, window, shared)
     else:
+        queries, keys = _position_sides(head, shared)
         scores = queries @ keys.T
         rows = _by_offset(scores, window)
         if config.score_cap is not None:
@@ -110,8 +123,9 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
             scores = scores + (queries @ _key_bias(head))[:, None]
         pattern = head_pattern(head.model.weights, head.id, scores[None])[0]
         attention = _by_offset(pattern, window).mean(0)
-    Q, K = _content(head, shared)
-    content = float((Q * K).sum().clamp(min=0).sqrt()) * abs(config.score_scale)
+    centered = remove_mean(rows)
+    read = _read_moments(head, shared)
+    content = (read.query_square * read.key_covariance).sum().clamp(min=0).sqrt()
     note = joined(
         (
             "" if scaled else "direct path, scale omitted",
@@ -119,27 +133,43 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
             score_cap_note(config),
         )
     )
-    weights = torch.full_like(rows[:, 0], 1 / len(rows))
-    return OffsetParts(rows, weights, attention, content, note)
+    sd = centered.std(0, correction=0)
+    return OffsetParts(centered.mean(0), sd, attention, float(content), note)
 
 
-def _content(head: Head, shared: TokenMoments) -> tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]]:
-    """Second moments of queries and the covariance of keys, over tokens by their frequency.
+@dataclass(frozen=True, eq=False)
+class _ReadMoments:
+    """Means and covariances of a head's queries, scaled as scores are, and keys over tokens."""
 
-    With x = e W + b, Σ p xᵀx = Wᵀ G W + mᵀb + bᵀm + bᵀb, m = (Σ p e) W and G the second moments
-    of embeddings: nothing is vocabulary-sized. With QK-norm the read is not linear, so all tokens
-    are read.
+    query_mean: Float[Tensor, " k"]
+    query_covariance: Float[Tensor, "k k"]
+    key_mean: Float[Tensor, " k"]
+    key_covariance: Float[Tensor, "k k"]
+
+    @property
+    def query_square(self) -> Float[Tensor, "k k"]:
+        """Σ p(t) q(t)ᵀ q(t) over tokens."""
+        return self.query_covariance + self.query_mean.outer(self.query_mean)
+
+
+def _read_moments(head: Head, shared: TokenMoments) -> _ReadMoments:
+    """Of the embeddings' own: x = e W + b has the mean ē W + b and the covariance Wᵀ C W.
+
+    Nothing is vocabulary-sized. With QK-norm the read is not linear, so all tokens are read.
     """
-    model, config = head.model, head.model.config
-    if config.qk_norm != "none":
-        queries, keys, p = _tokens(head)
-        return (queries * p[:, None]).T @ queries, _covariance(keys, p)
-    W_Q, bias = (part.double() for part in score_read(model.weights, head.id, Side.Q))
-    W_K = score_read(model.weights, head.id, Side.K)[0].double()
-    mean = shared.mean @ W_Q
-    Q = W_Q.T @ shared.second @ W_Q
-    Q = Q + mean.outer(bias) + bias.outer(mean) + bias.outer(bias)
-    return Q, W_K.T @ shared.covariance @ W_K
+    weights, scale = head.model.weights, head.model.config.score_scale
+    found: list[Tensor] = []
+    for side, factor in ((Side.Q, scale), (Side.K, 1.0)):
+        if head.model.config.qk_norm == "none":
+            W, bias = (part.double() for part in score_read(weights, head.id, side))
+            mean, covariance = shared.mean @ W + bias, W.T @ shared.covariance @ W
+        else:
+            x = (token_queries if side is Side.Q else token_keys)(head).double()
+            mean = shared.frequencies @ x
+            centered = x - mean
+            covariance = (centered * shared.frequencies[:, None]).T @ centered
+        found += [mean * factor, covariance * factor**2]
+    return _ReadMoments(*found)
 
 
 def _position_sides(
@@ -190,32 +220,31 @@ def _position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
     return total
 
 
-def _rotary(head: Head, window: int) -> OffsetParts:
+def _rotary(head: Head, window: int, shared: TokenMoments) -> OffsetParts:
     """The average key rotated by the offset, against every token's query."""
-    config = head.model.config
-    queries, keys, p = _tokens(head)
-    queries = queries * config.score_scale
-    center = p @ keys
+    config, read = head.model.config, _read_moments(head, shared)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
-        every = torch.arange(config.n_ctx, device=keys.device).split(OFFSETS)
-        mean = p @ queries
-        scores = torch.cat([_rotated_back(head, center, offsets) @ mean for offsets in every])
+        every = torch.arange(config.n_ctx, device=read.key_mean.device).split(OFFSETS)
+        keys = [_rotated_back(head, read.key_mean, offsets) for offsets in every]
+        scores = torch.cat([each @ read.query_mean for each in keys])
         attention = _attention_by_offset(head, scores)[:window]
-    Q, K = (queries * p[:, None]).T @ queries, _covariance(keys, p)
-    axes = torch.eye(config.d_head, dtype=K.dtype, device=K.device)
-    variance = K.new_zeros(())
-    for offset in range(window):
-        places = torch.full((len(axes),), offset, device=K.device)
-        R = rotate(config.at(head.id.layer), axes, places)
-        variance = variance + ((R.T @ Q @ R) * K).sum() / window
+    offsets = torch.arange(window, device=read.key_mean.device)
+    keys = _rotated_back(head, read.key_mean, offsets)
+    keys = keys - keys.mean(0)
+    variance = ((keys @ read.query_covariance) * keys).sum(-1)
+    # Over the window, the mean of the scores' square: tr(R(−Δ) Q R(−Δ)ᵀ K).
+    square = rotated_gram(
+        config.at(head.id.layer), read.query_square[None], range(window), back=True
+    )
+    content = (square[0] * read.key_covariance).sum()
     note = "rotary: the average query against the average key"
     scaled = attention is not None
     return OffsetParts(
-        queries @ _rotated_back(head, center, torch.arange(window, device=keys.device)).T,
-        p,
+        keys @ read.query_mean,
+        variance.clamp(min=0).sqrt(),
         attention,
-        float(variance.clamp(min=0).sqrt()),
+        float(content.clamp(min=0).sqrt()),
         joined((note, "" if scaled else "direct path, scale omitted", score_cap_note(config))),
     )
 
@@ -241,18 +270,6 @@ def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[
 
 def _key_bias(head: Head) -> Float[Tensor, " k"]:
     return score_read(head.model.weights, head.id, Side.K)[1].double()
-
-
-def _tokens(
-    head: Head,
-) -> tuple[Float[Tensor, "vocab k"], Float[Tensor, "vocab k"], Float[Tensor, " vocab"]]:
-    queries, keys = token_queries(head).double(), token_keys(head).double()
-    return queries, keys, token_frequencies(head.model).to(queries.device)
-
-
-def _covariance(x: Float[Tensor, "vocab k"], p: Float[Tensor, " vocab"]) -> Float[Tensor, "k k"]:
-    centered = x - p @ x
-    return (centered * p[:, None]).T @ centered
 
 
 def _by_offset(scores: Float[Tensor, "dest src"], window: int) -> Float[Tensor, "late window"]:

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
 from pathsum.circuits.offset_parts import TokenMoments, offset_parts
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_score_edges
@@ -152,15 +151,12 @@ def positional(
 
     def profile(head: Head) -> OffsetProfile:
         parts = offset_parts(head, window, shared[head.id.layer == 0])
-        centered = remove_mean(parts.rows)
-        weight = parts.weights[:, None]
-        score = (weight * centered).sum(0)
         return OffsetProfile(
             head=head.label,
-            score=score,
-            sd=(weight * (centered - score).square()).sum(0).sqrt(),
+            score=parts.score,
+            sd=parts.sd,
             attention=parts.attention,
-            position=float(score.std(correction=0)),
+            position=float(parts.score.std(correction=0)),
             content=parts.content,
             note=parts.note,
         )

@@ -70,7 +70,9 @@ def read_factor(
         step = -offset if kind == "q" else offset
         root = triangle(rotate(config, far, torch.full((len(far),), step, device=far.device)))
     else:
-        root = psd_root(rotated_gram(config, (far.mT @ far)[None], None, back=kind == "k")[0])
+        root = psd_root(
+            rotated_gram(config, (far.mT @ far)[None], range(config.n_ctx), back=kind == "k")[0]
+        )
     return remove_mean(scale * root @ near.mT, centered)
 
 
@@ -142,8 +144,9 @@ def _inner_of_scores(
     q_gain, k_gain = gains
     of_keys, of_queries = _scaled(gram_k, k_gain), _scaled(gram_q, q_gain)
     if config.positions == "rotary":
-        of_keys = rotated_gram(config, of_keys, offset)
-        of_queries = rotated_gram(config, of_queries, offset, back=True)
+        offsets = range(config.n_ctx) if offset is None else range(offset, offset + 1)
+        of_keys = rotated_gram(config, of_keys, offsets)
+        of_queries = rotated_gram(config, of_queries, offsets, back=True)
     return _scaled(of_keys, q_gain), _scaled(of_queries, k_gain)
 
 
@@ -159,9 +162,9 @@ def _scaled(
 
 
 def rotated_gram(
-    config: Config, A: Float[Tensor, "n k k"], offset: int | None, *, back: bool = False
+    config: Config, A: Float[Tensor, "n k k"], offsets: range, *, back: bool = False
 ) -> Float[Tensor, "n k k"]:
-    """R(Δ) A R(Δ)ᵀ at one offset, or its mean over offsets 0 … n_ctx − 1; `back` rotates by −Δ.
+    """The mean of R(Δ) A R(Δ)ᵀ over consecutive offsets; `back` rotates by −Δ.
 
     With R = diag(c) + diag(s) J (c and s the cosine and sine of each dimension's angle, J the
     quarter turn in every plane)
@@ -171,7 +174,6 @@ def rotated_gram(
     so the mean over offsets needs only the means of cᵢcⱼ, cᵢsⱼ and sᵢsⱼ: three k × k tables per
     model, whatever the context and the number of heads.
     """
-    offsets = range(config.n_ctx) if offset is None else range(offset, offset + 1)
     cc, cs, ss = (table.to(A.device) for table in _means(config, offsets, -1 if back else 1))
     J = _quarter_turn(config).to(A.device)
     return cc * A + cs * (A @ J.mT) + cs.mT * (J @ A) + ss * (J @ A @ J.mT)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.circuits.composition.composition import Composition
-from pathsum.circuits.offset_parts import offset_parts
+from pathsum.circuits.offset_parts import position_rows
 from pathsum.circuits.positional import OffsetProfile
 from pathsum.heads.layer_view import LayerView, Measure
 from pathsum.heads.score import Part, Score
@@ -238,7 +238,7 @@ def position_peak(offset: int) -> Check:
 def _peak_in(head: Head, part: Part) -> int:
     """The offset, of the nearest few, where the position part is largest in part of the context."""
     window = min(NEAREST, head.model.config.n_ctx)
-    rows = offset_parts(head, window).rows  # of the destinations from window − 1 on
+    rows = position_rows(head, window)
     inside = rows[max(0, part.first - window + 1) : max(1, part.last - window + 2)]
     return int(inside.mean(0).argmax())
 
