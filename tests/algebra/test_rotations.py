@@ -6,10 +6,13 @@ from tests.algebra.factors import gaussian
 
 from pathsum.algebra import Factored
 from pathsum.algebra.rotations import (
+    STOP_AT,
     random_frames,
     root,
+    rotated_cores,
     rotated_ratios,
     rotated_spectra,
+    sequential_p,
     significant_values,
 )
 from pathsum.algebra.spectrum import positivity
@@ -76,3 +79,37 @@ def test_more_values_than_dimensions_and_none_at_all() -> None:
     found = rotated_spectra([torch.ones(3)], [torch.tensor([1.0, 1, 1, 0])], 3, draws=10)
     assert found.shape == (5, 3)
     assert bool(rotated_ratios(torch.ones(3), torch.zeros(2, 3), 3, draws=4).isnan().all())
+
+
+def test_a_sequential_p_counts_all_draws_unless_many_are_above() -> None:
+    values, draws = torch.tensor([1.0, 0.7, 0.4, 0.1]).double(), 200
+    null = rotated_ratios(torch.ones(12), values, 12, draws=draws)
+    cores = rotated_cores([torch.ones(12)], 12, 4, draws=draws)
+    ratios = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    found = sequential_p(ratios, cores, [values.expand(101, 4)])
+    above = (null >= ratios[:, None]).sum(-1)
+    few = above < STOP_AT
+    assert bool(few.any() and (~few).any())
+    assert torch.equal(found[few], (1 + above[few]).double() / (1 + draws))
+    assert bool((found[~few] >= STOP_AT / draws).all())
+    # Of a stopped one p is the share among those that were made.
+    assert bool((found - (1 + above) / (1 + draws)).abs().max() < 0.25)
+    none = sequential_p(torch.tensor([torch.nan, 1.5]), cores, [values.expand(2, 4)])
+    assert bool(none[0].isnan()) and float(none[1]) == 1 / (1 + draws)
+
+
+def test_under_the_null_a_sequential_p_is_small_no_more_often_than_it_says() -> None:
+    values, draws, tries = torch.tensor([1.0, 0.5, 0.2]).double(), 100, 3000
+    own = rotated_ratios(torch.ones(9), values, 9, draws=tries, seed=1)[:tries]
+    own = own[torch.randperm(tries, generator=torch.Generator().manual_seed(2))]
+    found = list[torch.Tensor]()
+    # Heads that share draws are not independent, so every few get their own.
+    for seed, some in enumerate(own.split(3)):
+        cores = rotated_cores([torch.ones(9)], 9, 3, draws=draws, seed=10 + seed)
+        found.append(sequential_p(some, cores, [values.expand(len(some), 3)]))
+    p = torch.cat(found)
+    for alpha in (0.01, 0.05, 0.1, 0.2, 0.4):
+        rate = float((p <= alpha).double().mean())
+        error = (alpha * (1 - alpha) / tries) ** 0.5
+        assert rate <= alpha + 3 * error
+        assert rate >= 0.7 * alpha - 3 * error  # and it has power

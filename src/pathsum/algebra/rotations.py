@@ -26,6 +26,12 @@ from pathsum.errors import InputError
 
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of drawn matrices that are decomposed together."""
+TIE = 1e-9
+"""Ratios closer than this are equal: a matrix of rank one has a ratio of ±1, as every draw has."""
+STOP_AT = 10
+"""Draws at or above a value after which no more are made for it: it is not an unusual one."""
+_DRAWN_TOGETHER = 10
+"""Draws, each with its negative, between two looks at who needs more."""
 
 
 def random_frames(
@@ -130,6 +136,40 @@ def rotated_ratios(
     NaN for a matrix that is zero.
     """
     return with_negatives(positivity(rotated_spectra([around], [own], d, draws=draws, seed=seed)))
+
+
+def sequential_p(
+    ratios: Float[Tensor, " matrix"],
+    cores: Sequence[Float[Tensor, "half r r"]],
+    own: Sequence[Float[Tensor, "matrix own"]],
+) -> Float[Tensor, " matrix"]:
+    """The share of rotations whose `positivity` is at least each matrix's own; NaN where that is.
+
+    (1 + draws at or above) / (1 + draws). Draws for a matrix end when `STOP_AT` of them are at or
+    above its ratio, or when all are made (twice as many as `cores`: each stands for its negative
+    too). That is Besag and Clifford's sequential test: p is not smaller than theirs, so under the
+    null it is at most α with a chance of at most α. What would be below STOP_AT / draws is never
+    stopped; what is common takes a fraction of the eigenvalues.
+    """
+    n, half = len(ratios), len(cores[0])
+    least = ratios.double().cpu() - TIE
+    count, used = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long)
+    going = ~least.isnan()
+    for start in range(0, half, _DRAWN_TOGETHER):
+        who = going.nonzero()[:, 0]
+        if not len(who):
+            break
+        some = [core[start : start + _DRAWN_TOGETHER] for core in cores]
+        drawn = positivity(spectra_between(some, [values[who.to(values.device)] for values in own]))
+        above = (drawn >= least[who, None]).long() + (-drawn >= least[who, None]).long()
+        running = count[who, None] + above.cumsum(-1)
+        before = (running < STOP_AT).sum(-1)  # draws that did not end it
+        last = before.clamp(max=drawn.shape[-1] - 1)
+        count[who] = running.gather(-1, last[:, None])[:, 0]
+        used[who] += last + 1
+        going[who] = before == drawn.shape[-1]
+    p = (1 + count).double() / (1 + 2 * used)
+    return torch.where(least.isnan(), torch.nan, p)
 
 
 def with_negatives(ratios: Float[Tensor, "*batch half"]) -> Float[Tensor, "*batch draws"]:

@@ -24,7 +24,9 @@ from pathsum.algebra import Factored, extremes, spectrum
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
 from pathsum.algebra.rotations import (
+    TIE,
     rotated_cores,
+    sequential_p,
     significant_values,
     spectra_between,
     with_negatives,
@@ -55,8 +57,6 @@ Measures: TypeAlias = Literal["all", "eigenvalues"]
 
 DRAWS = 400
 LEAST_DRAWS = 200
-# Ratios closer than this are equal: a circuit of rank one has a ratio of ±1, as every draw has.
-TIE = 1e-9
 WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 
 
@@ -209,6 +209,18 @@ class CopyingNull:
         """
         if self._last is not None and self._last[0] == tuple(paths):
             return self._last[1]
+        found = spectra_between(*self._cores_and_values(paths))
+        self._last = (tuple(paths), found)
+        return found
+
+    def p(self, paths: Sequence[Path], ratios: Float[Tensor, " path"]) -> Float[Tensor, " path"]:
+        """`sequential_p` of the ratios of circuits of one order and depth."""
+        return sequential_p(ratios, *self._cores_and_values(paths))
+
+    def _cores_and_values(
+        self, paths: Sequence[Path]
+    ) -> tuple[list[Float[Tensor, "half r r"]], list[Float[Tensor, "path k"]]]:
+        """What random heads have in place of circuits of one order and depth: see `rotations`."""
         d = self._model.config.d_model - self._centered
         normed = _normed(self._model, paths[0])
         if normed not in self._around:
@@ -221,9 +233,7 @@ class CopyingNull:
         key = (normed, len(own), r)
         if key not in self._cores:
             self._cores[key] = rotated_cores(around, d, r, draws=self._draws, seed=self._seed)
-        found = spectra_between(self._cores[key], own)
-        self._last = (tuple(paths), found)
-        return found
+        return self._cores[key], own
 
     def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
         """Ratios of random heads, the draws of each circuit."""

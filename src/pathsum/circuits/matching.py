@@ -19,7 +19,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
-from pathsum.algebra.rotations import rotated_spectra, significant_values
+from pathsum.algebra.rotations import rotated_cores, significant_values, spectra_between
 from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.errors import InputError
@@ -85,15 +85,29 @@ def null_matching_spectra(
     The law is the same for Q- and K-composition: the product of embeddings that the query side
     reads through is the transpose of the key side's. The common scale is free.
     """
+    cores = matching_cores(model, writer, product, draws=draws, seed=seed)
+    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+    return spectra_between(cores, [own])
+
+
+def matching_cores(
+    model: Model,
+    writer: HeadName | None,
+    product: Float[Tensor, "d d"],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> list[Float[Tensor, "half r r"]]:
+    """What all readers share of `null_matching_spectra`: see `rotated_cores`."""
     if writer is None:
         around = svdvals(product.double().cpu())
     else:
         below = model.head(writer)
         around = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
-    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
     # No head reads what LayerNorm removes: rotations leave the ones-vector where it is.
     d = model.config.d_model - (model.config.norm == "layer")
-    return rotated_spectra([around], [own], d, draws=draws, seed=seed)
+    # No more than d singular values of a matrix in d dimensions differ from 0.
+    return rotated_cores([around], d, min(model.config.d_head, d), draws=draws, seed=seed)
 
 
 def qk_values(head: Head) -> Float[Tensor, " k"]:

@@ -226,7 +226,7 @@ def atlas(
     scores = measured.scores
     limits = {info.name: info.threshold for info in infos}
     verdicts = _verdicts(model, scores, measured.first, limits, alpha, progress)
-    matching = _add_matching(model, scores, verdicts, seed, alpha)
+    matching = _add_matching(model, scores, verdicts, seed, alpha, progress)
     entries = tuple(
         HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
         for head, it in verdicts.items()
@@ -277,9 +277,10 @@ def _measured(
     if not in_and_out:
         names = (COPYING_BY_DATA.info, COPYING_BY_WEIGHTS.info, WORD_PIECE, WORD_PIECE_BY_WEIGHTS)
         absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
+    even = draws + draws % 2  # each rotation stands for its negative too
     for score in WEIGHT_SCORES:
         if in_and_out or score is not COPYING_BY_WEIGHTS:
-            for head, found in score.measure(model, draws, seed).items():
+            for head, found in score.measure(model, even, seed, progress).items():
                 scores[head][score.info.name] = found
     for head in scores:
         if why_silent(model, head):
@@ -354,6 +355,7 @@ def _add_matching(
     verdicts: dict[HeadId, Verdict],
     seed: int,
     alpha: float,
+    progress: Progress,
 ) -> HeadScores:
     """Add the score that is read through a previous-token head, once those are known."""
     previous = {
@@ -361,7 +363,7 @@ def _add_matching(
         for head, verdict in verdicts.items()
         if previous_token.KIND.name in verdict.kinds
     }
-    matching = through_previous(model, previous, seed)
+    matching = through_previous(model, previous, seed, progress=progress)
     for head, score in matching.scores.items():
         scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
         if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, alpha):

@@ -4,13 +4,14 @@ A head may do something in one part of the context only, which a mean over all o
 is the part where a score is largest.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.copying import TIE
+from pathsum.algebra.rotations import TIE
 from pathsum.names import HeadId
 from pathsum.result.estimate import Estimate
 
@@ -155,3 +156,18 @@ def against_null(
             )
         )
     return scores
+
+
+def against_rotations(
+    values: Float[Tensor, " head"],
+    p: Float[Tensor, " head"],
+    draws: int,
+    through: HeadId | None = None,
+) -> list[Score]:
+    """Scores from weights with their `sequential_p`; chance gives 0: λ is as likely as −λ."""
+    return [
+        Score(value, through=through)
+        if math.isnan(chance)
+        else Score(value, null=0.0, p=chance, draws=draws, through=through)
+        for value, chance in zip(values.tolist(), p.tolist(), strict=True)
+    ]

@@ -8,12 +8,12 @@ W_E OV W_U; the weights agree if it is positive beyond chance. Both depend on OV
 bar on data.
 """
 
-import math
-
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.copying import LEAST_DRAWS, copying
+from pathsum.algebra.spectrum import positivity
+from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, layer_eigenvalues
+from pathsum.circuits.tokens.token_basis import as_path, require_logit_edges
 from pathsum.heads.kinds.kind import (
     PAPER_2022,
     Kind,
@@ -23,8 +23,10 @@ from pathsum.heads.kinds.kind import (
     weight_info,
 )
 from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import Score
+from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
@@ -48,15 +50,21 @@ COPYING_BY_DATA = data_score(
 )
 
 
-def measure_weights(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> dict[HeadId, Score]:
     """Eigenvalue positivity of every head's full OV, against its own reads and writes rotated."""
-    found = copying(model, measures="eigenvalues", draws=max(draws, LEAST_DRAWS), seed=seed)
-    return {
-        head.id: Score(one.ratio)
-        if math.isnan(one.ratio)
-        else Score(one.ratio, null=0.0, p=one.p, draws=found.draws)
-        for one, head in zip(found.heads, model.heads, strict=True)
-    }
+    require_logit_edges(model, "copying")
+    draws = max(draws, LEAST_DRAWS)
+    null = CopyingNull(model, draws=draws, seed=seed)
+
+    def layer_scores(layer: int) -> list[Score]:
+        paths = [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
+        spectra = layer_eigenvalues(model.weights, layer, null.product(paths[0]))
+        values = positivity(spectra).cpu()
+        return against_rotations(values, null.p(paths, values), draws)
+
+    found = shared_map(range(model.config.n_layers), layer_scores, progress, "copying")
+    scores = (score for layer in found for score in layer)
+    return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 
 
 COPYING_BY_WEIGHTS = WeightScore(

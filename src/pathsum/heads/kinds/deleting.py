@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
-from pathsum.algebra.rotations import rotated_ratios, significant_values
+from pathsum.algebra.rotations import rotated_cores, sequential_p, significant_values
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.heads.kinds.kind import (
@@ -24,8 +24,11 @@ from pathsum.heads.kinds.kind import (
     weight_info,
 )
 from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import Score, against_null
+from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
+from pathsum.model.folding import value_reads
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
@@ -50,17 +53,23 @@ DELETING = data_score(
 )
 
 
-def measure_weights(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> dict[HeadId, Score]:
     """Eigenvalue negativity of every head's OV, against its own reads and writes rotated."""
-    centered = model.config.norm == "layer"
-    W_V = torch.stack([head.W_V for head in model.heads])
-    W_O = torch.stack([remove_mean(head.W_O, centered) for head in model.heads])
-    size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
-    values = -positivity(eigenvalues_above_noise(W_O @ W_V, size))
-    d = model.config.d_model - centered
-    own = significant_values(Factored(W_V, W_O))
-    null = rotated_ratios(torch.ones(d), own, d, draws=draws, seed=seed)
-    scores = against_null(values[None], null.mT)
+    config, centered = model.config, model.config.norm == "layer"
+    d = config.d_model - centered
+    r = min(config.d_head, d)
+    cores = rotated_cores([torch.ones(d)], d, r, draws=draws, seed=seed)
+
+    def layer_scores(layer: int) -> list[Score]:
+        W_V = value_reads(model.weights, layer)
+        W_O = remove_mean(model.weights.attention[layer].W_O, centered)
+        size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
+        values = -positivity(eigenvalues_above_noise(W_O @ W_V, size)).cpu()
+        own = significant_values(Factored(W_V, W_O))
+        return against_rotations(values, sequential_p(values, cores, [own]), draws)
+
+    found = shared_map(range(config.n_layers), layer_scores, progress, "deleting")
+    scores = (score for layer in found for score in layer)
     return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.matching import embedding_product
 from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
@@ -18,10 +17,12 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.kinds.matching_through_previous import matching_scores
+from pathsum.heads.kinds.matching_through_previous import MatchingNull, matching_scores
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score
 from pathsum.model import HeadId, Model
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress
 
 
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -45,17 +46,16 @@ DUPLICATE_TOKEN = data_score(
 )
 
 
-def measure_matching(model: Model, draws: int, seed: int) -> dict[HeadId, Score]:
+def measure_matching(
+    model: Model, draws: int, seed: int, progress: Progress
+) -> dict[HeadId, Score]:
     """Eigenvalue positivity of every head's full QK, against its own reads rotated at random."""
-    found: dict[HeadId, Score] = {}
-    grams: dict[bool, Tensor] = {}
-    for layer in range(model.config.n_layers):
-        # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
-        if (layer == 0) not in grams:
-            grams[layer == 0] = embedding_product(model, layer, layer)
-        heads = [HeadId(layer, head) for head in range(model.config.n_heads)]
-        found |= matching_scores(model, heads, None, grams[layer == 0], draws=draws, seed=seed)
-    return found
+    null = MatchingNull(model, draws, seed)
+    layers = range(model.config.n_layers)
+    found = shared_map(
+        layers, lambda layer: matching_scores(null, layer, None), progress, "matching"
+    )
+    return {head: score for part in found for head, score in part.items()}
 
 
 MATCHING_BY_WEIGHTS = WeightScore(

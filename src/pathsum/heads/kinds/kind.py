@@ -18,7 +18,7 @@ from pathsum.circuits.positional import OffsetProfile
 from pathsum.heads.layer_view import LayerView, Measure
 from pathsum.heads.score import Part, Score
 from pathsum.model import Head, HeadId, Model
-from pathsum.result import Record, Table, prose_column
+from pathsum.result import Progress, Record, Table, prose_column
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
@@ -59,8 +59,8 @@ class ScoreInfo(Record, kind="head-score-info"):
 
 ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
 """A score at every destination, NaN at those that do not count; `measure` is its mean."""
-MeasureWeights: TypeAlias = Callable[[Model, int, int], Mapping[HeadId, Score]]
-"""Scores every head of a model from its weights, with a number of null draws and their seed."""
+MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
+"""Scores every head of a model from its weights: an even number of null draws, seed, progress."""
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,26 @@ alone; the probe only decides which head is the previous-token head. It supports
 no kind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.rotations import with_negatives
+from pathsum.algebra.rotations import sequential_p
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import DRAWS
 from pathsum.circuits.matching import (
     embedding_product,
+    matching_cores,
     matching_spectra,
-    null_matching_spectra,
+    qk_values,
 )
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
-from pathsum.heads.score import HeadScores, Score, against_null
+from pathsum.heads.score import HeadScores, Score, against_rotations
 from pathsum.model import HeadId, Model
+from pathsum.model.processes import shared_map
+from pathsum.result import Progress, silent
 
 MATCHING_THROUGH_PREVIOUS = ScoreInfo(
     name="matching_through_previous",
@@ -42,47 +46,77 @@ MATCHING_THROUGH_PREVIOUS = ScoreInfo(
 )
 
 
-def matching_scores(
+class MatchingNull:
+    """What the readers of a model share: products of embeddings, and random rotations.
+
+    Both depend on the head that is read through, or on the depth where there is none.
+    """
+
+    def __init__(self, model: Model, draws: int, seed: int) -> None:
+        self.model, self.draws, self._seed = model, draws, seed
+        self._products: dict[tuple[bool, bool], Float[Tensor, "d d"]] = {}
+        self._cores: dict[HeadId | bool, list[Float[Tensor, "half r r"]]] = {}
+
+    def product(self, layer: int, writer: HeadId | None) -> Float[Tensor, "d d"]:
+        """`embedding_product` of a reader in this layer."""
+        # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
+        keys = layer if writer is None else writer.layer
+        key = (keys == 0, layer == 0)
+        if key not in self._products:
+            self._products[key] = embedding_product(self.model, keys, layer)
+        return self._products[key]
+
+    def cores(self, layer: int, writer: HeadId | None) -> list[Float[Tensor, "half r r"]]:
+        """`matching_cores` of a reader in this layer."""
+        key = layer == 0 if writer is None else writer
+        if key not in self._cores:
+            product = self.product(layer, writer)
+            self._cores[key] = matching_cores(
+                self.model, writer, product, draws=self.draws, seed=self._seed
+            )
+        return self._cores[key]
+
+
+def matching_scores(null: MatchingNull, layer: int, writer: HeadId | None) -> dict[HeadId, Score]:
+    """Σλ / Σ|λ| of each QK of a layer, through a writer or not, against its reads rotated."""
+    model = null.model
+    readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
+    spectra = matching_spectra(model, readers, writer, null.product(layer, writer))
+    values = positivity(spectra).cpu()
+    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+    p = sequential_p(values, null.cores(layer, writer), [own])
+    return dict(zip(readers, against_rotations(values, p, null.draws, writer), strict=True))
+
+
+def through_previous(
     model: Model,
-    readers: Sequence[HeadId],
-    writer: HeadId | None,
-    product: Float[Tensor, "d d"],
-    *,
-    draws: int = DRAWS,
+    previous: Mapping[HeadId, float],
     seed: int = 0,
-) -> dict[HeadId, Score]:
-    """Σλ / Σ|λ| of each reader's QK, through a writer or not, against its reads rotated."""
-    values = positivity(matching_spectra(model, readers, writer, product))
-    drawn = null_matching_spectra(model, readers, writer, product, draws=draws, seed=seed)
-    null = with_negatives(positivity(drawn)).mT
-    return dict(zip(readers, against_null(values[None], null, through=writer), strict=True))
-
-
-def through_previous(model: Model, previous: Mapping[HeadId, float], seed: int = 0) -> HeadScores:
+    draws: int = DRAWS,
+    progress: Progress = silent,
+) -> HeadScores:
     """How every head matches tokens through the best previous-token head below it.
 
     `previous` maps previous-token heads to their scores; the best below a layer is the one with the
-    largest. Layers with none below have no such score. Costs one product of embeddings per layer
-    that contains such a head, and d_head × d_head products per draw.
+    largest. Layers with none below have no such score. Costs one product of embeddings per depth
+    of such a head, and d_head × d_head products per draw.
     """
     config = model.config
     if config.n_layers == 1:
         return HeadScores({}, "one layer of heads has no layer below it to read")
     if not previous:
         return HeadScores({}, "no head is a previous-token head, so there is none to read")
-    products: dict[bool, Float[Tensor, "d d"]] = {}
-    found: dict[HeadId, Score] = {}
-    for layer in range(1, config.n_layers):
+    null = MatchingNull(model, draws, seed)
+
+    def layer_scores(layer: int) -> dict[HeadId, Score]:
         below = {head: score for head, score in previous.items() if head.layer < layer}
         if not below:
-            continue
-        writer = max(below, key=lambda head: below[head])
-        # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
-        first = writer.layer == 0
-        if first not in products:
-            products[first] = embedding_product(model, writer.layer)
-        readers = [HeadId(layer, head) for head in range(config.n_heads)]
-        found |= matching_scores(model, readers, writer, products[first], seed=seed)
+            return {}
+        return matching_scores(null, layer, max(below, key=lambda head: below[head]))
+
+    layers = range(1, config.n_layers)
+    every = shared_map(layers, layer_scores, progress, "matching through previous-token heads")
+    found = {head: score for part in every for head, score in part.items()}
     if not found:
         return HeadScores({}, "no head is above a previous-token head")
     return HeadScores(found)
