@@ -48,10 +48,15 @@ def test_a_stale_link_shows_what_there_is(page: Page, live: str, link: str) -> N
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_step_that_is_not_there_is_not_said(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?s=12")
-    expect(page.get_by_role("contentinfo")).to_contain_text("remainder")
+@pytest.mark.parametrize("link", ["text?s=12", "atlas?s=many", "training?s=12", "compare?os=12"])
+def test_a_step_that_is_not_there_is_said_and_not_shown(page: Page, live: str, link: str) -> None:
+    page.goto(f"{live}#/{link}")
+    said = page.get_by_text("two-layer has no snapshot at step")
+    expect(said).to_contain_text(f"“{link.partition('=')[2]}”, which the link names")
     expect(page.get_by_role("contentinfo")).not_to_contain_text("step 12")
+    page.get_by_role("button", name="Dismiss").click()
+    expect(said).to_have_count(0)
+    expect(page).not_to_have_url(re.compile("s=(12|many)"))
 
 
 def test_a_link_to_another_model_says_that_it_is_gone(
@@ -61,7 +66,7 @@ def test_a_link_to_another_model_says_that_it_is_gone(
     page.goto(f"{live}#/text?m=gone")
     said = page.get_by_text("The link is about the model “gone”")
     expect(said).to_contain_text("this is two-layer")
-    page.get_by_role("button", name="all right").click()
+    page.get_by_role("button", name="Dismiss").click()
     expect(said).to_have_count(0)
     expect(page).not_to_have_url(re.compile("m=gone"))
 

@@ -123,7 +123,7 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
 def test_it_opens_on_its_story_and_holds_the_graph(page: Page, report_file: str) -> None:
     page.goto(report_file)
     story = page.get_by_role("region", name="What to see first")
-    expect(story).to_contain_text(re.compile(r"without L\dH\d it would look there with"))
+    expect(story).to_contain_text(re.compile(r"Without L\dH\d, its attention\s+there would be"))
     story.get_by_role("link", name="See the whole circuit").click()
     graph = page.get_by_role("group", name="The circuit of this prediction")
     expect(graph.get_by_role("button", name=re.compile(r"key: \+"))).not_to_have_count(0)

@@ -94,7 +94,7 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
     ):
         page.goto(f"{live}#/{link}")
         expect(page.get_by_role("status").first).to_contain_text(f"two-layer has no “{name}”")
-    page.get_by_role("button", name="all right").click()
+    page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_text("which the link names")).to_have_count(0)
 
 

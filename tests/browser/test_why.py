@@ -15,7 +15,7 @@ from pathsum.server import ExplorerServer
 pytestmark = pytest.mark.browser
 
 SENTENCE = re.compile(
-    r"looks at.*because\s+(L\dH\d).*without \1 it would look there with\s.*%", re.DOTALL
+    r"looks at.*because\s+(L\dH\d).*Without \1, its attention\s+there would be\s.*%", re.DOTALL
 )
 
 
@@ -34,7 +34,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     head = story.locator("a.head").first.inner_text()
     expect(page.locator("section.pattern h2")).to_contain_text(head)
     page.screenshot(path=pictures / "landing.png")
-    said = re.search(r"would have\s+([\d.]+\s%)", story.inner_text())
+    said = re.search(r"would\s+drop to\s+([\d.]+%)", story.inner_text())
     assert said
     story.get_by_role("link", name=re.compile("Switch L")).click()
     # Switching the head off gives the number that the sentence says.
@@ -45,7 +45,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
     page.goto(live)
     story = page.get_by_role("region", name="What to see first")
-    told = re.search(r"predicts\s+“(.+?)”", story.inner_text())
+    told = re.search(r"the model gives\s+“(.+?)”", story.inner_text())
     assert told
     page.goto(f"{live}#/why")
     expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")

@@ -7,6 +7,7 @@ from tests.explorer.variants import VARIANTS
 import pathsum as ps
 from pathsum.errors import InputError
 from pathsum.heads import head_places
+from pathsum.heads.places import read_places
 from pathsum.model import Model
 from pathsum.paths import logit_effects
 
@@ -73,3 +74,14 @@ def test_what_cannot_be_asked(induction: Model) -> None:
         head_places(induction, "L1H0", "a b", k=0)
     with pytest.raises(InputError, match="comes with no held-out text"):
         head_places(VARIANTS["two layers"](), "L0H0")
+
+
+def test_heads_share_a_reading_of_the_text(induction: Model) -> None:
+    text = ["a b c a b d c a", "c a", "b a c b"]
+    heads = [head.label for head in induction.heads]
+    reading = read_places(induction, heads, text)
+    for head in heads:
+        alone = head_places(induction, head, text, k=4)
+        assert head_places(induction, head, k=4, reading=reading).to_dict() == alone.to_dict()
+    with pytest.raises(InputError, match="L1H0 is not in this reading"):
+        head_places(induction, "L1H0", reading=read_places(induction, ["L0H0"], text))

@@ -11,33 +11,25 @@ import html
 import json
 import os
 import re
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pathsum import bundle
-from pathsum.errors import FailedError, FileError, InputError, NotExactError
-from pathsum.explorer.answers.model import Vocabulary
+from pathsum.errors import FailedError, FileError, InputError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.fragment import assemble_fragment
-from pathsum.explorer.packing import SLIM_DIGITS, Packed, compact, deflate, inflate
-from pathsum.explorer.params import ModelParams, answer_key
+from pathsum.explorer.packing import Packed, deflate, inflate
+from pathsum.explorer.params import ModelParams
+from pathsum.explorer.report_answers import Job, answers, make_job
 from pathsum.explorer.report_contents import (
     ESSENTIAL,
     Contents,
-    Recorded,
     ReportView,
     position_of,
-    recorded,
-    slowest,
 )
-from pathsum.explorer.wire import encode
 from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
 from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
@@ -47,8 +39,8 @@ from pathsum.result.options import parse_option
 FORMAT, VERSION = "pathsum-report", 2
 ELEMENT = '<script type="application/json" id="pathsum-report">'
 POLICY = "Content-Security-Policy"
-# Threads that compute answers, and how many answers may wait to be written.
-THREADS, MAX_PENDING = min(4, os.cpu_count() or 1), 64
+# Threads that compress blocks, which takes no Python.
+THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,8 @@ def report(
     # A report offers only the models that it holds answers about.
     explorer = Explorer([model, *others], bundled=(), texts=texts)
     contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
-    packed, left_out = _answers(explorer, contents, progress)
+    job = make_job([model, *others], texts, contents)
+    packed, left_out = _answers(explorer, contents, job, progress)
     shown = _held(contents, packed)
     if wanted is not None:
         _check_held(explorer, wanted, shown, left_out)
@@ -157,59 +150,17 @@ _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
 
 
 def _answers(
-    explorer: Explorer, contents: Contents, progress: Progress
+    explorer: Explorer, contents: Contents, job: Job | None, progress: Progress
 ) -> tuple[Packed, list[str]]:
     found = Packed()
     left_out: dict[str, None] = {}
-    with _pool(THREADS) as pool, _pool(1) as ahead:
-        try:
-            for question in slowest(explorer, contents):
-                ahead.submit(_ask_ahead, explorer, question)
-            for number, (question, wire) in enumerate(_in_order(explorer, contents, pool)):
-                # The total is known only at the end, so the bar grows as it goes.
-                progress(number, number + 1, f"answering {question.name}")
-                try:
-                    found.add(answer_key(question.name, question.params), wire.result())
-                except (InputError, NotExactError) as error:
-                    left_out[f"{question.name}: {error}"] = None
-        except BaseException:
-            for executor in (pool, ahead):
-                executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    for one in answers(explorer, contents, job, progress):
+        if one.wire is None:
+            left_out[f"{one.name}: {one.problem}"] = None
+        elif one.key not in found.places:
+            found.add(one.key, one.wire)
     progress(len(found.places), len(found.places), "writing")
     return found, list(left_out)
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that each work alone: those that share a small product mostly wait for each other."""
-    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-
-
-def _ask_ahead(explorer: Explorer, question: Recorded) -> None:
-    with suppress(InputError, NotExactError):  # raised again where it is asked in order
-        explorer.ask(question.name, question.params)
-
-
-def _in_order(
-    explorer: Explorer, contents: Contents, pool: ThreadPoolExecutor
-) -> Iterator[tuple[Recorded, "Future[bytes]"]]:
-    """Every question with its pending answer, in the report's order."""
-    pending: deque[tuple[Recorded, Future[bytes]]] = deque()
-    for question in recorded(explorer, contents):
-        pending.append((question, pool.submit(_compacted, explorer, question, contents.slim)))
-        if len(pending) >= MAX_PENDING:
-            yield pending.popleft()
-    yield from pending
-
-
-def _compacted(explorer: Explorer, question: Recorded, slim: bool) -> bytes:
-    if not slim:
-        return compact(explorer.ask(question.name, question.params))
-    record = explorer.answer(question.name, question.params)
-    if isinstance(record, Vocabulary):
-        # Nothing is drawn from it in a report.
-        record = replace(record, counts=None, drawable=record.drawable[:0])
-    return compact(encode(record), SLIM_DIGITS)
 
 
 def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
@@ -240,7 +191,8 @@ def assemble(head: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
         raise FailedError(
             "the bundle's style sheet contains </style, which would end its own element; rebuild it"
         )
-    data = {**head, "blocks": [deflate(block) for block in blocks]}
+    with ThreadPoolExecutor(THREADS) as pool:
+        data = {**head, "blocks": list(pool.map(deflate, blocks))}
     # In an element that does not run, with every < escaped so that nothing ends the element.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(head["title"])

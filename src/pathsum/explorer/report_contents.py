@@ -5,7 +5,7 @@ the edges that stand out, every prediction of two texts, and the most telling on
 With `Contents` one chooses views and texts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.claims.claim import Claim
 from pathsum.explorer.claims.picture import picture_questions
-from pathsum.explorer.claims.tour import SECTIONS
+from pathsum.explorer.claims.tour import SECTIONS, tour
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
@@ -87,28 +87,100 @@ class Recorded:
     params: PlainParams
 
 
+class Parts(StrEnum):
+    """What the parts of a report are about; each part is answered by one process."""
+
+    HEADS = "heads"
+    """The atlas, the pages of heads, the edges, and the claims about the model itself."""
+    CLAIMS = "claims"
+    """The claims that are measured on one other model."""
+    TRAINING = "training"
+    COMPARE = "compare"
+    """The comparison with another model, or with the first snapshot."""
+    MEASURED = "measured"
+    """What heads do on held-out text: places, skip-trigrams, ablations."""
+    TEXT = "text"
+    """One example text."""
+    OPENING = "opening"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Questions of a report that share most of what they are computed from.
+
+    `of` is the number of a text, or the name of another model.
+    """
+
+    kind: Parts
+    of: int | str = ""
+
+
+def report_parts(explorer: Explorer, contents: Contents) -> list[Part]:
+    """The parts of a report, in its order."""
+    bench, info = explorer.workbench, ModelParams()
+    found = [Part(Parts.OPENING)]
+    if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
+        found += [Part(Parts.TEXT, number) for number in range(len(bench.examples(info)))]
+    if contents.has(ReportView.ATLAS, ReportView.CIRCUIT, ReportView.PAPER):
+        found.append(Part(Parts.HEADS))
+    if contents.has(ReportView.ATLAS) and not contents.slim and _all_heads_shown(explorer):
+        found.append(Part(Parts.MEASURED))
+    if contents.has(ReportView.PAPER):
+        models = dict.fromkeys(one.model for one in tour(bench, info).claims)
+        found += [Part(Parts.CLAIMS, name) for name in models if name != explorer.name]
+    has_snapshots = bool(bench.open_model(info).snapshots)
+    if has_snapshots and contents.has(ReportView.TRAINING):
+        found.append(Part(Parts.TRAINING))
+    if contents.has(ReportView.COMPARE):
+        found += [Part(Parts.COMPARE)] * has_snapshots
+        found += [Part(Parts.COMPARE, other.name) for other in bench.models[1:]]
+    return found
+
+
 def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[Recorded]:
     """Every question of a report once, those that open the page first."""
+    chosen = contents or Contents()
     seen: set[str] = set()
-    for one in _recorded(explorer, contents or Contents()):
-        key = answer_key(one.name, one.params)
-        if key not in seen:
-            seen.add(key)
-            yield one
+    for part in report_parts(explorer, chosen):
+        for one in questions_of(explorer, chosen, part):
+            key = answer_key(one.name, one.params)
+            if key not in seen:
+                seen.add(key)
+                yield one
 
 
-def _recorded(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
-    bench = explorer.workbench
-    info = ModelParams()
-    config = bench.model(info).config
-    yield Recorded("model", {})
-    yield Recorded("vocabulary", {})
-    yield from _texts(explorer, contents)
+def questions_of(explorer: Explorer, contents: Contents, part: Part) -> Iterator[Recorded]:
+    """The questions of one part; another part may ask some of them too."""
+    match part.kind:
+        case Parts.OPENING:
+            yield Recorded("model", {})
+            yield Recorded("vocabulary", {})
+        case Parts.TEXT:
+            yield from _text(explorer, contents, int(part.of))
+        case Parts.HEADS:
+            yield from _own_model(explorer, contents)
+        case Parts.MEASURED:
+            for head in _shown_heads(explorer):
+                yield from _measured(head)
+        case Parts.CLAIMS:
+            yield from _claims(explorer, str(part.of))
+        case Parts.TRAINING:
+            yield Recorded("training", {})
+            yield from _steps(explorer)
+        case Parts.COMPARE:
+            if part.of:
+                yield from _compared(explorer, str(part.of))
+            else:
+                yield from _first_snapshot(explorer)
+
+
+def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+    n_layers = explorer.workbench.model(ModelParams()).config.n_layers
     if contents.has(ReportView.ATLAS):
         yield Recorded("atlas", {})
-        if config.n_layers and not contents.slim:
+        if n_layers and not contents.slim:
             yield from _heads(explorer)
-    if contents.has(ReportView.CIRCUIT) and config.n_layers > 1:
+    if contents.has(ReportView.CIRCUIT) and n_layers > 1:
         # The graph is labeled with what each head is.
         yield Recorded("composition", {})
         yield Recorded("atlas", {})
@@ -116,43 +188,21 @@ def _recorded(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     if contents.has(ReportView.PAPER):
         yield Recorded("terms", {})
         yield Recorded("paper", {})
-        for claim in CLAIMS:
-            yield Recorded("claim", {"claim": claim})
-        yield from claim_pictures(explorer)
-    if bench.open_model(info).snapshots:
-        if contents.has(ReportView.TRAINING):
-            yield Recorded("training", {})
-            yield from _steps(explorer)
-        if contents.has(ReportView.COMPARE):
-            yield from _first_snapshot(explorer)
-    for other in bench.models[1:]:
-        yield from _compared(explorer, other.name, contents)
+        yield from _claims(explorer, explorer.name)
 
 
-def slowest(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
-    """The questions that take longest, which others need: a report computes them from the start.
-
-    Their time is spent in products of matrices, that of most others in Python.
-    """
-    bench, info = explorer.workbench, ModelParams()
-    snapshots = bench.open_model(info).snapshots
-    if contents.has(ReportView.ATLAS, ReportView.CIRCUIT, ReportView.PAPER):
-        yield Recorded("atlas", {})
-    if contents.has(ReportView.PAPER):
-        for claim in CLAIMS:
-            yield Recorded("claim", {"claim": claim})
-        yield Recorded("terms", {})
-    if snapshots and contents.has(ReportView.TRAINING):
-        yield Recorded("training", {})
-    if snapshots and contents.has(ReportView.COMPARE):
-        yield next(iter(_first_snapshot(explorer)))
-    for other in bench.models[1:] if contents.has(ReportView.COMPARE) else ():
-        yield Recorded("compare", {"other": other.name})
+def _claims(explorer: Explorer, model: str) -> Iterator[Recorded]:
+    """The claims that are measured on a model, and their pictures."""
+    about = tour(explorer.workbench, ModelParams()).claims
+    names = [one.id for one in about if one.model == model]
+    for name in names:
+        yield Recorded("claim", {"claim": name})
+    yield from claim_pictures(explorer, names)
 
 
-def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
-    """The questions that the tour's pictures are drawn from."""
-    for name in CLAIMS:
+def claim_pictures(explorer: Explorer, claims: Sequence[str] = CLAIMS) -> Iterator[Recorded]:
+    """The questions that the pictures of claims are drawn from."""
+    for name in claims:
         claim = explorer.answer("claim", {"claim": name})
         assert isinstance(claim, Claim)
         if claim.picture is None:
@@ -168,29 +218,26 @@ def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
                 yield Recorded(question, params)
 
 
-def _texts(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recorded]:
     has_text = contents.has(ReportView.TEXT)
     explains = contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS)
     patterns = has_text or (contents.has(ReportView.ATLAS) and not contents.slim)
     if not (explains or patterns):
         return
-    model = explorer.workbench.model(ModelParams())
-    complete = _explained_texts(explorer)
-    for number in range(len(explorer.workbench.examples(ModelParams()))):
-        text: PlainParams = {"example": number}
-        yield Recorded("run", text)
-        if patterns:
-            yield Recorded("attention", text)
-        if has_text:
-            for weighting in ("information", "effect"):
-                yield Recorded("attention", {**text, "weighting": weighting})
-            yield Recorded("story", text)
-        if explains:
-            yield from _explained(explorer, contents, number, number in complete)
-    if has_text and not contents.slim:
-        for number in _scored(explorer):
-            for head in model.heads:
-                yield Recorded("scores", {"example": number, "head": head.label})
+    text: PlainParams = {"example": number}
+    yield Recorded("run", text)
+    if patterns:
+        yield Recorded("attention", text)
+    if has_text:
+        for weighting in ("information", "effect"):
+            yield Recorded("attention", {**text, "weighting": weighting})
+        yield Recorded("story", text)
+    if explains:
+        is_complete = number in _explained_texts(explorer)
+        yield from _explained(explorer, contents, number, is_complete)
+    if has_text and not contents.slim and number in _scored(explorer):
+        for head in explorer.workbench.model(ModelParams()).heads:
+            yield Recorded("scores", {"example": number, "head": head.label})
 
 
 def _explained(
@@ -260,9 +307,10 @@ def _scored(explorer: Explorer) -> list[int]:
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
     if explorer.workbench.model(ModelParams()).config.n_layers > 1:
         yield Recorded("composition", {})  # with whom each head works
-    for head in _heads_by_kind(explorer)[:MAX_HEADS]:
-        for name in ("head", "places", "trigrams", "ablation"):
-            yield Recorded(name, {"head": head})
+    for head in _shown_heads(explorer):
+        yield Recorded("head", {"head": head})
+        if not _all_heads_shown(explorer):
+            yield from _measured(head)  # in this part, since the atlas decides which heads
         try:
             page = decode(explorer.ask("head", {"head": head}))
         except (InputError, NotExactError):
@@ -275,13 +323,27 @@ def _heads(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("token", {"head": head, "token": token})
 
 
-def _heads_by_kind(explorer: Explorer) -> list[str]:
+def _measured(head: str) -> Iterator[Recorded]:
+    """What a head does on held-out text."""
+    for name in ("places", "trigrams", "ablation"):
+        yield Recorded(name, {"head": head})
+
+
+def _all_heads_shown(explorer: Explorer) -> bool:
+    return len(explorer.workbench.model(ModelParams()).heads) <= MAX_HEADS
+
+
+def _shown_heads(explorer: Explorer) -> list[str]:
+    """The heads that have a page: if not all of them, those of a known kind first."""
+    every = [str(head.label) for head in explorer.workbench.model(ModelParams()).heads]
+    if _all_heads_shown(explorer):
+        return every
     try:
         found = whole_atlas(explorer.workbench, ModelParams())
     except (InputError, NotExactError):
-        return [head.label for head in explorer.workbench.model(ModelParams()).heads]
+        return every[:MAX_HEADS]
     named = sorted(found, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
-    return [str(entry.head) for entry in named]
+    return [str(entry.head) for entry in named[:MAX_HEADS]]
 
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
@@ -295,10 +357,8 @@ def _edges(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("edge", {"edge": str(edge.edge)})
 
 
-def _compared(explorer: Explorer, other: str, contents: Contents) -> Iterator[Recorded]:
+def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
     """Another model compared with the report's own: heads aligned, runs of the same tokens."""
-    if not contents.has(ReportView.COMPARE):
-        return
     yield Recorded("model", {"model": other})
     yield Recorded("compare", {"other": other})
     try:

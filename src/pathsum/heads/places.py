@@ -23,8 +23,8 @@ from torch import Tensor
 
 from pathsum.circuits.tokens.token import Token, check_k, token_of
 from pathsum.circuits.trigrams.on_text import text_rows
-from pathsum.errors import NotExactError
-from pathsum.model import HeadName, Model
+from pathsum.errors import InputError, NotExactError
+from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
@@ -120,12 +120,14 @@ def head_places(
     *,
     k: int = K,
     sequences: int = SEQUENCES,
+    reading: "Reading | None" = None,
     progress: Progress = silent,
 ) -> HeadPlaces:
     """The k places of a text where a head does most, by attention and by logit effect.
 
     `text` is anything that `model.loss` takes; by default the held-out text that the model comes
-    with. Of more than `sequences` sequences, that many are read, spread evenly.
+    with. Of more than `sequences` sequences, that many are read, spread evenly. Instead of a text,
+    several calls can share a `reading` of it.
 
     >>> import pathsum as ps
     >>> model = ps.load("hand-built-induction")
@@ -138,16 +140,14 @@ def head_places(
     it is worth `pathsum.paths.ablate`.
     """
     check_k(k, MAX_K, "places")
-    check_k(sequences, MAX_SEQUENCES, "sequences")
     found = model.head(head).label
-    rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
-    read: list[_Row] = []
-    for batch in _batches(rows):
-        progress(len(read), len(rows), "reading the text")
-        read += _read(model, found, len(read), batch)
-    progress(len(rows), len(rows), "reading the text")
-    by_attention = _strongest(read, k, lambda row: (row.weight, row.source))
-    by_effect = _strongest(read, k, lambda row: (row.effect.abs(), row.effect_source))
+    if reading is None:
+        reading = read_places(model, [head], text, sequences=sequences, progress=progress)
+    read = reading.rows(found)
+    by_attention = _strongest(read, k, lambda row: (row.weight, row.source, row.weight))
+    by_effect = _strongest(
+        read, k, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
+    )
     used = sorted({token for place in (*by_attention, *by_effect) for token in place.ids})
     effects = torch.cat([row.effect.abs() for row in read])
     known = bool((~effects.isnan()).any())
@@ -155,7 +155,7 @@ def head_places(
         head=found,
         by_attention=by_attention,
         by_effect=by_effect,
-        sequences=len(rows),
+        sequences=len(read),
         places=sum(len(row.weight) for row in read),
         mean_weight=float(torch.cat([row.weight for row in read]).mean()),
         mean_effect=float(effects.nanmean()) if known else None,
@@ -165,16 +165,60 @@ def head_places(
 
 
 @dataclass(frozen=True, eq=False)
+class Reading:
+    """What some heads do at every place of a text, for several calls of `head_places`."""
+
+    _rows: "dict[str, list[_Row]]"
+
+    def rows(self, head: str) -> "list[_Row]":
+        """What one of the heads does, sequence by sequence."""
+        if head not in self._rows:
+            raise InputError(
+                f"{head} is not in this reading of the text, which has {', '.join(self._rows)}; "
+                "read the text for it, or leave reading out"
+            )
+        return self._rows[head]
+
+
+def read_places(
+    model: Model,
+    heads: Sequence[HeadName],
+    text: TextOrTokens | None = None,
+    *,
+    sequences: int = SEQUENCES,
+    progress: Progress = silent,
+) -> Reading:
+    """Read a text once for several heads; `text` and `sequences` are as for `head_places`."""
+    check_k(sequences, MAX_SEQUENCES, "sequences")
+    rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
+    found: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
+    done = 0
+    for batch in _batches(rows):
+        progress(done, len(rows), "reading the text")
+        trace = model.trace(batch)
+        for label, read in found.items():
+            read += _read(trace, label, done)
+        done += len(batch)
+    progress(len(rows), len(rows), "reading the text")
+    return Reading(found)
+
+
+@dataclass(frozen=True, eq=False)
 class _Row:
-    """What a head does at each destination of one sequence but the first."""
+    """What a head does at each destination of one sequence but the first.
+
+    `weight` and `source` are the largest attention and where it goes, `effect_source` has the
+    largest part of the effect, and `effect_weight` is the attention there.
+    """
 
     sequence: int
     ids: tuple[int, ...]
-    pattern: Float[Tensor, "pos pos"]
     weight: Float[Tensor, " dest"]
     source: Int[Tensor, " dest"]
+    off_first: Float[Tensor, " dest"]
     effect: Float[Tensor, " dest"]
     effect_source: Int[Tensor, " dest"]
+    effect_weight: Float[Tensor, " dest"]
     note: str
 
 
@@ -186,8 +230,7 @@ def _batches(rows: Sequence[Int[Tensor, " _"]]) -> Iterator[Int[Tensor, "_ _"]]:
             yield torch.stack(alike[first : first + BATCH])
 
 
-def _read(model: Model, head: str, number: int, batch: Int[Tensor, "n pos"]) -> list[_Row]:
-    trace = model.trace(batch)
+def _read(trace: Trace, head: str, number: int) -> list[_Row]:
     patterns = trace.pattern(head)
     note = ""
     try:
@@ -196,32 +239,35 @@ def _read(model: Model, head: str, number: int, batch: Int[Tensor, "n pos"]) -> 
     except NotExactError as error:
         effects, note = patterns * torch.nan, f"no logit effects: {error}"
     weight, source = patterns[:, 1:, 1:].max(-1)
+    effect_source = effects[:, 1:].abs().nan_to_num(-1).argmax(-1)
+    effect_weight = patterns[:, 1:].gather(-1, effect_source[..., None])[..., 0]
     return [
         _Row(
             sequence=number + at,
-            ids=tuple(batch[at].tolist()),
-            pattern=patterns[at],
+            ids=tuple(ids),
             weight=weight[at],
             source=source[at] + 1,
+            off_first=1 - patterns[at, 1:, 0],
             effect=effects[at, 1:].sum(-1),
-            effect_source=effects[at, 1:].abs().nan_to_num(-1).argmax(-1),
+            effect_source=effect_source[at],
+            effect_weight=effect_weight[at],
             note=note,
         )
-        for at in range(len(batch))
+        for at, ids in enumerate(trace.tokens.tolist())
     ]
 
 
 def _strongest(
-    read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor]]
+    read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Place, ...]:
     """The strongest place of each (source, destination) pair of tokens, and how often it occurs."""
-    values, pairs, places = list[Tensor](), list[Tensor](), list[tuple[_Row, int, int]]()
-    for row in read:
-        value, source = order(row)
+    values, pairs, places = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
+    for number, row in enumerate(read):
+        value, source, _ = order(row)
         ids = torch.tensor(row.ids)
         values.append(value.cpu())
         pairs.append(torch.stack((ids[source.cpu()], ids[1:]), 1))
-        places += ((row, at + 1, place) for at, place in enumerate(source.tolist()))
+        places += ((number, at) for at in range(len(value)))
     size = torch.cat(values)
     ranked = (-size).argsort(stable=True)
     ranked = ranked[~size[ranked].isnan()]
@@ -233,19 +279,22 @@ def _strongest(
         if pair not in found:
             if len(found) == k:
                 break
-            found[pair] = replace(_place(*places[number]), times=int(times[pair]))
+            row, at = read[places[number][0]], places[number][1]
+            _, source, weight = order(row)
+            place = _place(row, at, int(source[at]), float(weight[at]))
+            found[pair] = replace(place, times=int(times[pair]))
     return tuple(found.values())
 
 
-def _place(row: _Row, destination: int, source: int) -> Place:
-    effect = float(row.effect[destination - 1])
+def _place(row: _Row, at: int, source: int, weight: float) -> Place:
+    destination, effect = at + 1, float(row.effect[at])
     return Place(
         sequence=row.sequence,
         destination=destination,
         source=source,
         ids=row.ids[: destination + 1 + CONTEXT],
-        weight=float(row.pattern[destination, source]),
-        off_first=float(1 - row.pattern[destination, 0]),
+        weight=weight,
+        off_first=float(row.off_first[at]),
         effect=None if math.isnan(effect) else effect,
         times=1,
     )

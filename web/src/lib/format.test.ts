@@ -11,8 +11,8 @@ describe("numbers for reading", () => {
     expect([1.234, -1.234, 0.001, -0.001].map((x) => signed(x))).toEqual(["+1.23", "−1.23", "0.00", "0.00"]);
   });
   it("prints shares", () => {
-    expect([0.714, 0.0312, 0.004, 0.00001, 0, 1, null].map(percent)).toEqual(["71 %", "3.1 %", "0.40 %", "< 0.01 %", "0.00 %", "100 %", "–"]);
-    expect([0.99, 0.9964, 0.9999].map(percent)).toEqual(["99 %", "99.6 %", "> 99.9 %"]);
+    expect([0.714, 0.0312, 0.004, 0.00001, 0, 1, null].map(percent)).toEqual(["71%", "3.1%", "0.40%", "< 0.01%", "0.00%", "100%", "–"]);
+    expect([0.99, 0.9964, 0.9999].map(percent)).toEqual(["99%", "99.6%", "> 99.9%"]);
   });
   it("counts", () => {
     expect([count(1234567), plural(1, "token"), plural(2000, "token"), pValue(0), pValue(0.04)]).toEqual([

@@ -26,15 +26,15 @@ export function signed(value: number | null | undefined, decimals = 2): string {
   return value > 0 ? `+${text}` : minus(text);
 }
 
-/** A share: 71 %, 0.4 %, < 0.01 %. */
+/** A share: 71%, 0.4%, < 0.01%. */
 export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   const value = 100 * share;
-  if (value !== 0 && Math.abs(value) < 0.01) return value > 0 ? "< 0.01 %" : `> ${MINUS}0.01 %`;
+  if (value !== 0 && Math.abs(value) < 0.01) return value > 0 ? "< 0.01%" : `> ${MINUS}0.01%`;
   // What is not all must not look like all.
-  if (value > 99 && value < 100) return value < 99.95 ? `${value.toFixed(1)} %` : "> 99.9 %";
+  if (value > 99 && value < 100) return value < 99.95 ? `${value.toFixed(1)}%` : "> 99.9%";
   const decimals = Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
-  return minus(`${value.toFixed(decimals)} %`);
+  return minus(`${value.toFixed(decimals)}%`);
 }
 
 /** 12,345: with thousands separators, the same in every locale. */

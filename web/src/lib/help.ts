@@ -105,7 +105,7 @@ export const HELP: Readonly<Record<string, Help>> = {
   training: {
     about: "The same measurements at every snapshot of training. Induction forms within a few steps: the phase change.",
     marks: [
-      ["shaded band", "the phase change with its 95 % interval"],
+      ["shaded band", "the phase change with its 95% interval"],
       ["thin curves", "single heads; the one that ends highest is labeled"],
       ["in-context score", "loss late in a text minus loss early in it: below zero, the model learns from context"],
       ["trajectory", "per-token losses on their first two principal components, one point per snapshot"],

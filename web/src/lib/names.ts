@@ -124,3 +124,11 @@ export function unknownNames(get: (key: string) => string | undefined, heads: re
   }
   return [...found];
 }
+
+/** Keys of the state that name training steps: of the model, and of the one it is compared with. */
+export const STEP_KEYS = ["s", "os"] as const;
+
+/** Whether a link names a training step of which the model has no snapshot. */
+export function isUnknownStep(step: string | undefined, steps: readonly number[]): boolean {
+  return step !== undefined && !steps.map(String).includes(step);
+}

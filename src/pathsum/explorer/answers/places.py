@@ -7,11 +7,13 @@ import torch
 from pathsum.circuits.tokens.token import joined
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.heads.places import HeadPlaces, head_places
+from pathsum.heads.places import HeadPlaces, head_places, read_places
 
 # Places in each order on a page, and sequences that are read: fewer than the library's, so that a
 # page does not keep its reader waiting.
 PLACES, PLACE_SEQUENCES = 8, 24
+# The most heads of a model whose text is read for all of them at once.
+SHARED_HEADS = 16
 
 
 def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
@@ -28,6 +30,18 @@ def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
             ],
             "the example texts",
         )
-    found = head_places(model, params.head, text, k=PLACES, sequences=PLACE_SEQUENCES)
+    reading = None
+    if len(model.heads) <= SHARED_HEADS:
+        # The pages of all heads share what was read.
+        reading = bench.result(
+            params,
+            "places",
+            lambda model: read_places(
+                model, [head.label for head in model.heads], text, sequences=PLACE_SEQUENCES
+            ),
+        )
+    found = head_places(
+        *(model, params.head, text), k=PLACES, sequences=PLACE_SEQUENCES, reading=reading
+    )
     read = f"{found.sequences} sequences of {name}"
     return replace(found, note=joined((f"on {read}", found.note)))

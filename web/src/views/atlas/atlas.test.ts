@@ -57,6 +57,10 @@ describe("filters", () => {
 });
 
 describe("order", () => {
+  it("by head has layers as the grid has them", () => {
+    expect(heads(ordered(rows, BY_HEAD))).toEqual([2, 3, 0, 1]);
+  });
+
   it("puts heads without a number last, both ways", () => {
     expect(heads(ordered(rows, parseOrder("-copying")))).toEqual([2, 0, 3, 1]);
     expect(heads(ordered(rows, parseOrder("copying")))).toEqual([3, 0, 2, 1]);

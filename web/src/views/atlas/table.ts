@@ -96,10 +96,13 @@ export function printOrder(order: Order): string | undefined {
   return (order.descending ? "-" : "") + order.by;
 }
 
-/** Heads without a number come last, whichever way the rest is ordered. */
+/**
+ * By head, rows are where the grid has them: the last layer on top, heads from left to right. Heads without a
+ * number come last, whichever way the rest is ordered.
+ */
 export function ordered(rows: readonly HeadRow[], order: Order): HeadRow[] {
   const sign = order.descending ? -1 : 1;
-  const byIndex = (a: HeadRow, b: HeadRow) => a.index - b.index;
+  const byIndex = (a: HeadRow, b: HeadRow) => b.layer - a.layer || a.index - b.index;
   if (order.by === "head") return [...rows].sort((a, b) => sign * byIndex(a, b));
   if (order.by === "kind") {
     return [...rows].sort((a, b) => sign * a.kind.localeCompare(b.kind) || byIndex(a, b));

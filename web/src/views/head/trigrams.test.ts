@@ -19,6 +19,6 @@ describe("skip-trigrams", () => {
       { pattern: "[b]…[a]→[b]", count: 3, share: 0.75 },
       { pattern: "other", count: 5, share: 0.25 },
     ] as const;
-    expect(classesText(classes)).toBe("Of what they gain where they are right: [b]…[a]→[b] 75 %, other 25 %.");
+    expect(classesText(classes)).toBe("Of what they gain where they are right: [b]…[a]→[b] 75%, other 25%.");
   });
 });

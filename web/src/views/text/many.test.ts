@@ -35,7 +35,7 @@ describe("several heads on one text", () => {
   it("point from where each looks, the name at its strongest; what is faint is left out", () => {
     const heads = manyAt(patterns, ["L0H0", "L0H1"], 2, "dest", false);
     expect(heads.map(({ found }) => found.map(({ other }) => other))).toEqual([[1, 2], [0]]);
-    expect(heads[0]?.found[0]?.text).toBe("70 %");
+    expect(heads[0]?.found[0]?.text).toBe("70%");
     const arcs = manyArcs(heads, 2, "dest", "light");
     expect(arcs.map(({ from, to, label }) => [from, to, label])).toEqual([[1, 2, "L0H0"], [0, 2, "L0H1"]]);
     expect(arcs[0]?.color).not.toBe(arcs[1]?.color);

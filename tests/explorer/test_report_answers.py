@@ -1,0 +1,69 @@
+"""Parts of a report that other processes answer."""
+
+from pathlib import Path
+
+import pytest
+
+import pathsum as ps
+from pathsum.errors import FailedError
+from pathsum.explorer.report import read_report
+from pathsum.explorer.report_answers import Job, make_job
+from pathsum.explorer.report_contents import Contents, ReportView
+
+VIEWS = ["text", "atlas"]
+TEXTS = ["a b c a b", "c a c a"]
+ANSWERS = "pathsum.explorer.report_answers"
+
+
+def test_two_processes_write_what_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dict[str, bytes]] = []
+    for processes in (1, 2):
+        monkeypatch.setattr(f"{ANSWERS}.MAX_PROCESSES", processes)
+        path = tmp_path / f"{processes}.html"
+        said: list[str] = []
+        ps.report(
+            *("hand-built-induction", path),
+            texts=TEXTS,
+            views=VIEWS,
+            progress=lambda done, total, what, said=said: said.append(what),
+        )
+        assert "answering atlas" in said
+        found.append(read_report(path))
+    alone, together = found
+    assert list(alone) == list(together)
+    assert [len(wire) for wire in alone.values()] == [len(wire) for wire in together.values()]
+    assert alone["atlas:{}"] == together["atlas:{}"]
+
+
+def test_a_process_that_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{ANSWERS}.MAX_PROCESSES", 2)
+    monkeypatch.setattr(f"{ANSWERS}._COMMAND", "raise SystemExit(3)")
+    with pytest.raises(FailedError, match="a process that answers a part of the report ended"):
+        ps.report("hand-built-induction", tmp_path / "r.html", texts=TEXTS, views=VIEWS)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_what_goes_wrong_in_a_process_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ANSWERS}.MAX_PROCESSES", 2)
+    # The other process is told to open a model that does not exist.
+    monkeypatch.setattr(Job, "to_json", lambda job: {"models": ["gone"], **EMPTY})
+    with pytest.raises(FailedError, match="gone"):
+        ps.report("hand-built-induction", tmp_path / "r.html", texts=TEXTS, views=VIEWS)
+
+
+EMPTY = {"texts": [], "contents": {"views": ["text"], "position": None, "slim": False}}
+
+
+def test_a_job_is_the_same_on_the_other_side() -> None:
+    contents = Contents((ReportView.ATLAS, ReportView.TEXT), 3, slim=True)
+    job = make_job(["two-layer", Path("folder")], ["a text", [1, 2]], contents)
+    assert job is not None
+    assert Job.from_json(job.to_json()) == job
+
+
+def test_a_model_in_memory_is_answered_by_this_process() -> None:
+    assert make_job([ps.load("hand-built-induction")], (), Contents()) is None
