@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.measurement import Measurement, seconds
 from pathsum.model import Config, HeadId, Model, Trace, random_model
 from pathsum.model.edits import Hook, Message
-from pathsum.model.run import run_logits
+from pathsum.model.forward import run_logits
 from pathsum.names import Edge, Value
 from pathsum.paths import causal_effects, patch_sweep
 from pathsum.paths.intervene.causal import edges_of

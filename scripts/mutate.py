@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("algebra", "names", "model/run.py", "model/transformer.py", "paths/sweep.py")
+SOURCES = ("algebra", "names", "model/forward.py", "model/transformer.py", "paths/sweep.py")
 SOURCES += ("paths/frozen.py",)
 IDENTITIES = "tests/identities"
 TESTS = {

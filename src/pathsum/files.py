@@ -86,7 +86,7 @@ def parse_json(text: str, where: object, advice: str, **options: Any) -> Any:
 
 
 def parse_object(text: str, where: object, advice: str) -> dict[str, Any]:
-    """The same for text that must be a JSON object."""
+    """A JSON object from text."""
     found = parse_json(text, where, advice)
     if not isinstance(found, dict):
         raise FileError(f"{where} is not a JSON object; {advice}")

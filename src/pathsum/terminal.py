@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """The same for JSON text, which stays JSON of the same value."""
+    """`printable` for JSON text: the result is JSON of the same value."""
     return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 

@@ -13,9 +13,9 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.rotations import root
-from pathsum.circuits.head_functions import Between, HeadFunctions
+from pathsum.circuits.alignment.head_functions import Between, HeadFunctions
+from pathsum.circuits.alignment.rotated_heads import RotatedLayer, rotated_layers
 from pathsum.circuits.positional import positional
-from pathsum.circuits.rotated_heads import RotatedLayer, rotated_layers
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Config, Head, Model, random_model

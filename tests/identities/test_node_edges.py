@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pathsum.model import Config, Model, Trace, random_model, transformer
 from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
-from pathsum.model.run import run_logits
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 
 REAL: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ import torch
 from pathsum.errors import InputError, NotExactError, PathError, TokenError
 from pathsum.model import Config, Trace, construct, random_model
 from pathsum.model.edits import Message
-from pathsum.model.run import run_logits
+from pathsum.model.forward import run_logits
 from pathsum.names import Edge, Node, NodeEdge
 from pathsum.paths.circuit import Circuit, cut_effects, find_circuit
 from pathsum.paths.target import find_target
@@ -286,7 +286,7 @@ def test_edges_can_be_taken_from_another_run() -> None:
     effect = next(edge.effect for edge in found.edges if str(edge) == "L0H0@2→L1H0@5.k")
     assert effect is not None
     assert effect > 0.9 * found.total
-    with pytest.raises(InputError, match="the other run has 3 tokens and this one 6"):
+    with pytest.raises(InputError, match="6 and 3 tokens"):
         trace.circuit(token="b", other=model.trace("a b"))
 
 

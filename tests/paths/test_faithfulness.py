@@ -13,7 +13,7 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edits import SourceOutput, Writes
-from pathsum.model.run import run_logits
+from pathsum.model.forward import run_logits
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit import Circuit, gradient_order, random_order
 from pathsum.paths.circuit.cut import kept_values

@@ -193,17 +193,17 @@ def test_bad_prompts(model: Model) -> None:
         mean_circuit(model, [])
     with pytest.raises(InputError, match="prompt 1: 'x', 'q', is 0 times"):
         mean_circuit(model, ["a b", Prompt("a b", names={"x": "q"})])
-    with pytest.raises(InputError, match="prompt 0: 'x', 'a', is 2 times"):
+    with pytest.raises(InputError, match="prompt 0: 'x', 'a', occurs 2 times"):
         mean_circuit(model, [Prompt("a b a", names={"x": "a"})])
     with pytest.raises(InputError, match="'x' is at 9, which is out of range"):
         mean_circuit(model, [Prompt("a b", names={"x": 9})])
-    with pytest.raises(InputError, match="prompt 0: position 'lats' has no meaning"):
+    with pytest.raises(InputError, match="prompt 0: position 'lats' is not defined"):
         mean_circuit(model, ["a b"], position="lats")
     with pytest.raises(InputError, match="prompt 1: position 7 is out of range"):
         mean_circuit(model, ["a b", Prompt("a b", position=7)])
     with pytest.raises(TokenError, match="prompt 0: .*zebra"):
         mean_circuit(model, ["a b"], token="zebra")
-    with pytest.raises(InputError, match="prompt 0: the other run has 2 tokens"):
+    with pytest.raises(InputError, match="prompt 0: the runs have 4 and 2 tokens"):
         mean_circuit(model, [Prompt("a b a", corrupted="a")])
     with pytest.raises(InputError, match="no prompt's circuit keeps"):
         mean_circuit(model, ["a b a"])["L0H9@last→logits@last"]

@@ -98,8 +98,8 @@ def test_parts_are_read_as_they_are_written() -> None:
     ("query", "key", "message"),
     [
         ("embed", "embed→L1H0", "L1H0 cannot read what L1H0 wrote: only heads in layers below 1"),
-        ("pos@0", "embed", "pos@0 is no part of the query of L1H0: its read adds pos@1"),
-        ("embed", "b_K", "b_K is no part of the key of L1H0"),
+        ("pos@0", "embed", "pos@0 is not a part of the query of L1H0: its read adds pos@1"),
+        ("embed", "b_K", "b_K is not a part of the key of L1H0"),
         ("bias0", "embed", "L1H0 cannot read bias0"),
         ("nonsense", "embed", "is not a source of paths"),
     ],

@@ -11,10 +11,9 @@ rotations       what random rotations of a matrix of given spectrum give for its
 assignment      the one-to-one pairing with the largest sum
 """
 
-from pathsum.algebra.assignment import best_assignment
 from pathsum.algebra.centering import center_rows
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
-from pathsum.algebra.factored import SVD, Eigen, Factored, RowMaxima, TopEntries
+from pathsum.algebra.factored import Factored
 from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
 from pathsum.algebra.spectrum import (
     eigenvalues,
@@ -27,15 +26,10 @@ from pathsum.algebra.spectrum import (
 from pathsum.algebra.subspaces import orthonormal, principal_angles
 
 __all__ = [
-    "SVD",
-    "Eigen",
     "Factored",
     "RotationNull",
-    "RowMaxima",
-    "TopEntries",
     "UnitMoments",
     "argmax_rows",
-    "best_assignment",
     "center_rows",
     "eigenvalues",
     "eigenvectors",

@@ -36,7 +36,7 @@ def best_assignment(
 
 
 def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row option"]:
-    """What the other rows lose if a row takes this column rather than its own in the best pairing.
+    """The loss of all other rows if a row takes this column instead of its best one.
 
     Negative where they gain. Whatever a row's values x are changed to, alone, in the best pairing
     it takes the column with the largest `x − displacement`. Where there are more rows than columns,

@@ -349,7 +349,7 @@ def _check_finite(f: Factored) -> None:
 def _stacked(
     parts: Sequence[Shaped[Tensor, "size"]], f: Factored, size: int
 ) -> Shaped[Tensor, "*batch size"]:
-    """What was found for each of `_matrices(f)`, in the shape of the batch."""
+    """The results for each of `_matrices(f)`, reshaped to the batch."""
     if not parts:
         return torch.empty((*f.batch_shape, size), device=f.device)
     return torch.stack(list(parts)).reshape(*f.batch_shape, size)

@@ -53,7 +53,7 @@ def random_frames(
 
 
 def root(W: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch r k"]:
-    """What rotations of the rows of each W leave unchanged: (Wᵀ W)^½, or W itself where d ≤ k.
+    """The part of W that rotations of its rows leave unchanged: (Wᵀ W)^½, or W where d ≤ k.
 
     A uniformly random frame times it is W rotated at random. Taken from the k × k product, which
     costs a tenth of a QR of W.

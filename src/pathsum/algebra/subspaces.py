@@ -54,7 +54,7 @@ def principal_angles(
 
 
 def numerical_rank(singular_values: Float[Tensor, " q"], dtype: torch.dtype) -> int:
-    """How many singular values are above the rounding of a matrix stored in `dtype`."""
+    """The number of singular values above the rounding of a matrix stored in `dtype`."""
     noise = singular_values.max() * max(len(singular_values), 10) * torch.finfo(dtype).eps
     return int((singular_values > noise).sum())
 

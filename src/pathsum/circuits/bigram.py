@@ -53,7 +53,7 @@ class CertainRow(Record, kind="certain-row"):
 
 @dataclass(frozen=True, eq=False)
 class Continuations(Record, kind="continuations"):
-    """What the direct path expects after one token; values are probabilities."""
+    """The direct path's predictions after one token; values are probabilities."""
 
     token: Token
     entropy: float
@@ -164,7 +164,7 @@ def bigram(
 
 @torch.no_grad()
 def continuations(model: Model, token: str | int, k: int | None = None) -> Continuations:
-    """What the direct path expects after one token, the k likeliest (10) first."""
+    """The direct path's k likeliest predictions (10) after one token."""
     direct = DirectPath(model)
     k = resolve_k(k, 10, model.config.d_vocab_out, "tokens")
     found = find_token(model, token)
@@ -210,7 +210,7 @@ class DirectPath:
 
 
 def block_rows(model: Model) -> int:
-    """How many rows of the direct path are held at a time."""
+    """The number of rows of the direct path held at a time."""
     return max(1, BLOCK_BYTES // (4 * model.config.d_vocab_out))
 
 

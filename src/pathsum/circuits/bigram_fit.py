@@ -1,4 +1,4 @@
-"""How well a table of logits matches the bigrams of a text, by how common tokens are.
+"""The fit of a table of logits to the bigrams of a text, by token frequency.
 
 Counts are kept sparse and smoothed by interpolated Witten–Bell over an additive unigram:
 
@@ -31,7 +31,7 @@ Logits = Callable[[Int[Tensor, " some"]], Float[Tensor, "some vocab"]]
 
 @dataclass(frozen=True, eq=False)
 class BigramCounts:
-    """How often each pair of neighbors occurs: sorted keys a · V + b and their counts."""
+    """Counts of pairs of neighbors: sorted keys a · V + b and their counts."""
 
     vocab: int
     keys: Int[Tensor, " distinct"]

@@ -62,7 +62,7 @@ WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 
 @dataclass(frozen=True, eq=False)
 class HeadCopying(Record, kind="head-copying"):
-    """How much one head, or virtual head, copies.
+    """The copying scores of one head or virtual head.
 
     `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
     heads of the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p` the
@@ -133,7 +133,7 @@ def copying(
     null: "CopyingNull | None" = None,
     progress: Progress = silent,
 ) -> Copying:
-    """How much heads, or virtual heads, copy; all heads if none are named.
+    """Copying scores of heads or virtual heads; of all heads if none are named.
 
     The eigenvalue ratio with its null, the share of positive diagonal entries, and the share of
     tokens whose own logit is the one raised most (or among the five most). The last two go over

@@ -39,7 +39,7 @@ class OffsetParts:
 
 
 class TokenMoments:
-    """What all heads of a depth share: sums over the vocabulary, computed on first use.
+    """Sums over the vocabulary that all heads of a depth share, computed on first use.
 
     Layer 0 reads normalized embeddings, every deeper layer the same plain ones.
     """
@@ -49,7 +49,7 @@ class TokenMoments:
 
     @cached_property
     def frequencies(self) -> Float[Tensor, " vocab"]:
-        """How often each token occurs."""
+        """The frequency of each token."""
         return token_frequencies(self.model).to(self.model.weights.device)
 
     @cached_property

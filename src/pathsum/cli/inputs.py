@@ -88,7 +88,7 @@ def _is_id(part: str, least: int) -> bool:
 
 
 def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tensor | None":
-    """What each position of the sequences of ids should predict, −1 for nothing."""
+    """The target of each position of the sequences of ids, −1 for none."""
     import torch
 
     from pathsum.errors import InputError

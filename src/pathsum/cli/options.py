@@ -166,7 +166,7 @@ Revision: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Session:
-    """What every analysis command gets: the model, device and dtype, and how to print."""
+    """The context of every analysis command: model, device, dtype and output format."""
 
     model: ModelName
     revision: Revision = None

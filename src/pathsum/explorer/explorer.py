@@ -70,12 +70,12 @@ class Explorer:
 
     @property
     def asked(self) -> int:
-        """How many threads are inside `ask`."""
+        """The number of threads inside `ask`."""
         return self._asking.count
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for what another one computes."""
+        """The number of threads that wait for a result of another thread."""
         return self._answers.waiting + self.workbench.waiting
 
     def prepare(self) -> None:
@@ -116,7 +116,7 @@ class Explorer:
     def ask_in_background(
         self, name: str, params: Mapping[str, object] | None, progress: Progress
     ) -> bytes:
-        """The same, without being counted as somebody who asks."""
+        """`ask`, without counting as a question in progress."""
         question = find_question(name)
         parsed = parse_params(question.params, params or {})
 

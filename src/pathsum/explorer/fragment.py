@@ -1,4 +1,4 @@
-"""A fragment: one view of a report as a piece of HTML, to be pasted into a page of one's own.
+"""A fragment: one view of a report as a piece of HTML, to paste into another page.
 
     <div></div><script>…</script>
 
@@ -75,7 +75,7 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     if len(made) > MAX_BYTES:
         raise InputError(
             f"the fragment has {len(made) / 1e3:.0f} kB, and at most {MAX_BYTES / 1e3:.0f} kB fit "
-            "into a page of somebody else; give fewer or shorter texts, or explain one prediction "
+            "into another page; give fewer or shorter texts, or explain one prediction "
             "(position)"
         )
     return made

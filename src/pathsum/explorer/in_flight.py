@@ -55,7 +55,7 @@ class InFlight:
 
 
 class Counter:
-    """How many threads are inside a block."""
+    """The number of threads inside a block."""
 
     def __init__(self) -> None:
         self._lock, self.count = threading.Lock(), 0

@@ -62,12 +62,12 @@ class Memo(Generic[K, V]):
 
     @property
     def computing(self) -> int:
-        """How many values are being computed."""
+        """The number of values being computed."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for a value that another one computes."""
+        """The number of threads that wait for a value that another thread computes."""
         with self._lock:
             return sum(running.waiting for running in self._running.values())
 
@@ -86,7 +86,7 @@ class Memo(Generic[K, V]):
         return self.shared(key, lambda _: compute(), silent)
 
     def shared(self, key: K, compute: Callable[[Progress], V], progress: Progress) -> V:
-        """The same for a computation that reports its progress, to all that wait for it.
+        """`get` for a computation that reports its progress, to all that wait for it.
 
         A caller that raises CanceledError in `progress` stops waiting; after the last one,
         the report raises it in the computation.

@@ -1,4 +1,4 @@
-"""What answers are computed from: the open models, their recent runs, and cached results."""
+"""Shared state of all answers: the open models, their recent runs, and cached results."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class Workbench:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for what another one computes."""
+        """The number of threads that wait for a result of another thread."""
         return self._runs.waiting + self._results.waiting
 
     def open_model(self, params: ModelParams) -> OpenModel:
@@ -159,7 +159,7 @@ class Workbench:
     def slow_result(
         self, params: ModelParams, what: str, compute: Callable[[Model, Progress], Result]
     ) -> Result:
-        """The same for a computation that reports its progress."""
+        """`cached` for a computation that reports its progress."""
         one, model = self.open_model(params), self.model(params)
         return self.slow_cached(
             (what, one.name, params.step), lambda report: compute(model, report)
@@ -170,7 +170,7 @@ class Workbench:
         return self.slow_cached(key, lambda _: compute())
 
     def slow_cached(self, key: tuple[Any, ...], compute: Callable[[Progress], Result]) -> Result:
-        """The same for a computation that reports its progress."""
+        """`cached` for a computation that reports its progress."""
         return self._results.shared(key, compute, self.progress)
 
     def remeasure(self) -> None:

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.circuits.tokens.token import Token, check_k, token_of
-from pathsum.circuits.trigrams.on_text import text_rows
+from pathsum.circuits.trigrams.ranked_on_text import text_rows
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches

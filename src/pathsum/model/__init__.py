@@ -2,21 +2,21 @@
 
 config       sizes and architecture
 weights      tensors, read and checked on first use; `store` and `storage` are where they are kept
-transformer  the parts of the forward pass; `rotary` positions
-edits        what may be exchanged in a run; `plan` sorts it, `edited_reads` and `node_reads` do it
-run          the forward pass, with edits; `recording` is what it keeps and what it may drop
+transformer  the parts of the forward pass; `rotary` positions; `grouped_query`: shared K/V heads
+edits        the edits of a run; `edit_plan` sorts and applies them
+forward      the forward pass, `run`: with edits, and with what to record (`recording`)
 node_reads   runs in which single edges between nodes are kept or cut
-trace        what one run did
+trace        Trace: the record of one run
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path
 model        Model: all of the above under one name
-edited       models with heads, edges or patterns exchanged for good
+edited       models with heads, edges or patterns replaced permanently
 sequences    text and token ids in any form, as checked batches
-losses       losses per token and per sequence; what is predicted and how it is scored
+losses       losses per token and per sequence, targets and metrics
 precision    how far a low-precision forward is from the float32 one
 make         models from tensors, or random
 construct/   hand-built models with known circuits
-symmetries   changes of weights that change nothing
+symmetries   changes of weights that leave the function unchanged
 """
 
 from pathsum.model.config import Config
@@ -24,7 +24,7 @@ from pathsum.model.folding import Folding, fold
 from pathsum.model.head import Head
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
-from pathsum.model.recording import Keep, NormScales, Recording, Run
+from pathsum.model.recording import Keep, Recording, Run
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, HeadName, Path, Source
@@ -38,7 +38,6 @@ __all__ = [
     "Keep",
     "LayerWeights",
     "Model",
-    "NormScales",
     "Path",
     "Recording",
     "Run",

@@ -136,14 +136,14 @@ class Config:
 
     @property
     def rotary_width(self) -> int:
-        """How many of a head's dimensions are rotated (0 on other models)."""
+        """The number of a head's dimensions that are rotated (0 on other models)."""
         if self.positions != "rotary":
             return 0
         return round(self.d_head * self.rotary_fraction)
 
     @property
     def heads_per_kv(self) -> int:
-        """How many query heads share one key/value head."""
+        """The number of query heads that share one key/value head."""
         return self.n_heads // self.n_kv_heads
 
     @property
@@ -152,7 +152,7 @@ class Config:
         return self.mlp.endswith("_gated")
 
     def window(self, layer: int) -> int | None:
-        """How many positions the heads of a layer attend to, or None for all."""
+        """The number of positions that the heads of a layer attend to, or None for all."""
         return self.windows[layer] if self.windows else None
 
     def at(self, layer: int) -> "Config":

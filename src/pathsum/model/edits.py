@@ -1,4 +1,4 @@
-"""Edits: what may be exchanged in a run, each a typed value; `plan` sorts them.
+"""Edits of a run, each a typed value; `edit_plan` sorts them.
 
     Attend          a head's pattern is given
     AttendLike      a head attends by another head's pattern
@@ -12,8 +12,8 @@
     ReadShift       one reader sees the stream with something added
     Hook            a function is called with a value of the run and may replace it
 
-`pathsum.model.run.run` carries them out; everything after an edit is recomputed. A `ModelEdit` is
-one that belongs to a model (`Weights.edits`), so that it is made in every run.
+`pathsum.model.forward.run` applies them; everything after an edit is recomputed. A `ModelEdit`
+belongs to a model (`Weights.edits`) and is made in every run.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,7 +122,7 @@ class TableToLogits:
 
 @dataclass(frozen=True, eq=False)
 class SourceOutput:
-    """What the embedding gives, or what an MLP writes; `at` restricts it to some positions."""
+    """The output of the embedding or of an MLP; `at` restricts the edit to some positions."""
 
     linear: ClassVar[bool] = False
     source: Source
@@ -200,7 +200,7 @@ class Hook:
 
 @dataclass(frozen=True, eq=False)
 class Writes:
-    """What every writer put into the stream, position by position.
+    """The output of every writer, position by position.
 
     `z[l]` is what the heads of layer l moved, times the scale of the norm after them: multiplied
     by W_O it is what each of them wrote.
@@ -231,7 +231,7 @@ class Writes:
         )
 
     def source(self, source: Source) -> Stream:
-        """What the embedding or an MLP wrote."""
+        """The output of the embedding or of an MLP."""
         return self.embed if source.kind == "embed" else self.mlp_outputs[source.layer]
 
 

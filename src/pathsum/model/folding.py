@@ -28,8 +28,9 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_mean
 from pathsum.errors import NotExactError
 from pathsum.model.config import Config, Norm
+from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.model.store import MemoryStore
-from pathsum.model.transformer import for_query_heads, normalize
+from pathsum.model.transformer import normalize
 from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights
 from pathsum.names import HeadId, Side
 from pathsum.result import parse_option
@@ -129,7 +130,7 @@ def score_read(
     raw, at = weights.attention[head.layer], head.head
     every, biases = raw.W_Q, raw.b_Q
     if side is Side.K:
-        every, biases, at = raw.W_K, raw.b_K, at // weights.config.heads_per_kv
+        every, biases, at = raw.W_K, raw.b_K, kv_head(weights.config, at)
     W, own = every[at], None if biases is None else biases[at]
     return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
 
@@ -169,7 +170,7 @@ def value_bias(layer: LayerWeights) -> Float[Tensor, "head k"]:
 
 
 def bias_in_z(layer: LayerWeights, head: int, pattern: HeadPattern) -> Float[Tensor, "*place k"]:
-    """What biases put into one head's z; sinks take a share of each row."""
+    """The contribution of biases to one head's z; sinks take a share of each row."""
     bias = value_bias(layer)[head]
     return bias if layer.sinks is None else bias * pattern.sum(-1, keepdim=True)
 
@@ -221,7 +222,7 @@ def _normalizes_embeddings(config: Config, layer: int) -> bool:
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:
-    """What a circuit in the token basis leaves out at this depth."""
+    """A note on what the token basis leaves out at this depth."""
     if layer == 0 or weights.config.norm == "none":
         return ""
     return "direct path, scale omitted"

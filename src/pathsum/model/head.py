@@ -23,6 +23,7 @@ from pathsum.model.folding import (
     unembed,
     with_qk_gain,
 )
+from pathsum.model.grouped_query import kv_head
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
@@ -76,8 +77,8 @@ class Head:
 
     @property
     def kv(self) -> int:
-        """Which key/value head of its layer it uses."""
-        return self.id.head // self.model.config.heads_per_kv
+        """The key/value head of its layer that it uses."""
+        return kv_head(self.model.config, self.id.head)
 
     @property
     def ov(self) -> Factored:

@@ -91,7 +91,7 @@ def _fold_post_gain(read: dict[str, Any], layer: int) -> None:
     if bool((gain == 0).any()):
         raise WeightsError(
             f"layers.{layer}.post1_w is exactly 0 in some dimension, so what the heads write there "
-            "cannot be told from what the norm removes; use a tiny number instead of 0"
+            "cannot be distinguished from what the norm removes; use a tiny number instead of 0"
         )
     for name in ("W_O", "b_O"):
         if name in read:

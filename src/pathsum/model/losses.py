@@ -49,7 +49,7 @@ class SequenceLosses:
         return ratio(self.total, self.count)
 
     def above(self, other: "SequenceLosses") -> Estimate:
-        """How much higher this loss is than another on the same sequences, paired."""
+        """This loss minus another on the same sequences, paired."""
         return ratio(self.total - other.total, self.count)
 
     @staticmethod
@@ -117,7 +117,7 @@ def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
 
 
 def next_tokens(tokens: Tokens) -> Tokens:
-    """What each position should predict: the next token, and nothing (−1) at the last."""
+    """The target of each position: the next token, and none (−1) at the last."""
     return torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-1)
 
 
@@ -128,7 +128,7 @@ def read_losses(
     first: int = 0,
     metric: PredictionMetric = target_losses,
 ) -> SequenceLosses:
-    """The same from what the unembedding reads, block by block: no logits are held.
+    """Losses per sequence from what the unembedding reads, without holding all logits.
 
     `targets` is what each position should predict, or −1 where it need not predict anything.
     """
@@ -208,7 +208,7 @@ def find_metric(metric: MetricName) -> Scored:
 def checked_scores(
     found: object, count: int, of: Literal["predictions", "sequences"]
 ) -> Float[Tensor, " n"]:
-    """What a metric returned, or InputError if it is not one finite number for each."""
+    """The result of a metric; raises InputError unless it is one finite number for each."""
     if not isinstance(found, Tensor) or not found.is_floating_point():
         kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
         raise InputError(

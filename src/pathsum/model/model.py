@@ -14,9 +14,9 @@ from pathsum.errors import ArgumentError, FailedError, InputError, TokenError, W
 from pathsum.model.config import Config
 from pathsum.model.edited import edit_model
 from pathsum.model.edits import Hooks, ModelEdit
+from pathsum.model.forward import run_logits
 from pathsum.model.head import Head
 from pathsum.model.recording import Keep
-from pathsum.model.run import run_logits
 from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
 from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
@@ -170,7 +170,7 @@ class Model:
         return int(token)
 
     def token_pool(self, minimum_count: int = MINIMUM_COUNT) -> TokenPool:
-        """Which tokens may be drawn for probes and shown in tables."""
+        """The tokens that may be drawn for probes and shown in tables."""
         vocab = self.config.d_vocab
         start = self.config.start_token
         excluded: set[int] = set() if start is None else {start}
@@ -203,7 +203,7 @@ class Model:
 
     @property
     def edits(self) -> tuple[ModelEdit, ...]:
-        """What was edited, in order; empty unless `edited` made this model."""
+        """The edits that `edited` made, in order."""
         return self.weights.edits
 
     def edited(self, edits: Mapping[Any, Any], reference: TextOrTokens | None = None) -> "Model":
@@ -248,15 +248,7 @@ class Model:
         Files are written to temporary names and renamed when all are complete, so a save that
         fails leaves the old files in place.
         """
-        write_model(
-            FilePath(folder),
-            self.weights,
-            name=self.name,
-            tokenizer=self.tokenizer,
-            token_counts=self.token_counts,
-            transformations=self.transformations,
-            held_out=self.held_out,
-        )
+        write_model(FilePath(folder), self)
 
     def __repr__(self) -> str:
         c = self.config

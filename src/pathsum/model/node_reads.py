@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pathsum.model import transformer
 from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.shapes import AtSources, Pattern, PerHead, Scale, Stream
@@ -113,7 +114,7 @@ class NodeReads:
         """
         nodes = self.layers[layer.index]
         row = nodes.row if len(stream) > 1 else torch.zeros_like(nodes.row)
-        kv = nodes.head // self.config.heads_per_kv
+        kv = kv_head(self.config, nodes.head)
         first = 0 if before is None else before.shape[1]
         reads = {
             Side.Q: query[row, nodes.head, nodes.place - first][:, None],
@@ -155,7 +156,7 @@ class Cuts:
         return 0 if self.start is None else self.start.tokens.shape[1] - positions
 
     def source(self, source: Source, written: Stream) -> None:
-        """What the embedding or an MLP wrote."""
+        """The output of the embedding or of an MLP."""
         first = self._first(written.shape[1])
         for slot, row, node in self.reads.written_at(None):
             if node.component == source and self.edit is not None:
@@ -185,7 +186,7 @@ class Cuts:
             pattern[where], z[where] = self.reads.nodes(layer, stream, *read, before)
 
     def wrote(self, layer: int, z: PerHead, scale: Scale) -> None:
-        """What the heads of a layer wrote: z, and the scale of the norm after them."""
+        """Record the writes of a layer's heads, given z and the scale of the norm after them."""
         first, before = self._first(z.shape[2]), None
         for slot, row, node in self.reads.written_at(layer):
             assert node.head is not None
@@ -213,7 +214,7 @@ class Cuts:
             self.source(Source("mlp", layer), output)
 
     def read_by_logits(self, stream: Stream) -> Stream:
-        """What the unembedding sees."""
+        """The stream as the unembedding reads it."""
         if not self.any:
             return stream
         rows, places, slots = self.reads.into_logits
@@ -251,7 +252,7 @@ def kept_logits(
 
 
 def _keep_layer(reads: NodeReads, layer: LayerWeights, stream: Stream, reference: PerHead) -> None:
-    """What the listed nodes of a layer write, against the reference."""
+    """The writes of the listed nodes of a layer, minus the reference's."""
     config, nodes = reads.config, reads.layers[layer.index]
     read = transformer.attention_read(config, layer, stream)[0]
     query, key, _, _ = transformer.queries_and_keys(config, layer, read)

@@ -12,9 +12,9 @@ import torch
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.errors import InputError
+from pathsum.model.forward import run_logits
 from pathsum.model.losses import sequence_losses, split_by_memory
 from pathsum.model.model import Model
-from pathsum.model.run import run_logits
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result import Column, Record, Table, parse_choice, text_column
 
@@ -66,7 +66,7 @@ class PrecisionGap(Record, kind="precision-gap"):
 def precision_gap(
     model: Model, tokens: TextOrTokens, dtype: LowPrecision | None = None
 ) -> PrecisionGap:
-    """How far the model's forward pass in low precision is from that in float32, on these tokens.
+    """The difference between the model's forward passes in low precision and in float32.
 
     `dtype` is by default the precision that the checkpoint is stored in.
 

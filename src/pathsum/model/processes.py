@@ -137,14 +137,14 @@ def _shared(
 
 
 def pack(found: Any) -> bytes:
-    """What one process computed, as bytes."""
+    """The results of one process, serialized."""
     buffer = io.BytesIO()
     torch.save(found, buffer)
     return buffer.getvalue()
 
 
 def unpack(packed: bytes) -> Any:
-    """The same in another process, tensors of any GPU on its own."""
+    """The results of another process, with GPU tensors moved to this process's GPU."""
     # From our own processes: the pickle is as trusted as the program.
     return torch.load(io.BytesIO(packed), map_location=_own_gpu, weights_only=False)
 

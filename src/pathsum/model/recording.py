@@ -1,4 +1,4 @@
-"""What a run keeps: patterns, streams, normalization scales, MLP outputs and logits.
+"""The record of a run: patterns, streams, normalization scales, MLP outputs and logits.
 
 All of them, or for runs too long to keep everything the parts that a `Keep` lists.
 """
@@ -26,7 +26,7 @@ LayerField: TypeAlias = Literal["patterns", "streams", "mlp_outputs"]
 
 @dataclass(frozen=True)
 class Keep:
-    """What `model.trace(tokens, keep=…)` keeps; whatever is not listed is dropped during the run.
+    """The parts of a run that `model.trace(tokens, keep=…)` records; the rest is dropped.
 
     `patterns`     heads (`"L18H6"`, `(18, 6)`), or the number of a layer for all of its heads
     `streams`      layers; `n_layers` (or −1) is the stream that the unembedding reads
@@ -48,7 +48,7 @@ class Keep:
     logits: Sequence[int] | All = ()
 
     def resolve(self, config: Config, length: int) -> "Kept":
-        """The same as sets of numbers, checked against a model and the length of a text."""
+        """`Keep` in numbers, checked against a model and the length of a text."""
         layers = range(config.n_layers)
         if isinstance(self.patterns, str) and self.patterns != "all":
             raise InputError(f"keep patterns={self.patterns!r} is not a list of heads or 'all'")
@@ -103,7 +103,7 @@ class Kept:
         return len(self.positions) == self.length
 
     def logits_row(self, position: int) -> int:
-        """Where the logits of a position are among those kept."""
+        """The index of a position among those whose logits were kept."""
         if position not in self.positions:
             raise InputError(
                 f"the logits at position {position} were not kept (kept: "
@@ -178,7 +178,7 @@ class Recording(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class NormScales:
-    """What normalization multiplied by, 1/σ: one number per position and read.
+    """The scales of all normalizations, 1/σ: one number per position and read.
 
     `write` is the scale of the norm after the heads, which multiplies what they write. All
     ones where the model does not normalize. With these and the patterns held fixed the model
@@ -193,10 +193,13 @@ class NormScales:
     write: tuple[Scale, ...]
 
 
+LAYER_SCALES = ("attention", "mlp", "query", "key", "write")
+
+
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one run computed; fields that were not recorded are empty, `logits` is None.
+    """The results of one run; fields that were not recorded are empty, `logits` is None.
 
     With `kept`, what it does not list was dropped, and asking for it raises InputError.
 
@@ -222,7 +225,7 @@ class Run:
         return self.recorded_logits
 
     def z(self, layer: int) -> PerHead:
-        """What a layer's heads moved to each destination, before W_O."""
+        """z of a layer's heads: attention-weighted values, before W_O."""
         # There is a stream more than there are layers, so −1 is not the same place in both.
         layer = self.weights.layers.number(layer)
         edited = self.edited_z[layer]
@@ -233,7 +236,7 @@ class Run:
 
 
 class Recorder:
-    """What a run in progress has recorded; with `Recording.LOGITS` it records nothing."""
+    """The record of a run in progress; empty with `Recording.LOGITS`."""
 
     def __init__(self, record: Recording, kept: Kept | None) -> None:
         self.kept, self._off = kept, record is Recording.LOGITS
@@ -242,16 +245,17 @@ class Recorder:
         self.streams: list[Stream | None] = []
         self.edited_z: list[PerHead | None] = []
         self.mlp_outputs: list[Stream | None] = []
-        self.attention_scales: list[Scale] = []
-        self.mlp_scales: list[Scale] = []
-        self.query_scales: list[Float[Tensor, "batch head pos"]] = []
-        self.key_scales: list[Float[Tensor, "batch kv pos"]] = []
-        self.write_scales: list[Scale] = []
+        self._scales: dict[str, list[Tensor]] = {name: [] for name in LAYER_SCALES}
 
     def add(self, recorded: list[Any], tensor: Tensor | None) -> None:
         """Append a tensor to one of the lists."""
         if not self._off:
             recorded.append(tensor)
+
+    def scale(self, **scales: Tensor) -> None:
+        """Record scales of a layer, by their names in `NormScales`."""
+        for name, scale in scales.items():
+            self.add(self._scales[name], scale)
 
     def stream(self, layer: int, stream: Stream) -> None:
         """Record the stream before a layer."""
@@ -261,13 +265,7 @@ class Recorder:
         """Record what an MLP wrote, and the scale of its read."""
         wanted = self.kept is None or layer in self.kept.mlp_outputs
         self.add(self.mlp_outputs, output if wanted else None)
-        self.add(self.mlp_scales, scale)
-
-    def reads(self, attention: Scale, query: Tensor, key: Tensor) -> None:
-        """Record the scales of what heads read, and of their queries and keys."""
-        self.add(self.attention_scales, attention)
-        self.add(self.query_scales, query)
-        self.add(self.key_scales, key)
+        self.scale(mlp=scale)
 
     def wants_layer(self, layer: int) -> bool:
         """Whether the patterns of all heads of a layer are recorded."""
@@ -282,14 +280,7 @@ class Recorder:
 
     def scales(self, final: Scale) -> NormScales:
         """All scales, given that of the unembedding's read."""
-        return NormScales(
-            attention=tuple(self.attention_scales),
-            mlp=tuple(self.mlp_scales),
-            final=final,
-            query=tuple(self.query_scales),
-            key=tuple(self.key_scales),
-            write=tuple(self.write_scales),
-        )
+        return NormScales(final=final, **{name: tuple(all_) for name, all_ in self._scales.items()})
 
     def layers(self, name: LayerField) -> tuple[Tensor, ...] | KeptLayers:
         """One of the lists, as a run holds it."""

@@ -145,7 +145,7 @@ def token_batches(
 
 
 def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
-    """What was given to measure on, else the held-out text that the model comes with."""
+    """The text given, or else the held-out text that comes with the model."""
     if given is not None:
         return given
     if model.held_out is None:
@@ -228,7 +228,7 @@ class Split:
 
 
 def split(model: "Model", corpus: TextOrTokens) -> Split:
-    """What is counted and what is held out.
+    """Split a corpus into a counted and a held-out part.
 
     A `Corpus` has a held-out part of its own. Of other sequences every fifth is held out (of fewer
     than five: the last one). Sequences may be longer than the model's context.

@@ -14,6 +14,7 @@ from pathsum.names import (
     LogitsRead,
     MlpRead,
     Reader,
+    Side,
     Site,
     Source,
     Value,
@@ -34,7 +35,7 @@ def find_site(model: "Model", name: Any) -> Site:
 
 
 def site_value(run: "Trace", site: Site) -> Tensor:
-    """What a run has at a site: a head's z, else what is written, [batch, pos, width]."""
+    """The value of a run at a site: a head's z, or the output of a writer, [batch, pos, width]."""
     if site.reader is None and isinstance(site.writer, HeadId):
         return run.head_z(site.writer)
     return run.written(site.writer)
@@ -66,6 +67,20 @@ def _check_site(config: Config, site: Site) -> None:
     if site.reader is not None:
         _check_reader(config, site.reader)
         _check_order(config, site.writer, site.reader)
+        _check_positions(site)
+
+
+def _check_positions(site: Site) -> None:
+    written, read = site.written_at, site.read_at
+    # Whether 4 comes before -1 depends on the text.
+    if written is None or read is None or (written < 0) != (read < 0):
+        return
+    looks_back = isinstance(site.reader, HeadRead) and site.reader.side is not Side.Q
+    if written > read or (written != read and not looks_back):
+        raise PathError(
+            f"{str(site)!r} does not exist: keys and values are read at the reader's position and "
+            "before it, everything else at the reader's position only"
+        )
 
 
 def _check_writer(config: Config, writer: Writer) -> None:

@@ -9,9 +9,8 @@ Folders from before there were ids open as well.
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,26 +26,19 @@ from pathsum.model.weights import Weights
 from pathsum.names import HeadId, Site
 from pathsum.text import Tokenizer
 
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+
 FORMAT = "pathsum-model"
 VERSION = 1
 CONFIG, TENSORS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 HELD_OUT, HELD_OUT_FORMAT, HELD_OUT_VERSION = "held_out.safetensors", "pathsum-held-out", 1
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """What a model folder holds."""
-
-    weights: Weights
-    name: str
-    tokenizer: Tokenizer | None
-    token_counts: Tensor | None
-    transformations: tuple[str, ...]
-    held_out: Tensor | None
-
-
-def read_model(folder: Path) -> Stored:
+def read_model(folder: Path) -> "Model":
     """Open a model folder: config and names are checked, tensors are mapped, not read."""
+    from pathsum.model.model import Model
+
     try:
         finish_saving(folder)
     except OSError as error:
@@ -65,7 +57,7 @@ def read_model(folder: Path) -> Stored:
     edits = tuple(
         _read_edit(folder, config, store, given) for given in _listed(folder, head, "edits")
     )
-    return Stored(
+    return Model(
         weights=Weights(config, store, edits=edits) if edits else plain,
         name=str(head.get("name", folder.name)),
         tokenizer=_read_tokenizer(folder, head),
@@ -106,26 +98,18 @@ def _listed(folder: Path, head: dict[str, Any], name: str) -> list[Any]:
     return found
 
 
-def write_model(
-    folder: Path,
-    weights: Weights,
-    *,
-    name: str,
-    tokenizer: Tokenizer | None,
-    token_counts: Tensor | None,
-    transformations: tuple[str, ...],
-    held_out: Tensor | None = None,
-) -> None:
+def write_model(folder: Path, model: "Model") -> None:
     """Write a model folder; a failure leaves the old files intact and no partial ones."""
+    weights, token_counts, held_out = model.weights, model.token_counts, model.held_out
     config, save = weights.config.to_dict(), secrets.token_hex(8)
-    text = None if tokenizer is None else tokenizer.to_json()
+    text = None if model.tokenizer is None else model.tokenizer.to_json()
     head: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "save": save,
-        "name": name,
+        "name": model.name,
         "config": config,
-        "transformations": list(transformations),
+        "transformations": list(model.transformations),
     }
     if text is not None:
         head["tokenizer"] = digest(text)

@@ -28,7 +28,7 @@ class Store(ABC):
         return False
 
     def device(self, name: str) -> torch.device:  # noqa: ARG002
-        """Where a tensor is, known without reading it."""
+        """The device of a tensor, known without reading it."""
         return torch.device("cpu")
 
 
@@ -45,7 +45,7 @@ class MemoryStore(Store):
         return self._tensors[name]
 
     def device(self, name: str) -> torch.device:
-        """Where a tensor is."""
+        """The device of a tensor."""
         return self._tensors[name].device
 
 
@@ -66,7 +66,7 @@ class OverlayStore(Store):
         return name not in self._above.shapes and self._below.copies(name)
 
     def device(self, name: str) -> torch.device:
-        """Where a tensor is, in the store that has it."""
+        """The device of a tensor, in the store that has it."""
         return (self._above if name in self._above.shapes else self._below).device(name)
 
 

@@ -16,9 +16,9 @@ from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
+from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
-from pathsum.model.transformer import for_query_heads
 from pathsum.model.weights import Weights
 
 _WRITES = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out")

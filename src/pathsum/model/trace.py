@@ -11,8 +11,8 @@ from torch import Tensor
 from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
+from pathsum.model.forward import run
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Run
-from pathsum.model.run import run
 from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
 from pathsum.result.arguments import checked_methods
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Trace(Run):
-    """What one run did: `model.trace(text_or_tokens)` makes one.
+    """The record of one run; `model.trace(text_or_tokens)` makes one.
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. Reads, z and what a head wrote follow from these and are computed on demand.
@@ -101,7 +101,7 @@ class Trace(Run):
         )
 
     def read(self, layer: int) -> Stream:
-        """What the heads of a layer read: the stream before it, normalized."""
+        """The input of a layer's heads: the stream before it, normalized."""
         layer = self.weights.layers.number(layer)
         raw = self.weights.layers[layer]
         return transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
@@ -121,7 +121,7 @@ class Trace(Run):
         return self.patterns[found.layer][:, found.head]
 
     def head_z(self, head: HeadName) -> Float[Tensor, "batch pos k"]:
-        """What one head moved to each destination, before W_O; needs its pattern alone."""
+        """One head's z: attention-weighted values, before W_O. Needs only this head's pattern."""
         found = self.model.head(head).id
         edited = self.edited_z[found.layer]
         if edited is not None:
@@ -132,7 +132,7 @@ class Trace(Run):
         return self.pattern(found) @ values
 
     def written(self, writer: HeadName | Source) -> Stream:
-        """What a head (without its layer's shared b_O), `embed` or an MLP added to the stream."""
+        """The output of a head (without its layer's shared b_O), of `embed` or of an MLP."""
         found = parse_writer(writer)
         if isinstance(found, Source):
             return self._source_output(found)
@@ -158,7 +158,7 @@ class Trace(Run):
         return self._scores(layer)
 
     def head_scores(self, head: HeadName) -> HeadPattern:
-        """The same for one head, [batch, dest, src]."""
+        """The scores of one head before cap, mask and softmax, [batch, dest, src]."""
         found = self.model.head(head).id
         self._check_scores_follow(found)
         return self._scores(found.layer)[:, found.head]

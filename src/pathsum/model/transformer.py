@@ -1,6 +1,6 @@
 """The parts of the transformer, in the order in which data flows.
 
-`pathsum.model.run` puts them together. Without edits and recording, a run is
+`pathsum.model.forward` puts them together. Without edits and recording, a run is
 
     stream = embed(weights, tokens)
     for layer in weights.layers:
@@ -25,6 +25,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import is_finite
 from pathsum.errors import InputError
 from pathsum.model.config import Config
+from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head, one_head
 from pathsum.names import HeadId, Side
@@ -61,7 +62,7 @@ def normalize(
     bias: Float[Tensor, " d"] | None,
     scale: Scale | None = None,
 ) -> tuple[Stream, Scale]:
-    """What a read sees of the stream, and its scale, one number per position; or a given scale."""
+    """The normalized stream and its scale, one number per position (or the scale given)."""
     if config.norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
     x = remove_mean(x, config.norm == "layer")
@@ -76,7 +77,7 @@ def normalize(
 
 
 def attention_read(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
-    """What the heads of a layer read, and its scale."""
+    """The input of a layer's heads, and its scale."""
     return _block_read(config, stream, layer.ln1_w, layer.ln1_b)
 
 
@@ -144,7 +145,7 @@ def head_read(
     places: Int[Tensor, " pos"] | None = None,
 ) -> Float[Tensor, "batch pos k"]:
     """The queries, keys or values of one head, from a stream that only this read need see."""
-    at = head if side is Side.Q else head // config.heads_per_kv
+    at = head if side is Side.Q else kv_head(config, head)
     # A norm over all heads of the layer needs the others for its scale.
     if config.qk_norm != "rms_all" or side is Side.V:
         config, layer, at = one_head(config), layer_of_one_head(config, layer, head), 0
@@ -153,12 +154,6 @@ def head_read(
         return values(layer, read)[:, at]
     query, key, _, _ = queries_and_keys(config, layer, read, places)
     return (query if side is Side.Q else key)[:, at]
-
-
-def for_query_heads(shared: Tensor, n_heads: int, dim: int = -3) -> Tensor:
-    """One entry along `dim` per query head, from one per key/value head."""
-    copies = n_heads // shared.shape[dim]
-    return shared if copies == 1 else shared.repeat_interleave(copies, dim=dim)
 
 
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
@@ -178,7 +173,7 @@ def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> P
 
 
 def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
-    """The same for one head, from its scores [batch, dest, src]."""
+    """The pattern of one head, from its scores [batch, dest, src]."""
     alone = layer_of_one_head(weights.config, weights.layers[head.layer], head.head)
     return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
 
@@ -208,7 +203,7 @@ def attend_heads(
     heads: Sequence[int],
 ) -> Float[Tensor, "batch some dest src"]:
     """The patterns of some heads of a layer, given the queries and keys of all."""
-    served = [head // config.heads_per_kv for head in heads]
+    served = [kv_head(config, head) for head in heads]
     return attend(config, layer, query[:, list(heads)], key[:, served], heads)
 
 
@@ -253,7 +248,7 @@ def _softmax(
 
 
 def _masked(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
-    """What is added to scores of the last destinations."""
+    """The causal mask of the last destinations: −∞ where they cannot attend, else 0."""
     # Adding −∞ costs a third of what filling by a mask that has to be broadcast does.
     last, length = scores.shape[-2:]
     nothing = scores.new_full((length, length), -torch.inf)
@@ -299,7 +294,7 @@ def fused_attention(
 
 
 def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scale]:
-    """What all heads of a layer add to the stream, and the scale of the norm after them."""
+    """The output of a layer's heads, and the scale of the norm after them."""
     written = torch.einsum("bhpk,hkd->bpd", z, layer.W_O)
     if layer.b_O is not None:
         written = written + layer.b_O
@@ -312,7 +307,7 @@ def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scal
 
 
 def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
-    """What the layer's MLP adds to the stream, and the scale of its read."""
+    """The output of a layer's MLP, and the scale of its read."""
     assert layer.W_in is not None
     assert layer.W_out is not None
     read, scale = _block_read(config, stream, layer.ln2_w, layer.ln2_b)
@@ -350,7 +345,7 @@ def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
 
 
 def unembed_uncapped(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
-    """The same before the soft cap on logits."""
+    """Logits of the final stream before the soft cap, and the scale of that read."""
     read, scale = normalize(weights.config, stream, weights.ln_f_w, weights.ln_f_b)
     return logits_of_read(weights, read), scale
 

@@ -15,6 +15,7 @@ from pathsum.algebra.decompositions import is_finite
 from pathsum.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
+from pathsum.model.grouped_query import kv_head
 from pathsum.model.layers import Layers
 from pathsum.model.store import Store
 from pathsum.names import Edge, HeadId
@@ -255,7 +256,7 @@ def one_head(config: Config) -> Config:
 
 def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWeights:
     """A layer of one head, with the key/value head that it uses: it runs like any other layer."""
-    kv = head // config.heads_per_kv
+    kv = kv_head(config, head)
 
     def pick(tensor: Tensor | None, at: int) -> Tensor | None:
         return None if tensor is None else tensor[at : at + 1]

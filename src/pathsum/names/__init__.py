@@ -17,7 +17,6 @@ the browser, and `parse(str(x)) == x`. Where `→` is hard to type, `>` and `->`
 
 from pathsum.names.edge import (
     Edge,
-    EdgeName,
     HeadRead,
     LogitsRead,
     MlpRead,
@@ -28,14 +27,12 @@ from pathsum.names.edge import (
     parse_writer,
 )
 from pathsum.names.head_id import HeadId, HeadName, find_head
-from pathsum.names.node import Component, Node, NodeEdge, Site, Value
+from pathsum.names.node import Node, NodeEdge, Site, Value
 from pathsum.names.path import ARROW, Part, PartName, Path, Source
 
 __all__ = [
     "ARROW",
-    "Component",
     "Edge",
-    "EdgeName",
     "HeadId",
     "HeadName",
     "HeadRead",

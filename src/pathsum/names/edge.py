@@ -38,7 +38,7 @@ class HeadRead(Printed):
 
 @dataclass(frozen=True)
 class MlpRead(Printed):
-    """What a layer's MLP reads, `mlp3`."""
+    """The read of a layer's MLP, `mlp3`."""
 
     layer: int
 
@@ -48,16 +48,16 @@ class MlpRead(Printed):
 
 @dataclass(frozen=True)
 class LogitsRead(Printed):
-    """What the unembedding reads, `logits`."""
+    """The read of the unembedding, `logits`."""
 
     def __str__(self) -> str:
         return "logits"
 
 
 Writer: TypeAlias = HeadId | Source
-"""What writes into the residual stream: a head or a source."""
+"""A component that writes into the residual stream."""
 Reader: TypeAlias = HeadRead | MlpRead | LogitsRead
-"""What reads the residual stream."""
+"""A component that reads the residual stream."""
 
 
 def parse_writer(name: HeadName | Source) -> Writer:
@@ -150,4 +150,4 @@ EdgeName: TypeAlias = (
     | tuple[HeadName | Source, HeadName | Reader]
     | tuple[HeadName | Source, HeadName, str | Side]
 )
-"""How an edge may be given: `"L0H7→L1H4.k"`, or a tuple of writer, reader and side."""
+"""Any form of an edge: `"L0H7→L1H4.k"`, or a tuple of writer, reader and side."""

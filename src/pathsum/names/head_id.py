@@ -72,12 +72,12 @@ class HeadId(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """What the JSON form looks like."""
+        """The JSON schema of a head."""
         return {"type": "string", "pattern": "^L[0-9]+H[0-9]+$"}
 
 
 HeadName: TypeAlias = str | tuple[int, int] | HeadId
-"""How a head may be given to any function: a label, a pair, or a `HeadId`."""
+"""Any form of a head: a label, a pair, or a `HeadId`."""
 
 LABEL = re.compile(r"[Ll](\d+)[Hh](\d+)", re.ASCII)
 

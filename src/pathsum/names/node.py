@@ -103,7 +103,7 @@ def _component(name: str) -> Component:
 
 @dataclass(frozen=True)
 class Site(Printed):
-    """What a patch exchanges: all that a writer writes, or what one reader sees of it.
+    """The target of a patch: everything a writer writes, or what one reader sees of it.
 
     Without positions it is exchanged everywhere. `written_at` is a position of the writer,
     `read_at` one of the reader; negative ones count from the end.

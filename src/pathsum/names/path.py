@@ -44,7 +44,7 @@ SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias"]
 
 @dataclass(frozen=True, order=True)
 class Source(Printed):
-    """Where a path begins: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U`, the logits' own bias.
+    """The start of a path: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U`, the logits' own bias.
 
     `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write.
     `layer` is the layer that writes it, −1 for what is there before the first layer.
@@ -118,7 +118,7 @@ class Path(Printed):
 
     @property
     def order(self) -> int:
-        """How many heads it goes through."""
+        """The number of heads it goes through."""
         return len(self.heads)
 
     @property
@@ -137,7 +137,7 @@ class Path(Printed):
         return path_ov(model, self)
 
     def full_ov(self, model: "Model") -> "Factored":
-        """The same from tokens (`embed`) or positions (`pos`) to predicted tokens."""
+        """OV from tokens (`embed`) or positions (`pos`) to predicted tokens."""
         from pathsum.model.head import path_full_ov
 
         return path_full_ov(model, self)
@@ -214,7 +214,7 @@ class Part(Printed):
 
     @classmethod
     def position(cls, layer: int) -> "Part":
-        """What positions add at a layer's read."""
+        """The position part of a layer's reads."""
         return cls("position", f"pos@{layer}")
 
     @classmethod

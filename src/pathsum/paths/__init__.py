@@ -16,58 +16,46 @@ In reading order:
 """
 
 from pathsum.names import Edge, Part, Side
-from pathsum.paths.explain import (
-    Breakdown,
-    CellTerm,
+from pathsum.paths.explain.answer import answer, routes
+from pathsum.paths.explain.attribution import (
     DirectAttribution,
-    Grid,
     LogitEffects,
-    PathsAnswer,
-    RankedPath,
-    Routes,
-    ScoreCell,
-    ScoreSummary,
-    SummaryTerm,
-    TopPaths,
-    Toward,
-    answer,
     direct_attribution,
     effects_by_layer,
     logit_effects,
     moved_by_layer,
-    routes,
 )
+from pathsum.paths.explain.breakdown import Breakdown, Grid
+from pathsum.paths.explain.score_cells import ScoreCell, ScoreSummary
+from pathsum.paths.explain.search import TopPaths
+from pathsum.paths.explain.toward import Toward
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
-from pathsum.paths.intervene.patch_sweep import AblateBy, PatchInto, PatchSweep, patch_sweep
+from pathsum.paths.intervene.patch_sweep import PatchSweep, patch_sweep
 from pathsum.paths.intervene.patching import patch
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
-from pathsum.paths.score_sum import ScorePair, ScoreSum, expand_scores
-from pathsum.paths.target import Target, find_target
-from pathsum.paths.terms import (
-    MlpOutputs,
-    Scales,
+from pathsum.paths.score_sum import ScoreSum, expand_scores
+from pathsum.paths.target import find_target
+from pathsum.paths.terms.term_importance import (
     TermImportance,
     TermSet,
-    TermSetGain,
     by_head,
     by_layer,
     by_virtual_head,
     head_set,
     term_importance,
 )
+from pathsum.paths.terms.truncation import MlpOutputs, Scales
 from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_head
 from pathsum.result.estimate import Estimate
 
 __all__ = [
-    "AblateBy",
     "Ablation",
     "After",
     "Breakdown",
     "CausalEffects",
-    "CellTerm",
     "CopyingPart",
     "DirectAttribution",
     "Edge",
@@ -79,25 +67,17 @@ __all__ = [
     "MlpOutputs",
     "Part",
     "PatchEffect",
-    "PatchInto",
     "PatchSweep",
     "PathSum",
-    "PathsAnswer",
-    "RankedPath",
     "Replacement",
-    "Routes",
     "Scales",
     "ScoreCell",
-    "ScorePair",
     "ScoreSum",
     "ScoreSummary",
     "ScoreTerm",
     "Side",
-    "SummaryTerm",
-    "Target",
     "TermImportance",
     "TermSet",
-    "TermSetGain",
     "TopPaths",
     "TopTokens",
     "Toward",

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from pathsum.model import HeadId, Path, Run, Source, Weights
 from pathsum.model.folding import attention_bias, fold_read, value_bias
-from pathsum.model.transformer import for_query_heads
+from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.shapes import Pattern, Scale, Stream
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -63,11 +63,11 @@ class FrozenLayer:
         return moved.view(batch, -1, pos, many, k).permute(3, 0, 1, 2, 4)
 
     def write(self, z: PerHeads) -> Streams:
-        """What all heads together add to the stream: Σ_h z W_O."""
+        """The output of all heads together: Σ_h z W_O."""
         return z.transpose(2, 3).flatten(-2) @ self.W_O.flatten(0, 1)
 
     def apply(self, streams: Streams) -> Streams:
-        """What the heads make of each stream: Σ_h A diag(s) x W_V W_O."""
+        """The output of all heads for each stream: Σ_h A diag(s) x W_V W_O."""
         return self.write(self.mix(self.read(streams)))
 
     def write_adjoint(self, gradients: Streams) -> PerHeads:
@@ -111,20 +111,20 @@ class Frozen:
 
     @property
     def n_layers(self) -> int:
-        """How many layers the model has."""
+        """The number of layers."""
         return self.run.weights.config.n_layers
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """What the stream is made of, from the bottom up."""
+        """The sources of the stream, from the bottom up."""
         return stream_sources(self.run.weights)
 
     def source(self, source: Source) -> Stream:
-        """What a source puts into the stream."""
+        """The stream of one source."""
         return source_stream(self.run, source)[self.rows, : self.length]
 
     def added_after(self, layer: int) -> Stream | None:
-        """What the sources of a layer add to the stream (−1: before the first), if any."""
+        """The sum of a layer's sources (−1: before the first layer), if it has any."""
         streams = [self.source(source) for source in self.sources if source.layer == layer]
         return sum(streams[1:], start=streams[0]) if streams else None
 
@@ -144,7 +144,7 @@ class Frozen:
         raw = weights.layers[layer]
         q = kv = slice(None)
         if head is not None:
-            shared = head // weights.config.heads_per_kv
+            shared = kv_head(weights.config, head)
             q, kv = slice(head, head + 1), slice(shared, shared + 1)
         pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
         if weights.config.norm_place != "before":
@@ -162,7 +162,7 @@ class Frozen:
         return self.layer(head.layer, head.head)
 
     def through(self, heads: Sequence[HeadId], stream: Stream) -> Stream:
-        """What a chain of heads, bottom to top, makes of a stream."""
+        """A stream carried through a chain of heads, bottom to top."""
         streams = stream[None]
         for head in heads:
             streams = self.head(head).apply(streams)
@@ -176,7 +176,7 @@ class Frozen:
         return gradients[0]
 
     def along(self, path: Path) -> Stream:
-        """What a path's heads make of its source, in the stream above the last of them."""
+        """A path's source carried through its heads."""
         return self.through(path.heads, self.source(path.source))
 
     @property
@@ -200,7 +200,7 @@ def stream_sources(weights: Weights) -> tuple[Source, ...]:
 
 
 def all_sources(weights: Weights) -> tuple[Source, ...]:
-    """The same and, last, `bias_U` where the logits have a bias of their own."""
+    """`stream_sources`, followed by `bias_U` where the logits have their own bias."""
     found = stream_sources(weights)
     if _has_any(weights, "", ("b_U", "ln_f_b")):
         found += (Source("unembed_bias"),)
@@ -208,7 +208,7 @@ def all_sources(weights: Weights) -> tuple[Source, ...]:
 
 
 def source_stream(run: Run, source: Source) -> Stream:
-    """What a source puts into the stream, [batch, pos, d]."""
+    """The stream of one source, [batch, pos, d]."""
     weights, tokens = run.weights, run.tokens
     if source.kind == "embed":
         return weights.W_E[tokens]
@@ -223,7 +223,7 @@ def source_stream(run: Run, source: Source) -> Stream:
 
 
 def bias_stream(run: Run, layer: int) -> Stream:
-    """What a layer's attention biases write.
+    """The stream that a layer's attention biases write.
 
     The same at every position, except where sinks take a share of a row, or a norm follows.
     """

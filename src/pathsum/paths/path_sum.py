@@ -61,7 +61,7 @@ class PathSum:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """Where paths begin, from the bottom up."""
+        """The sources of paths, from the bottom up."""
         return all_sources(self.trace.model.weights)
 
     @cached_property
@@ -71,7 +71,7 @@ class PathSum:
 
     @property
     def count(self) -> int:
-        """How many paths there are, exactly: ∏(1 + H) from the embedding, and likewise for others.
+        """The exact number of paths: ∏(1 + H) from the embedding, and likewise for other sources.
 
         A source that layer l writes is read by later layers only; `bias_U` makes one path.
         """
@@ -79,7 +79,7 @@ class PathSum:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many paths there are of each order, 0 to n_layers."""
+        """The number of paths of each order, 0 to n_layers."""
         layers, heads = self._size
         return tuple(
             count_of_order(self.sources, layers, heads, order) for order in range(layers + 1)
@@ -90,7 +90,7 @@ class PathSum:
             yield from self.order(order)
 
     def order(self, order: int) -> Iterator[Path]:
-        """The paths through that many heads, by source and then by heads, listed as needed."""
+        """The paths through `order` heads, by source and then by heads, generated lazily."""
         layers, heads = self._size
         if order not in range(layers + 1):
             raise InputError(
@@ -100,7 +100,7 @@ class PathSum:
         return paths_of_order(self.sources, layers, heads, order)
 
     def contribution(self, path: Path) -> Logits:
-        """What one path adds to the logits, [batch, pos, vocab]."""
+        """The contribution of one path to the logits, [batch, pos, vocab]."""
         if self.check(path).source.kind == "unembed_bias":
             return logit_bias(self.trace.weights).expand(self.trace.logits.shape)
         return self.unembedded(self.frozen.along(path))
@@ -192,7 +192,7 @@ def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tup
 
 
 def chain_count(layers: int, n_heads: int, order: int) -> int:
-    """How many chains of `order` heads that many layers have.
+    """The number of chains of `order` heads in this many layers.
 
     >>> [chain_count(2, 12, order) for order in range(3)]
     [1, 24, 144]
@@ -214,7 +214,7 @@ def paths_of_order(
 
 
 def count_of_order(sources: tuple[Source, ...], end: int, n_heads: int, order: int) -> int:
-    """How many paths of one order there are from these sources, exactly."""
+    """The exact number of paths of one order from these sources."""
     total = 0
     for source in sources:
         if source.kind == "unembed_bias":

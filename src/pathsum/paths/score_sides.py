@@ -49,12 +49,12 @@ class QkRead:
         return self.finish((x * self.scale[..., None]) @ self.W)
 
     def of_positions(self) -> Vectors:
-        """What positions add, after normalization and so without the stream's scale."""
+        """The part of positions, added after normalization and so without the stream's scale."""
         assert self.positions is not None
         return self.finish(self.positions.expand(*self.scale.shape, -1))
 
     def of_bias(self) -> Vectors:
-        """What the bias adds: the same at every position except for rotation and QK-norm."""
+        """The part of the bias, the same at every position but for rotation and QK-norm."""
         assert self.bias is not None
         return self.finish(self.bias.expand(*self.scale.shape, -1))
 
@@ -67,17 +67,17 @@ class QkRead:
         return rotate(here, x, torch.arange(x.shape[1], device=x.device))
 
     def adjoint(
-        self, y: Float[Tensor, "src k"], positions: Sequence[int], sequence: int = 0
+        self, y: Float[Tensor, "src k"], positions: Sequence[int]
     ) -> Float[Tensor, "src d"]:
-        """The gradient at the stream of (what is read at a position) · y, for each position."""
+        """The gradient at the first stream of (what is read at a position) · y, by position."""
         config, places = self.trace.model.config, torch.tensor(positions, device=y.device)
         if config.positions == "rotary":
             y = rotate(config.at(self.layer), y, -places)
-        scale = self.own_scale[sequence, places] * self.scale[sequence, places]
+        scale = self.own_scale[0, places] * self.scale[0, places]
         return (y * scale[:, None]) @ self.W.T
 
     def cut(self, rows: slice, length: int) -> "QkRead":
-        """The same read of some sequences and their first positions."""
+        """This read for some sequences and their first positions."""
         return replace(
             self,
             positions=None if self.positions is None else self.positions[:length],
@@ -124,7 +124,7 @@ class SideSum:
 
     @property
     def extra(self) -> tuple[Part, ...]:
-        """What the read adds to the stream's parts: positions, its bias."""
+        """The parts that do not come from the stream: positions, the bias."""
         parts: tuple[Part, ...] = ()
         if self.read.positions is not None:
             parts += (Part.position(self.head.layer),)
@@ -133,20 +133,20 @@ class SideSum:
         return parts
 
     def parts(self, order: int) -> Iterator[Part]:
-        """The parts that came through that many lower heads."""
+        """The parts that came through `order` lower heads."""
         for path in paths_of_order(self.sources, self.head.layer, self._n_heads, order):
             yield Part.of_path(path)
         if order == 0:
             yield from self.extra
 
     def count(self, order: int) -> int:
-        """How many parts came through that many lower heads."""
+        """The number of parts that came through `order` lower heads."""
         found = count_of_order(self.sources, self.head.layer, self._n_heads, order)
         return found + (len(self.extra) if order == 0 else 0)
 
     @property
     def total_count(self) -> int:
-        """How many parts there are of all orders."""
+        """The number of parts of all orders."""
         return sum(self.count(order) for order in range(self.head.layer + 1))
 
     def listed(self) -> Iterator[tuple[Part, Vectors]]:
@@ -166,7 +166,7 @@ class SideSum:
                 yield from self._grown(longer, self.frozen.through([head], stream))
 
     def cut(self, rows: slice, length: int) -> "SideSum":
-        """The same side for some sequences and their first positions."""
+        """This side for some sequences and their first positions."""
         short = Frozen(self.frozen.run, rows, length)
         return SideSum(self.read.cut(rows, length), short, self.head)
 
@@ -196,7 +196,7 @@ class SideSum:
         return self.split(split_at(self.frozen, self.head.layer))
 
     def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
-        """The same from the two streams of `split_at`."""
+        """`halves` from the two streams of `split_at`."""
         free, through_heads = streams
         whole = self.read.of_stream(free)
         if self.read.positions is not None:
@@ -212,7 +212,7 @@ class SideSum:
             if part not in self.extra:
                 known = ", ".join(map(str, self.extra)) or "neither positions nor a bias"
                 raise PathError(
-                    f"{part} is no part of the {side} of {self.head}: its read adds {known}"
+                    f"{part} is not a part of the {side} of {self.head}: its read adds {known}"
                 )
             return
         for head in part.heads:

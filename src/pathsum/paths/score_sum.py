@@ -89,7 +89,7 @@ class ScoreSum:
 
     @property
     def count(self) -> int:
-        """How many terms there are, exactly, at any depth."""
+        """The exact number of terms, at any depth."""
         return self.query.total_count * self.key.total_count
 
     def total(self) -> HeadPattern:

@@ -123,7 +123,7 @@ class _Orders:
         return self._all[: self._count]
 
     def sent(self) -> Streams:
-        """What the next layer's heads read: one stream for each order that they raise it to."""
+        """The streams that the next layer reads, one for each order that it raises them to."""
         if self._count < len(self._all) or self._count == 1:
             return self.reached
         # The last two orders become the last one, so their sum goes through the heads once.

@@ -68,7 +68,7 @@ class Target:
         return folded.T, fold_bias(columns, weights.ln_f_b, own)
 
     def versus_text(self, model: Model) -> str | None:
-        """What the logit is compared with: None, "mean", or a token's text."""
+        """The comparison: None, "mean", or a token's text."""
         if not isinstance(self.versus, Tensor):
             return self.versus
         texts = {model.output_text(token) for token in self.versus.tolist()}
@@ -159,7 +159,7 @@ def find_measure(
     token: TokenName | None = None,
     versus: Versus = None,
 ) -> Measure:
-    """A metric of one's own, or the logit that `position`, `token` and `versus` name.
+    """A custom metric, or the logit that `position`, `token` and `versus` name.
 
     A metric is called with [batch, pos, vocab] or, given a `position`, with [batch, 1, vocab]. The
     position of a logit is the last one by default.

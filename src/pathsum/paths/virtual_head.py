@@ -48,7 +48,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
 
 @dataclass(frozen=True, eq=False)
 class VirtualImportance(Record, kind="virtual-head-importance"):
-    """How much the paths through exactly these heads reduce the loss of a run, all else frozen.
+    """The loss that paths through exactly these heads save on a run, all else frozen.
 
     `cost` is `without − loss`: positive where the model needs them. Losses are means over predicted
     positions in nats; intervals are over sequences.
@@ -108,7 +108,7 @@ class VirtualHead:
 
     @property
     def full_ov(self) -> Factored:
-        """The same between tokens."""
+        """The same product between tokens."""
         return self.path.full_ov(self.model)
 
     def eigenvalues(self) -> Complex[Tensor, " k"]:
@@ -140,11 +140,11 @@ class VirtualHead:
         return TopPairs(self.label, pairs)
 
     def pattern(self, trace: Trace) -> HeadPattern:
-        """Where it attends on a run, A[h₂]·A[h₁] with normalization scales, [batch, dest, src]."""
+        """Its pattern on a run, A[h₂]·A[h₁] with normalization scales, [batch, dest, src]."""
         return self.path.pattern(trace)
 
     def contribution(self, trace: Trace) -> Logits:
-        """What the paths through exactly these heads, from every source, add to the logits."""
+        """The contribution to the logits of all paths through exactly these heads."""
         return through_heads(expand_logits(trace), self.heads)
 
     def importance(self, trace: Trace) -> VirtualImportance:

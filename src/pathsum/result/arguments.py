@@ -41,7 +41,7 @@ _NOUNS = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, whose errors name an argument that does not fit its annotation.
+    """Make errors of a function name the argument that does not fit its annotation.
 
     >>> @checked
     ... def first(words: list[str], k: int = 1) -> list[str]:
@@ -72,7 +72,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_methods(cls: type[C]) -> type[C]:
-    """The same class, whose public methods are `checked`."""
+    """A class decorator that makes public methods `checked`."""
     for name, value in list(vars(cls).items()):
         if name.startswith("_") and name not in _SPECIAL:
             continue
@@ -166,7 +166,7 @@ def _shown(value: object) -> str:
 
 
 def _noun(hint: Any) -> str:
-    """What an annotation asks for, in a sentence."""
+    """The values that an annotation accepts, in words."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         nouns = list(dict.fromkeys(_noun(one) for one in inside))

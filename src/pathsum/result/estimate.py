@@ -9,6 +9,7 @@ summed nats over counted predictions, a share is one summed cost over another).
 import math
 from dataclasses import dataclass, fields
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class Estimate:
     p: float | None = None
     """Probability, under chance, of a value at least this large."""
     draws: int | None = None
-    """How many random draws `p` was counted over; None where it comes from a closed form."""
+    """The number of random draws behind `p`; None for a closed form."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -119,7 +120,6 @@ def ratio(
     denominators is that of a mean; the interval uses Student's t with n − 1 degrees of freedom. It
     is an approximation where denominators vary a lot or sequences are few.
 
-    >>> import torch
     >>> print(ratio(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)))
     2 [-0.4841, 4.484]
     """
@@ -131,6 +131,11 @@ def ratio(
     residual = a - value * b
     deviation = math.sqrt(count / (count - 1) * float(residual.square().sum()))
     return Estimate.around(value, deviation / abs(float(b.sum())), count)
+
+
+def mean_estimate(values: Float[Tensor, " sequence"]) -> Estimate:
+    """The mean of one number per sequence, with its 95 % interval."""
+    return ratio(values, torch.ones_like(values))
 
 
 def student(degrees: int) -> float:

@@ -40,7 +40,7 @@ def parse_option(options: type[Option], value: Option | str, name: str) -> Optio
 
 
 def parse_choice(choices: tuple[Choice, ...], value: str, name: str) -> Choice:
-    """The same for options that are plain strings: `value` if it is one of `choices`.
+    """`parse_option` for plain strings: `value` if it is one of `choices`.
 
     >>> parse_choice(("q", "k", "v"), "k", "kind")
     'k'

@@ -116,7 +116,7 @@ class Record:
         return {"format": f"pathsum-{self.record_kind}", "version": self.version, **fields}
 
     def to_json(self) -> dict[str, Any]:
-        """The same without format and version, for use inside another record."""
+        """The fields without format and version, for use inside another record."""
         return jsonable_fields(self)
 
     def dumps(self, indent: int | None = 2) -> str:

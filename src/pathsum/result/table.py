@@ -160,7 +160,7 @@ def stacked(*parts: RenderableType) -> Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of a table are shown (the first ones), how wide, and which are left out."""
+    """Which columns of a table fit, how wide they are, and which are left out."""
 
     widths: tuple[int, ...]
     left_out: tuple[str, ...]

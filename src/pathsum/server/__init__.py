@@ -11,6 +11,6 @@ connections  how many there may be, and how long each may wait
 """
 
 from pathsum.server.explore import explore
-from pathsum.server.running import HOST, PORT, ExplorerServer
+from pathsum.server.running import ExplorerServer
 
-__all__ = ["HOST", "PORT", "ExplorerServer", "explore"]
+__all__ = ["ExplorerServer", "explore"]

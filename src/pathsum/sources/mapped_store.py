@@ -35,7 +35,7 @@ _COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one of our tensors is stored, and how its axes lie there.
+    """The location of one of our tensors in a checkpoint, and its axes there.
 
     Several of ours may share one of the checkpoint's. `split` lists the blocks that are joined
     along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
@@ -57,7 +57,7 @@ class Stored:
     optional: bool = False
 
     def named(self, name: str) -> "Stored":
-        """The same fact about a tensor of another name."""
+        """The same layout for a tensor of another name."""
         return replace(self, name=name)
 
     def shape(self, config: Config) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class MappedStore(Store):
         return bool(fact.add) or fact.multiply != 1.0 or self._source.copies(fact.name)
 
     def device(self, name: str) -> torch.device:
-        """Where the checkpoint's tensor is."""
+        """The device of the checkpoint's tensor."""
         return self._source.device(self._stored[name].name)
 
     def get(self, name: str) -> Tensor:

@@ -97,24 +97,11 @@ def load_named(name: str) -> Model:
     """A model by one of `known_names`."""
     if name in HAND_BUILT:
         return HAND_BUILT[name][1]()
-    return open_folder(BUNDLED / name)
-
-
-def open_folder(folder: Path) -> Model:
-    """A model that was saved by pathsum."""
-    stored = read_model(folder)
-    return Model(
-        stored.weights,
-        name=stored.name,
-        tokenizer=stored.tokenizer,
-        token_counts=stored.token_counts,
-        transformations=stored.transformations,
-        held_out=stored.held_out,
-    )
+    return read_model(BUNDLED / name)
 
 
 def named_models() -> ModelList:
-    """What there is to load by name."""
+    """All models that can be loaded by name."""
     rows = [
         _describe(name, _about_bundled(name), load_named(name).config) for name in bundled_names()
     ]

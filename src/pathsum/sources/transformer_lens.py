@@ -18,7 +18,7 @@ from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
-from pathsum.sources.checkpoint import PickleStore, open_tensors
+from pathsum.sources.checkpoint_folder import PickleStore, open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family
 from pathsum.sources.hugging_face import wrap_tokenizer
@@ -291,7 +291,7 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
 
 
 def _refuse_untested(layout: Layout, name: str) -> None:
-    """What a bridge may keep elsewhere than we look: scaled tensors, and norms after a block."""
+    """Raise an error for what a bridge may store elsewhere: scaled tensors, norms after a block."""
     facts = (*layout.model.values(), *layout.layer.values())
     if any(fact.multiply != 1 for fact in facts) or layout.config.norm_place != "before":
         raise NotExactError(

@@ -15,15 +15,6 @@ probes         repeated random tokens, with known answers
 """
 
 from pathsum.text.corpus import Corpus, CorpusInfo, named_corpora
-from pathsum.text.token_pool import TokenPool
 from pathsum.text.tokenizer import Tokenizer, train_bpe, visible
 
-__all__ = [
-    "Corpus",
-    "CorpusInfo",
-    "TokenPool",
-    "Tokenizer",
-    "named_corpora",
-    "train_bpe",
-    "visible",
-]
+__all__ = ["Corpus", "CorpusInfo", "Tokenizer", "named_corpora", "train_bpe", "visible"]

@@ -40,7 +40,7 @@ class ChangedError(FailedError):
 
 @dataclass(frozen=True)
 class Survey:
-    """What one reading of a collection found.
+    """The result of reading a collection once.
 
     A document is held out by its own hash, not by its position: adding documents does not move
     others from one side to the other, and copies of a text end up on the same side.
@@ -205,7 +205,7 @@ def _tokenize(
 
 
 def _read_journal(journal: Path) -> tuple[int, int]:
-    """How many documents and shards are done; none if there is no journal, or a damaged one."""
+    """The number of documents and shards done; zero without an intact journal."""
     if not journal.exists():
         return 0, 0
     try:

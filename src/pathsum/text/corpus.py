@@ -188,12 +188,12 @@ class Corpus:
 
     @cached_property
     def token_counts(self) -> Int[Tensor, " vocab"]:
-        """How often each token occurs in the training tokens."""
+        """The number of occurrences of each token in the training part."""
         return self.train.counts(self.info.vocabulary)
 
     @cached_property
     def token_pool(self) -> TokenPool:
-        """Which tokens may be drawn for probes."""
+        """The tokens that may be drawn for probes."""
         excluded = {self.start_token, *self.tokenizer.special_tokens}
         return TokenPool(self.info.vocabulary, self.token_counts, tuple(sorted(excluded)))
 
@@ -222,7 +222,7 @@ class Corpus:
 
 
 def _damage(folder: Path) -> str | None:
-    """What is wrong with a built corpus: "" if it is not built, None if it is whole."""
+    """The defect of a built corpus: "" if it is not built, None if it is complete."""
     if not (folder / HEAD).exists():
         return ""
     try:

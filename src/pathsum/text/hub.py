@@ -53,7 +53,7 @@ class HubDataset:
 
     @property
     def about(self) -> str:
-        """What is read of it."""
+        """What is read of it: how many documents, of which revision and split."""
         pinned = f" at {self.revision}" if self.revision else ""
         return f"up to {self.limit:,} documents of {self.id}{pinned}, split {self.split}"
 

@@ -75,7 +75,7 @@ def with_start(
 
 
 def shuffled(tokens: Int[Tensor, "sequence pos"], first: int) -> Int[Tensor, "sequence pos"]:
-    """The same tokens in a random order from position `first` on, and no copy at its old distance.
+    """Tokens shuffled from position `first` on, with no copy at its old distance.
 
     What an edge says about the token before, or about where the last copy is, is then wrong.
     """

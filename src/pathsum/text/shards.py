@@ -63,7 +63,7 @@ class TokenShards:
         return torch.from_numpy(rows)
 
     def counts(self, vocabulary: int) -> Int[Tensor, " vocab"]:
-        """How often each token occurs."""
+        """The number of occurrences of each token."""
         total = np.zeros(vocabulary, dtype=np.int64)
         for array in self.arrays:
             total += np.bincount(array, minlength=vocabulary)

@@ -1,4 +1,4 @@
-"""Which tokens may be drawn at random, and which are common enough to show in tables.
+"""The token pool: tokens that may be drawn at random, and tokens common enough for tables.
 
 A barely trained token keeps an embedding close to its initial one: it would fill the top of every
 table, and heads ignore it. A very common token attracts attention whatever the context.
@@ -49,7 +49,7 @@ class TokenPool:
         return self.counts.cpu() >= self.minimum_count
 
     def require_common(self) -> Bool[Tensor, " vocab"]:
-        """The same, or an error if every token is rare."""
+        """The tokens that may be drawn; raises an error if all are rare."""
         if not bool(self.common.any()):
             raise InputError(
                 f"every token was seen fewer than {self.minimum_count} times in training, so none "

@@ -118,7 +118,7 @@ class Tokenizer:
         return [encoding.ids for encoding in found]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Where each token of a text begins and ends in it, in characters."""
+        """The start and end of each token of a text, in characters."""
         return self._encoding(text).offsets
 
     def _encoding(self, text: str) -> tokenizers.Encoding:

@@ -25,13 +25,11 @@ dynamics/       `dynamics`: heads, losses and the phase change over the snapshot
 from pathsum.training.dynamics.curves import Curve
 from pathsum.training.dynamics.dynamics import dynamics
 from pathsum.training.dynamics.dynamics_record import Dynamics
-from pathsum.training.dynamics.phase_change import PhaseChange
-from pathsum.training.metrics import Metrics, Watch
-from pathsum.training.network import Network
+from pathsum.training.metrics import Metrics
 from pathsum.training.presets import PRESETS, recipe, to_toml, variants
 from pathsum.training.recipe import Recipe
-from pathsum.training.seeds import SeedRun, SeedRuns, train_seeds
-from pathsum.training.snapshots import Snapshot, read_snapshots
+from pathsum.training.seeds import SeedRuns, train_seeds
+from pathsum.training.snapshots import read_snapshots
 from pathsum.training.train import TrainingRun, train
 
 __all__ = [
@@ -39,14 +37,9 @@ __all__ = [
     "Curve",
     "Dynamics",
     "Metrics",
-    "Network",
-    "PhaseChange",
     "Recipe",
-    "SeedRun",
     "SeedRuns",
-    "Snapshot",
     "TrainingRun",
-    "Watch",
     "dynamics",
     "read_snapshots",
     "recipe",

@@ -31,7 +31,7 @@ _SMALL = 1 << 20
 
 @dataclass(frozen=True)
 class Blocks:
-    """How blocks are stored in a matrix: next to each other (`columns`) or stacked (`rows`)."""
+    """The layout of blocks in a matrix: next to each other (`columns`) or stacked (`rows`)."""
 
     side: Literal["columns", "rows"]
     width: int

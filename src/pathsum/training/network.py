@@ -165,7 +165,7 @@ class Layer(nn.Module):
         return attended + self.mlp(normalized(self.config, source, self, "ln2"))
 
     def attention(self, read: Stream, shared: Float[Tensor, "pos d"] | None) -> Stream:
-        """What the heads write."""
+        """The output of the heads."""
         config, length = self.config, read.shape[1]
         table = shared if self.W_pos is None else self.W_pos[:length]
         if table is None:
@@ -194,7 +194,7 @@ class Layer(nn.Module):
         return z.transpose(1, 2).flatten(2) @ self.W_O
 
     def mlp(self, read: Stream) -> Stream:
-        """What the MLP writes."""
+        """The output of the MLP."""
         before = read @ self.W_in
         if self.config.mlp == "silu_gated":
             return (F.silu(read @ self.W_gate) * before) @ self.W_out

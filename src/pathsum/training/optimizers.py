@@ -1,4 +1,4 @@
-"""Which optimizer updates which parameter, and with which learning rate at each step."""
+"""Optimizers: which one updates which parameter, and the learning rate of each step."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -18,8 +18,8 @@ from torch import Tensor
 from pathsum.errors import FileError
 from pathsum.files import parse_object, write_together
 from pathsum.model import Config, Model, Weights
+from pathsum.model.storage import read_model
 from pathsum.model.store import FileStore
-from pathsum.sources.named import open_folder
 
 SNAPSHOTS = "snapshots"
 FORMAT, VERSION = "pathsum-snapshot", 1
@@ -68,9 +68,9 @@ def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     found = (run / SNAPSHOTS).glob("step-*")
     entries = sorted((one for one in found if one.is_dir() or one.suffix == SUFFIX), key=_step)
     files = [one for one in entries if one.suffix == SUFFIX]
-    shared = open_folder(run) if files else None
+    shared = read_model(run) if files else None
     folders = [one for one in entries if one.is_dir() and not _is_unfinished(one)]
-    snapshots = [Snapshot(_step(one), open_folder(one)) for one in folders]
+    snapshots = [Snapshot(_step(one), read_model(one)) for one in folders]
     if shared is not None:
         snapshots += [Snapshot(_step(one), _with_weights(shared, one)) for one in files]
     return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))

@@ -14,10 +14,9 @@ from pathsum.errors import FailedError, FileError, InputError
 from pathsum.files import exists, finish_saving, read_object, write_text
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
-from pathsum.model.storage import save_held_out
+from pathsum.model.storage import read_model, save_held_out
 from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
 from pathsum.result.arguments import checked
-from pathsum.sources.named import open_folder
 from pathsum.text import Corpus
 from pathsum.text.cache import locked
 from pathsum.training.checkpoint import read_checkpoint
@@ -82,7 +81,7 @@ class TrainingRun(Record, kind="training-run"):
     @property
     def model(self) -> Model:
         """The trained model, read from its folder."""
-        return open_folder(Path(self.folder))
+        return read_model(Path(self.folder))
 
     def to_table(self) -> Table:
         """One row per number."""

@@ -38,7 +38,7 @@ from pathsum.result.arguments import checked
 
 @dataclass(frozen=True)
 class HeadSubspaces:
-    """How many dimensions a head reads and writes, and the overlap of the two.
+    """The dimensions that a head reads and writes, and their overlap.
 
     `reads_q`, `reads_k`, `reads_v` and `writes` are effective dimensions (participation ratios of
     the spectra of QK and OV). `overlap` is Σ cos² of the principal angles between what OV reads and
@@ -76,7 +76,7 @@ class Bandwidth(Record, kind="bandwidth"):
     neurons: NeuronDeletion | None
 
     def to_table(self) -> Table:
-        """What each head reads, writes and deletes."""
+        """One row per head: what it reads, writes and deletes."""
         columns = (
             *(text_column("head"), Column("q", ".1f"), Column("k", ".1f"), Column("v", ".1f")),
             *(Column("w", ".1f"), Column("v·w", ".2f"), Column("null", ".2f")),
@@ -121,7 +121,7 @@ class Bandwidth(Record, kind="bandwidth"):
         )
 
     def stream_table(self) -> Table:
-        """What is written below each layer and read from it on."""
+        """One row per layer: dimensions written below it and read from it on."""
         last = len(self.stream) - 1
         rows = tuple(
             ("unembed" if i == last else f"layer {s.layer}", s.both, s.written, s.read, s.free)
@@ -157,7 +157,7 @@ class Bandwidth(Record, kind="bandwidth"):
 @torch.no_grad()
 @checked
 def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = silent) -> Bandwidth:
-    """How the dimensions of the residual stream are used, from weights alone.
+    """The use of the residual stream's dimensions, from weights alone.
 
     Spectra of W_E and W_U and their joint PCA; before each layer, how many dimensions are written
     below and read from there on, and how many are free; the dimensions that each head reads and

@@ -1,4 +1,4 @@
-"""How many dimensions of the stream are used: by one matrix, by two, and layer by layer.
+"""Used dimensions of the stream: by one matrix, by two, and layer by layer.
 
 A matrix F that touches the stream is represented by its form FᵀF. `spectrum` counts the dimensions
 one form uses, `joint_use` which dimensions two forms share (the joint PCA), and `stream_use`
@@ -30,7 +30,7 @@ TIE = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """How a matrix is distributed over the d dimensions of the stream.
+    """The distribution of a matrix over the d dimensions of the stream.
 
     `variance`   share of each principal direction in the squared norm, descending, adds up to 1
     `effective`  (Σλ)² / Σλ², the participation ratio: d if even, 1 if all is in one direction
@@ -129,7 +129,7 @@ def _untied(
 
 @dataclass(frozen=True)
 class StreamUse:
-    """How the dimensions of the stream are used where a layer reads it.
+    """The use of the stream's dimensions where a layer reads it.
 
     `layer` counts from 0; the last entry is the unembedding. `written` dimensions carry something
     from below that nothing reads from here on, `read` ones are read and nothing has written there,

@@ -19,7 +19,7 @@ from pathsum.result import Progress, Record, Table, silent, stacked
 
 @dataclass(frozen=True, eq=False)
 class HeadCard(Record, kind="head-card"):
-    """What a head, or a virtual head, does, from weights: copying, token clusters, offsets.
+    """A head, or a virtual head, summarized from weights: copying, token clusters, offsets.
 
     `profile` is None for a virtual head, whose pattern is a product of two, and where the model
     has no positions; `copying` and `clusters` where its outputs are not tokens.
@@ -43,7 +43,7 @@ class HeadCard(Record, kind="head-card"):
 
 @dataclass(frozen=True, eq=False)
 class TokenCard(Record, kind="token-card"):
-    """What a head, or a virtual head, does with one token.
+    """One token's role in a head or virtual head.
 
     `attention` is None for a virtual head: it attends by a product of patterns, not by a QK circuit
     of its own.
@@ -55,7 +55,7 @@ class TokenCard(Record, kind="token-card"):
     effect: Effect
 
     def to_table(self) -> Table:
-        """What it raises and lowers."""
+        """The tokens it raises and lowers."""
         return self.effect.to_table()
 
     def __rich__(self) -> RenderableType:
@@ -87,7 +87,7 @@ def token_card(
     offset: int | None = None,
     rare: int = RARE,
 ) -> TokenCard:
-    """What a token attends to, what attends to it, and what it raises and lowers as a source."""
+    """What a token attends to, what attends to it, and the logits it changes as a source."""
     path = as_path(model, circuit)
     if path.order > 1 and offset is not None:
         raise InputError(

@@ -25,7 +25,7 @@ from pathsum.result import Record, Table
 
 @dataclass(frozen=True, eq=False)
 class Effect(Record, kind="ov-effect"):
-    """What attending to one source token does to logits, relative to their mean.
+    """The effect on logits, relative to their mean, of attending to one source token.
 
     `own` is what it does to the token's own logit, None where outputs are not tokens.
     """
@@ -38,7 +38,7 @@ class Effect(Record, kind="ov-effect"):
     note: str
 
     def to_table(self) -> Table:
-        """What it raises and what it lowers, side by side."""
+        """Raised and lowered tokens, side by side."""
         headings = ("raises", "by", "lowers", "by ")
         own = "" if self.own is None else f" (its own logit {self.own:+.3f})"
         title = f"{self.head}: attending to {self.source}{own}"

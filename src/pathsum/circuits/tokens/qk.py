@@ -43,7 +43,7 @@ from pathsum.result import Record, Table
 
 @dataclass(frozen=True, eq=False)
 class Attention(Record, kind="qk-attention"):
-    """What one token attends to and what attends to it, by content alone."""
+    """The sources that one token attends to and the destinations that attend to it, by content."""
 
     head: HeadId
     token: Token
@@ -118,7 +118,7 @@ def attention(
     offset: int | None = None,
     rare: int = RARE,
 ) -> Attention:
-    """What `token` attends to most, and the destinations that attend to it most, by content.
+    """The sources that `token` attends to most, and the destinations that attend most to it.
 
     Ten each, if k is not given.
     """
@@ -142,7 +142,7 @@ def attention(
 
 
 def rotary_note(model: Model, offset: int | None) -> str:
-    """Which offset a circuit of a rotary model is for."""
+    """A note on the offset of a rotary model's circuit."""
     if model.config.positions != "rotary":
         return ""
     if offset is None:

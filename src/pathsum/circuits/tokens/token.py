@@ -111,7 +111,7 @@ def paired_table(
 
 
 def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
-    """Which tokens training saw at least `rare` times; all of them where counts are unknown.
+    """A mask of tokens seen at least `rare` times in training; all where counts are unknown.
 
     Embeddings of barely trained tokens are close to their random initialization, and such tokens
     fill the top of every table that does not leave them out. Parts of characters, which have no

@@ -85,7 +85,7 @@ def circuit_label(path: Path) -> str:
 
 
 def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
-    """What belongs to the head or virtual head that a label, a pair, a HeadId or a path names."""
+    """The entry of the head or virtual head named by a label, a pair, a HeadId or a path."""
     if isinstance(name, Path):
         label = circuit_label(name)
     elif isinstance(name, str) and ARROW in name:
@@ -115,14 +115,14 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
 
 
 def score_cap_note(config: Config) -> str:
-    """What scores from weights leave out on a model that caps its scores; empty if it does not."""
+    """A note on what scores from weights leave out on a model that caps its scores, or ""."""
     if config.score_cap is None:
         return ""
     return f"scores before the cap (±{config.score_cap:g})"
 
 
 def logit_cap_note(config: Config) -> str:
-    """What logits from weights leave out on a model that caps its logits; empty if it does not."""
+    """A note on what logits from weights leave out on a model that caps its logits, or ""."""
     if config.logit_cap is None:
         return ""
     return f"logits before the cap (±{config.logit_cap:g})"

@@ -1,11 +1,11 @@
 """Skip-trigrams: `[source] … [destination] → [out]`.
 
-skip_trigrams  the strongest triples of a head or a model
-on_text        triples by what they are worth to a model on text
-text_effects   what single triples do there: where they fire, what each is worth
-record         a triple and a list of them, as results hold them
-source_table   the paper's table for one source token
-triple         one triple: its score, its pattern, its evidence in a corpus
-bugs           cross terms that QK × OV forces
-bug_cost       what bugs cost in loss
+skip_trigrams    the strongest triples of a head or a model
+ranked_on_text   triples ranked by the loss that they save on text
+text_effects     single triples on text: where they fire, and how much loss each saves
+trigram_records  the result records: a triple, and a list of them
+source_table     the paper's table for one source token
+triple           one triple: its score, its pattern, its evidence in a corpus
+bugs             cross terms that QK × OV forces
+bug_cost         the loss that bugs cost
 """

@@ -1,4 +1,4 @@
-"""What bugs cost: the loss of a model minus its loss with the bugs removed from its logits."""
+"""The cost of bugs: the model's loss minus its loss with the bugs removed from its logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def bug_cost(
     *,
     progress: Progress = silent,
 ) -> BugCost:
-    """What bugs cost on held-out sequences.
+    """The cost of bugs on held-out sequences.
 
     A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
     wherever the destination comes after the source, exactly what the head added there:
@@ -80,7 +80,7 @@ class _Changes:
 
 
 def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
-    """How much the summed loss of a run exceeds that without bugs."""
+    """The summed loss of a run minus that without bugs."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
     # Only the predictions that a bug takes part in are computed: logits are large.
@@ -103,7 +103,7 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
-    """What the head added to the logit of `out` from the source, at each destination."""
+    """The head's contribution to the logit of `out` from the source, at each destination."""
     pattern = Path("embed", (bug.head,)).pattern(trace)
     from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
     effect = unscaled_effect(trace.model.head(bug.head), bug.source.id, bug.out.id)

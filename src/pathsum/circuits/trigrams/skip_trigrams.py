@@ -36,9 +36,9 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
-from pathsum.circuits.trigrams.on_text import TEXT_SEQUENCES, ranked_on_text
-from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
+from pathsum.circuits.trigrams.ranked_on_text import TEXT_SEQUENCES, ranked_on_text
 from pathsum.circuits.trigrams.text_effects import TextRuns
+from pathsum.circuits.trigrams.trigram_records import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import (
     Evidence,
     Triple,

@@ -29,7 +29,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True, eq=False)
 class SourceRow(Record, kind="source-row"):
-    """What one head does with one source.
+    """The effects of one source token through one head.
 
     `destinations` attend most (centered QK), `outs` are what it raises most (centered OV), and
     `strength` is the best of one times the best of the other. Examples pair them in order.

@@ -1,4 +1,4 @@
-"""What skip-trigrams do for a model on text: how often they fire, and what they are worth in loss.
+"""The effect of skip-trigrams on text: how often they fire, and how much loss they save.
 
 At a place where the destination comes after the source, a head adds to the logit of `out`, from
 that source and with its attention in place,
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.trigrams.record import PatternShare
+from pathsum.circuits.trigrams.trigram_records import PatternShare
 from pathsum.circuits.trigrams.triple import Ids, Pattern, pattern_of
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
@@ -174,7 +174,7 @@ def effects_on_text(
 
 
 def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
-    """What a value is multiplied by on its way to the logits, scales included."""
+    """A head's pattern, times the normalization scales on the way to the logits."""
     return Path("embed", (head,)).pattern(trace)[0]
 
 

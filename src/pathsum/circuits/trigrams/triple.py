@@ -59,7 +59,7 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
 
 
 def unscaled_effect(head: Head, source: int, out: int) -> Float[Tensor, ""]:
-    """What a unit of attention to the source adds to the logit of `out`, W_U centered.
+    """The effect of one unit of attention to the source on the logit of `out`, W_U centered.
 
     The scales of a run's normalizations are part of the pattern (`Path.pattern`).
     """
@@ -82,7 +82,7 @@ def note_on_weights(
     common: Bool[Tensor, " vocab"],
     rare: int,
 ) -> str:
-    """What skip-trigrams from weights leave out."""
+    """A note on what skip-trigrams from weights leave out."""
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
     return joined(
         (
@@ -111,7 +111,7 @@ class Triple(NamedTuple):
 
 
 class Pattern(StrEnum):
-    """Which of the paper's patterns a skip-trigram is, or what it is about by structure."""
+    """The paper's pattern that a skip-trigram belongs to, or its pattern by structure."""
 
     COPY = "[b]…[a]→[b]"
     COPY_VARIANT = "[b]…[a]→[b']"
@@ -151,7 +151,7 @@ _CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
 
 
 def _structure(source: str, destination: str, out: str) -> Pattern:
-    """What a skip-trigram is about, by the shape of its texts.
+    """The pattern of a skip-trigram, by the shape of its texts.
 
     >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
     brackets indentation
@@ -191,7 +191,7 @@ def _is_plural(stem: str, word: str) -> bool:
 
 
 def _rest(whole: str, first: str) -> str:
-    """What is left of a token's text after its first piece; empty if that is not how it begins."""
+    """The rest of a token's text after its first piece; empty if it begins differently."""
     whole, first = whole.strip(), first.strip()
     if not first or "\ufffd" in whole + first or not whole.startswith(first):
         return ""
@@ -200,7 +200,7 @@ def _rest(whole: str, first: str) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How often a text contains `[source] … [destination] → [out]`.
+    """Counts of `[source] … [destination] → [out]` in a text.
 
     `antecedents` counts the places where the destination has the source somewhere before it in the
     sequence and a token after it, `followed` those where that token is `out`. `lift` is

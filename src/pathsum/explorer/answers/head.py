@@ -16,7 +16,7 @@ from pathsum.circuits import (
 from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.circuits.trigrams.on_text import text_runs
+from pathsum.circuits.trigrams.ranked_on_text import text_runs
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,
@@ -81,7 +81,7 @@ class AblationOn:
 
 @dataclass(frozen=True, eq=False)
 class HeadAblation(Record, kind="page-ablation"):
-    """What a head is worth: ablations and replacements on each set of sequences."""
+    """Ablations and replacements of a head on each set of sequences."""
 
     head: str
     tests: tuple[AblationOn, ...]
@@ -101,7 +101,7 @@ _KNOCKOUTS = (
 
 
 def head(bench: Workbench, params: HeadParams) -> HeadPage:
-    """What a head's weights alone say about it."""
+    """Everything about a head that follows from weights alone."""
     model = bench.model(params)
     name = model.head(params.head).label
     null = bench.result(params, "copying null", CopyingNull)

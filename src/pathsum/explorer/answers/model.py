@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pathsum._version import __version__
-from pathsum.circuits.alignment import can_align
+from pathsum.circuits.alignment.align_heads import can_align
 from pathsum.errors import NotExactError
 from pathsum.explorer.examples import Example
 from pathsum.explorer.open_models import OpenModel

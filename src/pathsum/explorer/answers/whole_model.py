@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pathsum.circuits import align_heads
-from pathsum.circuits.alignment import HeadAlignment
+from pathsum.circuits.alignment.align_heads import HeadAlignment
 from pathsum.errors import InputError
 from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams

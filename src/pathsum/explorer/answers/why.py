@@ -70,7 +70,7 @@ def token_of(trace: Trace, position: int, token: int | None) -> int:
 
 
 def find_versus(model: Model, versus: str | int) -> Versus:
-    """What the logit is compared with, from its parameter."""
+    """The `versus` of a question, parsed."""
     if versus == "mean":
         return "mean"
     return None if versus == "none" else find_token(model, versus)

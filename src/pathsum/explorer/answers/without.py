@@ -23,7 +23,7 @@ TOP, MAX_SWITCHES = 8, 200
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutParams(WhyParams):
-    """What is off, names with commas between (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
+    """`off` lists the names of what is off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
 
     `head` is the one whose pattern is sent, by default the one whose attention changed most.
     """
@@ -112,7 +112,7 @@ def without_parts(bench: Workbench, params: WithoutParams) -> WithoutAnswer:
 
 
 def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[Tensor, " part"]]:
-    """What each component wrote straight into the target, in any run; the parts add up to it.
+    """The direct contribution of each component to the target, in any run; they add up to it.
 
     The last part is what no component wrote: positions in the stream, and biases.
     """

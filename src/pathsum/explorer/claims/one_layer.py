@@ -2,7 +2,7 @@
 
 from pathsum.circuits import positional, skip_trigrams
 from pathsum.circuits.tokens.token import common_tokens
-from pathsum.circuits.trigrams.record import SkipTrigrams
+from pathsum.circuits.trigrams.trigram_records import SkipTrigrams
 from pathsum.circuits.trigrams.triple import Pattern
 from pathsum.errors import InputError
 from pathsum.explorer.answers.atlas import whole_atlas

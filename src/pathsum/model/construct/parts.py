@@ -134,7 +134,7 @@ def two_layers(
         start_token=0,
     )
     if not abs(logit) <= torch.finfo(dtype).max:
-        raise ConfigError(f"logit={logit} is out of range: {dtype} ends before it")
+        raise ConfigError(f"logit={logit} is out of range: it does not fit {dtype}")
     built = HandBuilt(config, dtype)
     built["W_E"][torch.arange(vocab), token] = 1.0
     built["W_pos"][torch.arange(n_ctx), place] = 1.0

@@ -10,9 +10,7 @@ from rich.text import Text
 from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.names import Node, NodeEdge, Side
-from pathsum.paths.circuit.drawing import Drawn
-from pathsum.paths.circuit.edge_orders import best_first
-from pathsum.paths.circuit.picture import (
+from pathsum.paths.circuit.circuit_picture import (
     Picture,
     PictureEdge,
     PictureNode,
@@ -21,6 +19,8 @@ from pathsum.paths.circuit.picture import (
     layer_of,
     with_rest,
 )
+from pathsum.paths.circuit.drawing import Drawn
+from pathsum.paths.circuit.edge_orders import best_first
 from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attended:
-    """Why a head node looked where it looked.
+    """Why a head attended where it did.
 
     `source` is the position whose attention matters most here, `weight` the attention it gets, and
     `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
@@ -161,7 +161,7 @@ class Circuit(Record, Drawn, kind="circuit"):
         baselines: "Sequence[Baseline | str]" = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> "Faithfulness":
-        """How much of the prediction the circuit keeps by itself, as a curve over its size.
+        """The share of the prediction that the circuit keeps on its own, as a curve over its size.
 
         Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
         (over `text`, by default over the prompt itself), "zero", "other" (the circuit's `other`
@@ -276,7 +276,7 @@ class Circuit(Record, Drawn, kind="circuit"):
         return f"{share}, {where}{because}."
 
     def _because(self, reader: Node, side: Side, at: int | None) -> Iterator[str]:
-        """What the strongest lower head wrote into the key looked at, or into the query."""
+        """The strongest lower head's write into the attended key, or into the query, in words."""
         for edge in self.inputs(reader, side):
             head, place = edge.edge.writer.head, edge.edge.writer.position
             if head is None or edge.share * self.total <= 0 or at not in (None, place):
@@ -298,7 +298,7 @@ class Circuit(Record, Drawn, kind="circuit"):
 
     @property
     def picture(self) -> Picture:
-        """What is printed and drawn: nodes and edges, and what was left out as further nodes."""
+        """The nodes and edges that are printed and drawn, with extra nodes for left-out edges."""
         layers = self._prediction.trace.model.config.n_layers
         nodes = [
             PictureNode(

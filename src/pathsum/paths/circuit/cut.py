@@ -1,15 +1,14 @@
-"""What cutting an edge between two nodes does to a prediction, everything after it recomputed."""
+"""The effect of cutting edges between nodes on a prediction, with everything recomputed."""
 
 from collections.abc import Iterator, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
 from pathsum.model import Trace
 from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
-from pathsum.model.run import run_logits
 from pathsum.names import HeadId, Node, NodeEdge, Source
 from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import Target
@@ -29,7 +28,7 @@ def cut_effects(
     other: Trace | None = None,
     progress: Progress = silent,
 ) -> list[float | None]:
-    """How much of the target is lost without each edge, cut one at a time.
+    """The drop of the target when each edge is cut, one at a time.
 
     A cut edge carries nothing, or what its writer wrote in `other`, a run of as many tokens. Only
     the reading node is affected: the writer is seen by all its other readers, and by this head at
@@ -47,8 +46,9 @@ def cut_groups(
     other: Trace | None = None,
     progress: Progress = silent,
 ) -> list[float | None]:
-    """The same for groups of edges that are cut together; None for one that nothing writes."""
-    check_other(trace, other)
+    """`cut_effects` for groups of edges cut together; None for a group that nothing writes."""
+    if other is not None:
+        check_runs(trace, other)
     here = target.rows(slice(sequence, sequence + 1))
     length = int(here.positions[0]) + 1
     start = one_sequence(trace, sequence, length)
@@ -65,18 +65,6 @@ def cut_groups(
     for number, value in zip(numbers, values.tolist(), strict=True):
         found[number] = before - value
     return found
-
-
-def check_other(trace: Trace, other: Trace | None) -> None:
-    """Raises InputError if edges cannot be taken from the other run."""
-    if other is None:
-        return
-    if other.tokens.shape[1] != trace.tokens.shape[1]:
-        raise InputError(
-            f"the other run has {other.tokens.shape[1]} tokens and this one "
-            f"{trace.tokens.shape[1]}; edges can only be taken from a run of the same length"
-        )
-    check_runs(trace, other)
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from pathsum.result import Column, Estimate, Record, Table, text_column
-from pathsum.result.estimate import ratio
+from pathsum.result.estimate import mean_estimate
 
 Shares = Mapping[str, Estimate]
 
@@ -27,7 +27,7 @@ class EdgeDiff:
 
     @property
     def only_in(self) -> Literal["this", "other"] | None:
-        """Which circuit alone keeps it, if one does."""
+        """The only circuit that keeps it, if just one does."""
         if self.here is None:
             return "other"
         return "this" if self.there is None else None
@@ -97,7 +97,7 @@ def diff_edges(
                 torch.tensor(shares.get(edge, [0.0] * count), dtype=torch.float64)
                 for shares in paired
             )
-            difference = ratio(one - two, torch.ones_like(one))
+            difference = mean_estimate(one - two)
         found.append(EdgeDiff(edge, mine, theirs, difference))
     found.sort(key=lambda edge: -abs(edge.difference.value))
     return CircuitDiff(here[0], there[0], tuple(found))

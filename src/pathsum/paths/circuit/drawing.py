@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from pathsum.files import write_output
 from pathsum.names import HeadId, Part, Side
-from pathsum.paths.circuit.picture import Picture, PictureEdge, PictureNode
+from pathsum.paths.circuit.circuit_picture import Picture, PictureEdge, PictureNode
 from pathsum.result.arguments import checked_methods
 
 # Sizes of the picture, in pixels.
@@ -30,7 +30,7 @@ class Drawn(ABC):
     @property
     @abstractmethod
     def picture(self) -> Picture:
-        """What is printed and drawn."""
+        """The nodes and edges that are printed and drawn."""
 
     def tree(self) -> Tree:
         """An indented tree, each node opened where it is met first."""
@@ -144,7 +144,7 @@ def _feature_type(node: PictureNode) -> str:
 
 
 def _clerp(picture: Picture, node: PictureNode) -> str:
-    """What the viewer shows; for the logit it reads token and probability out of it."""
+    """The label of a node; the viewer parses token and probability from that of the logit."""
     if node.component == "logits":
         token = picture.token_text.replace("(p=", "( p=").replace('"', "”")
         return f'Output "{token}" (p={picture.probability:.3f})'
@@ -154,7 +154,7 @@ def _clerp(picture: Picture, node: PictureNode) -> str:
 
 
 def _ranks(picture: Picture) -> dict[str, float]:
-    """How much of all values the nodes down to each make up, the largest first, as in the format.
+    """The cumulative share of values, largest node first, as in circuit-tracer's format.
 
     The viewer's slider hides nodes above a number between 0 and 1. The logit is always shown.
     """

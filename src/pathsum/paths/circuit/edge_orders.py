@@ -20,7 +20,8 @@ from torch import Tensor
 
 from pathsum.model import Config, Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
-from pathsum.model.run import run
+from pathsum.model.forward import run
+from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit.cut import values_at
@@ -95,7 +96,7 @@ def random_order(
 
 
 def writers_below(config: Config, layer: int) -> Iterator[HeadId | Source]:
-    """What the heads of a layer read: the embedding, and heads and MLPs of the layers below."""
+    """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
     yield Source("embed")
     for below in range(layer):
         yield from (HeadId(below, head) for head in range(config.n_heads))
@@ -201,7 +202,7 @@ class _Gradients:
         config, layer = one_head(self.config), layer_of_one_head(self.config, whole, head.head)
         if self.config.qk_norm == "rms_all":
             config, layer = self.config, whole
-            at, kv = head.head, head.head // config.heads_per_kv
+            at, kv = head.head, kv_head(config, head.head)
         stream = self.run.streams[head.layer].detach().requires_grad_()
         read = transformer.attention_read(config, layer, stream)[0]
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
@@ -273,7 +274,7 @@ class GradientScores:
     def _along(
         self, layer: int, directions: Float[Tensor, "src d"], places: range
     ) -> Float[Tensor, "writer src"]:
-        """What each writer below a layer wrote, against the reference, along a direction each."""
+        """Writes below a layer minus the reference's, projected on one direction per position."""
         at = slice(places.start, places.stop)
         rows = [(self.embed[at] * directions).sum(-1)[None]]
         for below in range(layer):

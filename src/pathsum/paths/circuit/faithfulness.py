@@ -17,7 +17,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -34,7 +34,7 @@ from pathsum.paths.circuit.edge_orders import gradient_order, random_order
 from pathsum.paths.circuit.reference import Reference, reference_writes
 from pathsum.paths.target import Target
 from pathsum.result import Column, Estimate, Progress, Record, Table, parse_option, silent
-from pathsum.result.estimate import ratio
+from pathsum.result.estimate import mean_estimate, ratio
 from pathsum.result.table import Cell
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _POINTS = 8
 _NUMBERS = 1 << 22
 # Far more than any estimate needs.
 MOST_DRAWS = 100_000
-T = TypeVar("T")
 
 
 class Baseline(enum.StrEnum):
@@ -59,7 +58,7 @@ class Baseline(enum.StrEnum):
 
 @dataclass(frozen=True)
 class FaithfulnessPoint:
-    """What a circuit of one size keeps; the baselines are shares that theirs keep.
+    """The share that a circuit of one size keeps, next to those of baselines of the same size.
 
     `value` is the prediction with these edges alone. `kept` is compared with the random circuits:
     its `null` is their mean, its `p` how many of them keep as much.
@@ -76,7 +75,7 @@ class FaithfulnessPoint:
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness(Record, kind="faithfulness"):
-    """How much of a prediction a circuit keeps, by size, and what its removal destroys.
+    """The share of a prediction that a circuit keeps, by size, and the damage of removing it.
 
     `full` is the model's own number and `empty` that of the reference. Over several prompts every
     share is a ratio of sums, with its interval over prompts.
@@ -94,12 +93,12 @@ class Faithfulness(Record, kind="faithfulness"):
 
     @property
     def kept(self) -> Estimate:
-        """What the whole circuit keeps."""
+        """The share that the whole circuit keeps."""
         return self.points[-1].kept
 
     @property
     def damage(self) -> Estimate:
-        """What is lost without the circuit."""
+        """The share lost without the circuit."""
         return self.points[-1].damage
 
     def to_dicts(self) -> list[dict[str, Cell]]:
@@ -136,7 +135,7 @@ class Faithfulness(Record, kind="faithfulness"):
 
 @dataclass(frozen=True)
 class Options:
-    """How faithfulness is measured, checked."""
+    """Parsed options of a faithfulness measurement."""
 
     reference: Reference | Trace
     sizes: tuple[int, ...] | None
@@ -161,13 +160,15 @@ class Options:
         if not isinstance(reference, Trace):
             reference = parse_option(Reference, reference, "reference")
         if text is not None and reference is not Reference.MEAN:
-            raise InputError("text is what reference='mean' averages over; leave it out")
+            raise InputError("text applies to reference='mean' only; leave it out")
         chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
         for name, number in (("draws", draws), ("steps", steps)):
             if not 1 <= number <= MOST_DRAWS:
                 raise InputError(f"{name}={number} is out of range; use 1 to {MOST_DRAWS:,}")
         if sizes is not None and (not sizes or min(sizes) < 1):
-            raise InputError(f"sizes={list(sizes)} are numbers of edges: give 1 or more of each")
+            raise InputError(
+                f"sizes={list(sizes)} are not sizes of circuits; give numbers of edges, at least 1"
+            )
         ordered = None if sizes is None else tuple(sorted(set(sizes)))
         return cls(reference, ordered, draws, seed, steps, chosen, text)
 
@@ -252,7 +253,6 @@ def summarize(curves: Sequence[Curve], model: str, target: str, options: Options
     """The record of one prompt's curve, or of several with intervals."""
     full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
     empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
-    ones = torch.ones_like(full)
 
     def column(values: list[Tensor]) -> Float[Tensor, " prompt"]:
         return torch.stack(values).double().cpu()
@@ -282,7 +282,7 @@ def summarize(curves: Sequence[Curve], model: str, target: str, options: Options
         points.append(
             FaithfulnessPoint(
                 edges=size,
-                value=ratio(column([curve.kept[at] for curve in curves]), ones),
+                value=mean_estimate(column([curve.kept[at] for curve in curves])),
                 kept=kept,
                 damage=ratio(full - column([c.without[at] for c in curves]), full - empty),
                 random=random,
@@ -295,8 +295,8 @@ def summarize(curves: Sequence[Curve], model: str, target: str, options: Options
         target=target,
         reference=options.describe_reference(),
         prompts=len(curves),
-        full=ratio(full, ones),
-        empty=ratio(empty, ones),
+        full=mean_estimate(full),
+        empty=mean_estimate(empty),
         points=tuple(points),
         draws=options.draws if Baseline.RANDOM in options.baselines else 0,
         seed=options.seed,
@@ -325,14 +325,10 @@ def _kept_in_parts(
     widest = max(1, *(len(row) for row in rows))
     together = max(1, _NUMBERS // (widest * start.tokens.shape[1] * start.model.config.d_head))
     found: list[Tensor] = []
-    for part in _parts(rows, together):
-        progress(len(found) * together, len(rows), "keeping edges")
-        found.append(kept_values(start, target, part, reference))
+    for begin in range(0, len(rows), together):
+        progress(begin, len(rows), "keeping edges")
+        found.append(kept_values(start, target, rows[begin : begin + together], reference))
     return torch.cat(found)
-
-
-def _parts(rows: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
 
 def _check_range(curve: Curve, start: Trace, position: int) -> None:

@@ -7,9 +7,10 @@ from pathsum.errors import InputError, NotExactError
 from pathsum.model import Trace
 from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction
-from pathsum.paths.circuit.cut import check_other, cut_effects
+from pathsum.paths.circuit.circuit_picture import layer_of
+from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.grow import Growth, grow_circuit
-from pathsum.paths.circuit.picture import layer_of
+from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
 from pathsum.result import Progress, silent
 from pathsum.result.arguments import checked
@@ -58,7 +59,8 @@ def find_circuit(
         raise InputError(f"max_nodes={max_nodes} is out of range; use 1 or more")
     target = find_target(trace, position, token, versus)
     _check(trace, target, sequence, rival)
-    check_other(trace, other)
+    if other is not None:
+        check_runs(trace, other)
     row = target.rows(slice(sequence, sequence + 1))
     total = float(row.of(trace.uncapped_logits[sequence : sequence + 1])[0])
     if not math.isfinite(total):

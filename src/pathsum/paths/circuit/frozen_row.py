@@ -77,7 +77,7 @@ class FrozenRow:
 
     @cached_property
     def sources(self) -> list[tuple[Source, Float[Tensor, "pos d"]]]:
-        """What each source writes."""
+        """Each source and its stream."""
         return [(source, self.frozen.source(source)[0]) for source in self.frozen.sources]
 
     def writers(self, layer: int) -> tuple[Source | HeadId, ...]:
@@ -93,7 +93,7 @@ class FrozenRow:
     def writes_along(
         self, layer: int, directions: Float[Tensor, "#src d"], at: slice
     ) -> Float[Tensor, "writer src"]:
-        """What each writer below a layer wrote at some positions, along a direction each."""
+        """Writes below a layer at some positions, projected on one direction per position."""
         rows: list[Tensor] = []
         for source, stream in self.sources:
             if source.layer < layer:
@@ -133,7 +133,7 @@ class FrozenRow:
         return found
 
     def extra(self, head: HeadId, side: str) -> tuple[tuple[Part, Float[Tensor, "pos k"]], ...]:
-        """What the read adds itself: positions, its bias."""
+        """The parts of a read that are not in the stream: positions, the bias."""
         found = self._extra.get((head, side))
         if found is None:
             read, parts = self.read(head, side), list[tuple[Part, Tensor]]()
@@ -152,7 +152,7 @@ class FrozenRow:
         weights: Float[Tensor, " src"],
         contrast: Float[Tensor, " src"],
     ) -> Inputs:
-        """What each writer put into the keys."""
+        """The contribution of each writer to the keys."""
         read, positions = self.read(head, "k"), range(at.start, at.stop)
         along = read.adjoint(query.expand(len(positions), -1), positions)
         if self.trace.model.config.positions == "rotary":
@@ -177,7 +177,7 @@ class FrozenRow:
         weights: Float[Tensor, " src"],
         contrast: Float[Tensor, " src"],
     ) -> Inputs:
-        """What each writer put into the query."""
+        """The contribution of each writer to the query."""
         scale = self.trace.model.config.score_scale
         worth = torch.stack([weights @ keys, contrast @ keys]) * scale
         along = self.read(head, "q").adjoint(worth, [position, position])

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import HeadId, Source, Trace
+from pathsum.model.grouped_query import kv_head
 from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit.circuit import Attended, CircuitEdge, CircuitNode, LeftOut
 from pathsum.paths.circuit.frozen_row import Inputs, frozen_row
@@ -114,7 +115,7 @@ class Growth:
         return float(self.direct.shares.sum())
 
     def _direct(self) -> "Inputs":
-        """What everything writes into the logits."""
+        """The direct contributions of all writers to the logits."""
         here = slice(self.position, self.position + 1)
         shares = self.run.writes_along(self.run.n_layers, self.direction[None], here)
         writers = self.run.writers(self.run.n_layers)
@@ -133,7 +134,7 @@ class Growth:
         head, here = node.head, node.position
         assert head is not None
         layer, many = self.run.layers[head.layer], here + 1
-        kv = head.head // self.trace.model.config.heads_per_kv
+        kv = kv_head(self.trace.model.config, head.head)
         along = layer.W_V[kv] @ (layer.W_O[head.head] @ opened.gradient)
         scale = layer.scale[0, :many]
         weight = layer.pattern[0, head.head, here, :many] * scale

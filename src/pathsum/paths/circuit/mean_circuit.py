@@ -14,6 +14,7 @@ from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence, TextOrTokens
 from pathsum.names import ARROW, Side
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge
+from pathsum.paths.circuit.circuit_picture import Picture, Unit, mean_picture
 from pathsum.paths.circuit.cut import cut_groups
 from pathsum.paths.circuit.diff import CircuitDiff, diff_edges
 from pathsum.paths.circuit.drawing import Drawn
@@ -26,13 +27,12 @@ from pathsum.paths.circuit.faithfulness import (
     summarize,
 )
 from pathsum.paths.circuit.find_circuit import find_circuit
-from pathsum.paths.circuit.picture import Picture, Unit, mean_picture
 from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.circuit.reference import Reference
 from pathsum.paths.target import TokenName, Versus
 from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 from pathsum.result.arguments import checked
-from pathsum.result.estimate import ratio
+from pathsum.result.estimate import mean_estimate
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class MeanCircuit(Record, Drawn, kind="mean-circuit"):
         baselines: Sequence[Baseline | str] = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> Faithfulness:
-        """What the edges that all prompts share keep of each, as ratios of sums over prompts.
+        """The share of each prediction that the shared edges keep, as ratios of sums over prompts.
 
         As `circuit.faithfulness`; edges join in the order of `shared`, and an edge between places
         stands for all edges between the positions of those names. "other" takes all other edges
@@ -155,7 +155,7 @@ class MeanCircuit(Record, Drawn, kind="mean-circuit"):
 
     @property
     def picture(self) -> Picture:
-        """What is printed and drawn: a column per place, and means over prompts."""
+        """The means over prompts that are printed and drawn, with a column per place."""
         return mean_picture(self, self._places)
 
     def __rich__(self) -> RenderableType:
@@ -260,7 +260,7 @@ def _grouped(circuit: Circuit, places: list[str]) -> _Groups:
 
 
 def _lost(circuit: Circuit, groups: _Groups, progress: Progress) -> dict[str, float]:
-    """What cutting the edges of each group together costs one prediction."""
+    """The cost to one prediction of cutting each group of edges together."""
     of = circuit.prediction
     edges = [[edge.edge for edge in group] for group in groups.values()]
     lost = cut_groups(of.trace, of.target, edges, of.sequence, of.other, progress)
@@ -308,18 +308,17 @@ def _averaged(
 
 
 def _sums(groups: "list[_Groups]", name: str, field: Literal["exact", "share"]) -> list[float]:
-    """What the edges of one name add up to in each prompt."""
+    """The sum over edges of one name in each prompt."""
     return [sum((getattr(edge, field) for edge in group.get(name, [])), 0.0) for group in groups]
 
 
 def _suffix(edge: CircuitEdge) -> str:
-    """Which read of the reader an edge goes into, as names have it."""
+    """The suffix of an edge's name: which read of the reader it goes into."""
     return "" if edge.edge.reader.component == "logits" else f".{edge.kind.value}"
 
 
 def _mean(values: Sequence[float]) -> Estimate:
-    numbers = torch.tensor(values, dtype=torch.float64)
-    return ratio(numbers, torch.ones_like(numbers))
+    return mean_estimate(torch.tensor(values, dtype=torch.float64))
 
 
 def _trace(circuit: Circuit) -> Trace:

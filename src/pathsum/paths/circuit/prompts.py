@@ -52,7 +52,7 @@ class Prompt:
         if wanted not in spans:
             known = list_choices(tuple(spans))
             raise InputError(
-                f"position {wanted!r} has no meaning here: the names of this prompt's positions "
+                f"position {wanted!r} is not defined: the names of this prompt's positions "
                 f"are {known}{near_misses(wanted, spans)}; name it in `names`, or give a number"
             )
         return spans[wanted][-1]
@@ -79,8 +79,8 @@ class Prompt:
         times = self.text.count(piece) if piece else 0
         if times != 1:
             raise InputError(
-                f"{name!r}, {piece!r}, is {times} times in the prompt {self.text!r}; give a piece "
-                "that is there once, or its position"
+                f"{name!r}, {piece!r}, occurs {times} times in the prompt {self.text!r}; give a "
+                "piece that occurs once, or its position"
             )
         begin = self.text.index(piece)
         offsets = model.tokenizer.offsets(self.text)

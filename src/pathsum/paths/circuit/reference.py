@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Reference(enum.StrEnum):
-    """What an edge carries that is not kept; any other run is given as its trace.
+    """The content of edges that are not kept; another run is given as its trace.
 
     `ZERO`   nothing
     `MEAN`   the mean of what its writer writes, over a text and its positions
@@ -34,7 +34,7 @@ def reference_writes(
     text: TextOrTokens | None = None,
     of: "Prediction | None" = None,
 ) -> Writes:
-    """What the reference has in place of each write of a run."""
+    """The reference's replacement for each write of a run."""
     other, sequence = reference, 0 if of is None else of.sequence
     if other is Reference.OTHER:
         if of is None or of.other is None:

@@ -1,4 +1,4 @@
-"""What each attention score is worth: integrated gradients through the softmax.
+"""The worth of each attention score, by integrated gradients through the softmax.
 
 A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
 number explained), so its effect is Σ_j A_j v_j. Scale all scores by t: at t = 0 attention is
@@ -44,7 +44,6 @@ def score_weights(
     values: Float[Tensor, " src"],
     cap: float | None = None,
     sink: float | None = None,
-    tolerance: float = _TOLERANCE,
 ) -> ScoreWeights:
     """The worth of each score, for attention over sources with these scores and values.
 
@@ -63,7 +62,7 @@ def score_weights(
     capped[len(scores) :] = False
     uniform = float(v.mean())
     effect = float(_softmax(s, cap, capped)[0] @ v) - uniform
-    enough = tolerance * float(v.max() - v.min())
+    enough = _TOLERANCE * float(v.max() - v.min())
     nodes = _NODES
     while True:
         points, rule = _gauss_legendre(nodes)

@@ -9,39 +9,3 @@ answer         PathsAnswer: all of the above for one prediction, and where paths
 attribution    direct attribution and logit effects of the next token at every position
 score_cells    the strongest terms of a head's attention scores
 """
-
-from pathsum.paths.explain.answer import PathsAnswer, Routes, answer, routes
-from pathsum.paths.explain.attribution import (
-    DirectAttribution,
-    LogitEffects,
-    direct_attribution,
-    effects_by_layer,
-    logit_effects,
-    moved_by_layer,
-)
-from pathsum.paths.explain.breakdown import Breakdown, Grid
-from pathsum.paths.explain.score_cells import CellTerm, ScoreCell, ScoreSummary, SummaryTerm
-from pathsum.paths.explain.search import RankedPath, TopPaths
-from pathsum.paths.explain.toward import Toward
-
-__all__ = [
-    "Breakdown",
-    "CellTerm",
-    "DirectAttribution",
-    "Grid",
-    "LogitEffects",
-    "PathsAnswer",
-    "RankedPath",
-    "Routes",
-    "ScoreCell",
-    "ScoreSummary",
-    "SummaryTerm",
-    "TopPaths",
-    "Toward",
-    "answer",
-    "direct_attribution",
-    "effects_by_layer",
-    "logit_effects",
-    "moved_by_layer",
-    "routes",
-]

@@ -79,7 +79,7 @@ def routes_of_each(
 
 
 def source_values(paths: PathSum, target: Target, path: Path) -> Float[Tensor, " pos"]:
-    """What each source position contributes to the target along one path; sums to its value."""
+    """The contribution of each source position along one path; they sum to its value."""
     return _all_source_values(_first_sequence(paths, target), target, [path])[0]
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Trace, transformer
-from pathsum.model.transformer import for_query_heads
+from pathsum.model.grouped_query import for_query_heads
 from pathsum.paths.explain.breakdown import Name, find_name
 from pathsum.paths.frozen import FrozenLayer, Values
 from pathsum.paths.path_sum import expand_logits
@@ -76,7 +76,7 @@ class LogitEffects(Record, kind="logit-effects"):
     composed: HeadPattern
 
     def to_table(self) -> Table:
-        """How much of the head's effect goes through single and through composed paths."""
+        """The split of the head's effect into single and composed paths."""
         rows = tuple(
             (what, float(part.sum(-1).nanmean()), float(part.abs().sum(-1).nanmean()))
             for what, part in (

@@ -26,7 +26,7 @@ _LAYERS_TOGETHER = 6
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """What flows to the target in each sequence, before any averaging.
+    """All totals toward the target in each sequence, before averaging.
 
     Rows of `edge` write (sources, then heads), columns read (heads, then the logits). An entry is
     the sum over all paths that use this edge, so everything that enters a head leaves it again.
@@ -223,7 +223,7 @@ def _lay_out(
     writers: Float[Tensor, "batch writer some d"],
     readers: Float[Tensor, "batch heads some d"],
 ) -> None:
-    """What every writer wrote and the gradient of every read, in the stream, at some positions."""
+    """The output of every writer and the gradient of every read at some positions."""
     heads, place = frozen.run.weights.config.n_heads, 0
     for index in range(-1, frozen.n_layers):
         if index >= 0:

@@ -277,7 +277,7 @@ def _spread(scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batc
 
 
 def _cells(lengths: Int[Tensor, " batch"]) -> Tensor:
-    """How many causal cells sequences of these lengths have."""
+    """The number of causal cells of sequences of these lengths."""
     return (lengths * (lengths + 1) / 2).sum()
 
 

@@ -204,7 +204,7 @@ class _Search:
     def _bounds(
         self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
     ) -> list[list[float]]:
-        """What no path through further heads can exceed, for each node and head."""
+        """Upper bounds on paths through further heads, for each node and head."""
         if not self.bounded:
             return [[math.inf] * at_values.shape[2]] * len(at_values)
         further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
@@ -264,7 +264,7 @@ def _ranked(path: Path, values: Float[Tensor, " batch"]) -> RankedPath:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """What single paths contribute to the values of each layer.
+    """Contributions of single paths to the values of each layer.
 
     `values[l]` are the exact values of the sources that layer l can read;
     `through_heads[l]` bounds the norm of any value that came through at least one head below; it

@@ -86,7 +86,7 @@ class Toward(Record, kind="toward"):
 
     @property
     def sequences(self) -> int:
-        """How many sequences the numbers are means over."""
+        """The number of sequences averaged over."""
         return len(self.target_tokens)
 
     @property
@@ -133,7 +133,7 @@ class Toward(Record, kind="toward"):
 
     @property
     def question(self) -> str:
-        """What is explained, in words."""
+        """The explained number in words."""
         return self._target.describe(self.trace.model)
 
     def to_table(self) -> Table:
@@ -150,16 +150,8 @@ class Toward(Record, kind="toward"):
 
     def head_table(self, k: int = SHOWN) -> Table:
         """The k components that wrote most straight into the logit: direct attribution."""
-        nothing: tuple[Cell, ...] = (None,) * len(self._columns("through"))
         rows = tuple(
-            (
-                *(str(name), *self._shown(self.by_last.estimate(name))),
-                *(
-                    self._shown(self.by_head.estimate(name))
-                    if isinstance(name, HeadId)
-                    else nothing
-                ),
-            )
+            (str(name), *self._shown(self.by_last.estimate(name)), *self._through(name))
             for name, _ in self.by_last.ranked()[:k]
         )
         columns = (
@@ -190,7 +182,7 @@ class Toward(Record, kind="toward"):
         return stacked(self.to_table(), self.head_table(), self.source_table())
 
     def _through(self, name: Name) -> tuple[Cell, ...]:
-        """What goes through a head; nothing goes through a source."""
+        """The total through a head; empty cells for a source."""
         if isinstance(name, HeadId):
             return self._shown(self.by_head.estimate(name))
         return (None,) * len(self._columns("through"))

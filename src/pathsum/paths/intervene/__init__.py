@@ -8,5 +8,5 @@ without       heads and edges switched off, at all positions or at single ones (
 causal        the effect of every edge, by patching (`causal_effects`)
 patch_sweep   the effect of every node at every position (`patch_sweep`)
 
-Edits are values in `pathsum.model.edits`; `pathsum.model.run` applies them.
+Edits are values in `pathsum.model.edits`; `pathsum.model.forward` applies them.
 """

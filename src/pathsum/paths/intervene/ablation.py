@@ -14,6 +14,7 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edited import mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
+from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
     MetricName,
@@ -23,7 +24,6 @@ from pathsum.model.losses import (
     predicted_batches,
     split_by_memory,
 )
-from pathsum.model.run import run_logits
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.names import Site
 from pathsum.names.head_id import is_pair
@@ -46,7 +46,7 @@ _KEPT = "_ablation_losses"
 
 
 class Knockout(enum.StrEnum):
-    """What replaces the output of an ablated head.
+    """The replacement for the output of an ablated head.
 
     `ZERO`      zero
     `MEAN`      its mean output over reference sequences and their positions: one vector
@@ -61,7 +61,7 @@ class Knockout(enum.StrEnum):
 
 
 class After(enum.StrEnum):
-    """What happens after the edit.
+    """What is recomputed after the edit.
 
     `RECOMPUTED`          everything is recomputed: the full ablation
     `PATTERNS_PRESERVED`  patterns are forced to the unedited run's and the rest is recomputed: what
@@ -278,7 +278,7 @@ def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
 
 
 class KnockoutValue:
-    """What replaces the outputs of ablated heads, batch by batch."""
+    """The replacement for the outputs of ablated heads, batch by batch."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class KnockoutValue:
         self._own_mean = reference is None
 
     def key(self, variant: "Variant | None", after: After) -> tuple[object, ...] | None:
-        """What tells a run from others: unedited, or this ablation; None for any other edit.
+        """A key for the run, unedited or with this ablation; None for any other edit.
 
         Random partners are another run every time.
         """

@@ -17,7 +17,7 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edits import Edit, ReadShift
-from pathsum.model.run import run_logits
+from pathsum.model.forward import run_logits
 from pathsum.model.sites import find_site
 from pathsum.names import (
     Edge,
@@ -51,7 +51,7 @@ from pathsum.result import (
     token_column,
 )
 from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate, ratio
+from pathsum.result.estimate import Estimate, mean_estimate
 from pathsum.result.table import Cell
 
 # Numbers in the residual streams of the runs that are computed together: 16 MB in float32.
@@ -60,7 +60,7 @@ RUN_TOGETHER = 1 << 22
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """How far the number falls when one edge carries the other run's message.
+    """The drop of the number when one edge carries the other run's message.
 
     `frozen` is the sum of all paths that use the edge, patterns held fixed, where that was computed
     (`Toward.causal_effects`); an edge into a query, a key or an MLP is in no path and has None.
@@ -73,7 +73,7 @@ class EdgeEffect:
 
 @dataclass(frozen=True, eq=False)
 class CausalEffects(Record, kind="causal-effects"):
-    """What each edge does for a number: `value` in this run, `value_other` in the other one.
+    """The effect of each edge on a number: `value` in this run, `value_other` in the other one.
 
     An effect is value − value with that one edge taken from the other run. Effects do not add up:
     two edges may each be enough, or only both together.
@@ -173,13 +173,13 @@ def causal_effects(
             changed = (change != 0).any(-1)
             after = patched_values(trace, measure, [ReadShift(reader, change)], changed)
             for edge, values in zip(part, after, strict=True):
-                found[edge] = mean_of(value - values)
+                found[edge] = mean_estimate(value - values)
     progress(len(edges), len(edges), "patching edges")
     return CausalEffects(
         model=trace.model.name,
         target=measure.text,
-        value=mean_of(value),
-        value_other=mean_of(value_other),
+        value=mean_estimate(value),
+        value_other=mean_estimate(value_other),
         effects=tuple(EdgeEffect(edge, found[edge]) for edge in edges),
     )
 
@@ -187,7 +187,7 @@ def causal_effects(
 def patched_values(
     trace: Trace, measure: Measure, edits: Sequence[Edit], changed: Bool[Tensor, "sequence pos"]
 ) -> Float[Tensor, "run batch"]:
-    """What a measure gives in edited copies of a run, as many as the batch of `changed` holds.
+    """The measure in edited copies of a run, as many as the batch of `changed` holds.
 
     `changed` says which positions the edits may change; later ones follow from them.
     """
@@ -257,7 +257,7 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[E
 
 @dataclass(frozen=True, eq=False)
 class PatchEffect(Record, kind="patch-effect"):
-    """What a patch does to a number, and to what is predicted (for the first sequence).
+    """The effect of a patch on a number and on the prediction (of the first sequence).
 
     `before`, `after` and `other` are the number in this run, in the patched one and in the other;
     `other` is None where nothing is taken from another run.
@@ -320,10 +320,10 @@ def patch_effect(
         model=trace.model.name,
         patched=tuple(_named(trace, name, value) for name, value in edits.items()),
         target=measure.text,
-        before=mean_of(before),
-        after=mean_of(after),
-        other=mean_of(measure.of(other.logits)) if others else None,
-        effect=mean_of(before - after),
+        before=mean_estimate(before),
+        after=mean_estimate(after),
+        other=mean_estimate(measure.of(other.logits)) if others else None,
+        effect=mean_estimate(before - after),
         predicted_before=_prediction(trace, measure),
         predicted_after=_prediction(patched, measure),
         predicted_other=_prediction(other, measure) if others else None,
@@ -356,8 +356,3 @@ def same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
         return trace_run(run.model, tokens, run.edits, lengths=run.lengths)
 
     return widened(trace), widened(other)
-
-
-def mean_of(values: Float[Tensor, " batch"]) -> Estimate:
-    """The mean over sequences, with its interval."""
-    return ratio(values, torch.ones_like(values))

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId, Model, Trace
-from pathsum.model.edited import find_site
 from pathsum.model.edits import Edit, HeadOutput, SourceOutput
 from pathsum.model.sequences import OneSequence
+from pathsum.model.sites import find_site
 from pathsum.names import Site, Source, Writer
 from pathsum.paths.intervene.causal import (
     as_far_as_needed,
-    mean_of,
     patched_values,
     same_batch,
 )
@@ -47,7 +46,7 @@ from pathsum.result import (
     token_column,
 )
 from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate
+from pathsum.result.estimate import Estimate, mean_estimate
 from pathsum.result.table import Cell
 
 # Tokens that are run together: enough for a good matrix product, and few are computed in vain.
@@ -55,7 +54,7 @@ _TOKENS_TOGETHER = 1024
 
 
 class PatchInto(enum.StrEnum):
-    """Which run is patched.
+    """The run that is patched.
 
     `CORRUPTED`  clean activations into the corrupted run: what is enough to restore the prediction
     `CLEAN`      corrupted activations into the clean run: what the prediction needs
@@ -66,7 +65,7 @@ class PatchInto(enum.StrEnum):
 
 
 class AblateBy(enum.StrEnum):
-    """What replaces a node in a sweep without another run.
+    """The replacement for a node in a sweep without another run.
 
     `ZERO`  nothing
     `MEAN`  its mean over all positions and sequences of the run
@@ -262,7 +261,7 @@ def _sweep(
     length = base.tokens.shape[1]
     found = torch.zeros(len(nodes), length, measure.batch, dtype=torch.float64)
     total, done = len(nodes) * (length - first), 0
-    for part, places in (part for layer in _by_layer(nodes) for part in _parts(base, layer, first)):
+    for part, places in _parts(base, nodes, first):
         progress(done, total, "patching nodes")
         after = _patched(base, replacement, measure, [nodes[at] for at in part], places)
         after = after.double().cpu().view(len(places), len(part), -1)
@@ -274,7 +273,7 @@ def _sweep(
 
 @dataclass(frozen=True)
 class _Given:
-    """Which run is patched, and what ablates nodes, if they are not taken from another run."""
+    """The run that is patched, and how nodes are ablated if there is no other run."""
 
     into: PatchInto
     by: AblateBy | None
@@ -318,8 +317,8 @@ def _result(
         nodes=tuple(map(str, nodes)),
         tokens=tuple(model.token_text(token) for token in base.tokens[0].tolist()),
         sequences=batch,
-        clean=mean_of(clean),
-        corrupted=mean_of(corrupted) if given.by is None else None,
+        clean=mean_estimate(clean),
+        corrupted=mean_estimate(corrupted) if given.by is None else None,
         effect=effect,
         stderr=effects.std(-1, correction=1) / batch**0.5
         if batch > 1
@@ -345,27 +344,22 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
     return list(dict.fromkeys(site.writer for site in sites))
 
 
-def _by_layer(nodes: Sequence[Writer]) -> Iterator[tuple[list[int], list[Writer]]]:
-    """Numbers of nodes that can be patched in runs of one batch: heads of a layer, or a source."""
+def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[list[int], range]]:
+    """Indices of nodes and positions that are run in one batch, from position `first` on.
+
+    Heads of one layer share a batch; a source has its own.
+    """
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, node in enumerate(nodes):
         groups.setdefault((node.layer, isinstance(node, HeadId)), []).append(number)
-    for numbers in groups.values():
-        yield numbers, [nodes[at] for at in numbers]
-
-
-def _parts(
-    base: Trace, layer: tuple[list[int], list[Writer]], first: int
-) -> Iterator[tuple[list[int], range]]:
-    """Nodes and positions that are run together, from the first position that differs."""
-    numbers, _ = layer
     batch, length = base.tokens.shape
-    at = first
-    while at < length:
-        cost = len(numbers) * batch * (length - at)
-        count = min(length - at, max(1, _TOKENS_TOGETHER // cost))
-        yield numbers, range(at, at + count)
-        at += count
+    for numbers in groups.values():
+        at = first
+        while at < length:
+            cost = len(numbers) * batch * (length - at)
+            count = min(length - at, max(1, _TOKENS_TOGETHER // cost))
+            yield numbers, range(at, at + count)
+            at += count
 
 
 def _patched(

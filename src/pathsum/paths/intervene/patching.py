@@ -22,9 +22,8 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import Trace, trace_run
-from pathsum.model.edited_reads import EditedReads
+from pathsum.model.edit_plan import EditedReads, Plan
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
-from pathsum.model.plan import Plan
 from pathsum.model.sites import find_site, site_value
 from pathsum.names import Edge, HeadId, HeadRead, Site
 from pathsum.result import parse_choice
@@ -81,7 +80,7 @@ def patch_edit(trace: Trace, name: Any, value: Any) -> Edit:
 
 
 def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos"] | None:
-    """Where a position is in each sequence; negative ones count from its own end."""
+    """A mask of one position per sequence; negative ones count from the sequence's end."""
     if position is None:
         return None
     shortest = int(trace.lengths.min())
@@ -95,7 +94,7 @@ def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos
 
 
 def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
-    """What replaces a node (a head: its z) or what an edge carries, [batch, pos, width]."""
+    """The replacement for a node (a head: its z) or an edge, [batch, pos, width]."""
     if isinstance(value, Trace):
         check_runs(trace, value)
         return site_value(value, site)

@@ -59,7 +59,7 @@ SMALLEST_COST = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Replacement(Record, kind="replacement"):
-    """What a description recovers of a head's ablation cost, with 95 % intervals.
+    """The share of a head's ablation cost that a description recovers, with 95 % intervals.
 
     `share` is None where the cost is too small or not clearly above zero; `why_no_share` says why.
     `overlap` is the share of the head's attention that the description has too (None where the

@@ -20,7 +20,6 @@ from pathsum.names import (
     LogitsRead,
     Node,
     NodeEdge,
-    Side,
     Site,
     Source,
     Writer,
@@ -49,7 +48,7 @@ def without(trace: Trace, names: Sequence[str]) -> Trace:
 
 
 def parse_switch(trace: Trace, name: str) -> Site:
-    """What a name switches off; raises an error if the run has no such thing."""
+    """The site that a name switches off; raises an error if the run does not have it."""
     if "@" not in name:
         return find_site(trace.model, name)
     if len(split_arrows(name)) == 1:
@@ -65,14 +64,6 @@ def parse_switch(trace: Trace, name: str) -> Site:
     # The same edge without positions has the same reasons not to exist.
     head = edge.reader.head
     find_site(trace.model, Edge(_writer(edge), HeadRead(head, edge.side) if head else LogitsRead()))
-    if edge.reader.position < edge.writer.position or (
-        edge.reader.position != edge.writer.position
-        and (edge.side is Side.Q or edge.reader.head is None)
-    ):
-        raise PathError(
-            f"{name!r} does not exist: queries and logits read their own position, keys and values "
-            "that of any earlier one"
-        )
     return find_site(trace.model, edge)
 
 

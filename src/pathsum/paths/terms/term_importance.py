@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, HeadName, Model, Path, Recording
+from pathsum.model.forward import run
 from pathsum.model.losses import (
     NATS,
     MetricName,
@@ -25,7 +26,6 @@ from pathsum.model.losses import (
     split_by_memory,
 )
 from pathsum.model.processes import shared_map
-from pathsum.model.run import run
 from pathsum.model.sequences import TextOrTokens, require_text
 from pathsum.names import ARROW, find_head
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
@@ -73,7 +73,7 @@ class TermSet:
 
     @property
     def order(self) -> int:
-        """How many heads each chain has."""
+        """The number of heads in each chain."""
         return len(self.chains[0])
 
 
@@ -117,7 +117,7 @@ def _check_terms(model: Model, sets: Sequence[TermSet]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TermSetGain(Record, kind="term-set-gain"):
-    """How much one set of terms reduces the loss, in nats, with 95 % intervals.
+    """The loss that one set of terms saves, in nats, with 95 % intervals.
 
     `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
     removing it from all paths of its order and lower. The two differ where terms overlap in what
@@ -281,7 +281,7 @@ class _Losses:
 
     @property
     def streams(self) -> int:
-        """How many times the memory of a batch's logits its truncated streams and values take."""
+        """Memory of truncated streams and values, in multiples of a batch's logits."""
         config = self.model.config
         return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
 
@@ -305,7 +305,7 @@ class _Losses:
         return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
 
     def _uniform(self, targets: Tokens) -> SequenceLosses:
-        """What the same logits for all tokens score."""
+        """The score of a uniform guess."""
         counted = targets[:, self.first :] >= 0
         wanted = targets[:, self.first :][counted]
         outputs = self.model.config.d_vocab_out

@@ -70,7 +70,7 @@ class Truncated:
     last: tuple[Stream, ...]
 
     def read(self, stream: Stream) -> Stream:
-        """What the unembedding reads of a truncated stream."""
+        """A truncated stream as the unembedding reads it."""
         weights, config = self.frozen.run.weights, self.frozen.run.weights.config
         scale = self.frozen.final_scale if self.scale is Scales.FROZEN else None
         return transformer.normalize(config, stream, weights.ln_f_w, weights.ln_f_b, scale)[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
 from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Record
-from pathsum.result.estimate import ratio
+from pathsum.result.estimate import mean_estimate
 from pathsum.training.dynamics.snapshot_metrics import ComparedTokens, SnapshotMetrics
 
 # The smallest change that counts: half the threshold of prefix matching for a head's score, 0.1
@@ -88,7 +88,7 @@ def all_curves(
 
 
 def _loss_curves(snapshots: Sequence[SnapshotMetrics], compared: ComparedTokens) -> list[Curve]:
-    means = [ratio(at.losses.double().mean(1), torch.ones(len(at.losses))) for at in snapshots]
+    means = [mean_estimate(at.losses.double().mean(1)) for at in snapshots]
     loss = [(mean.value, mean.stderr_or_nan) for mean in means]
     context = [(at.in_context.value, at.in_context.stderr_or_nan) for at in snapshots]
     drop = [(at.repeat_drop.value, at.repeat_drop.stderr_or_nan) for at in snapshots]

@@ -35,7 +35,7 @@ def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
 
 
 def find_recipe(what: Recipe | str | Path, preset: str, changes: Mapping[str, Any]) -> Recipe:
-    """The same for what may already be a recipe, which takes no changes."""
+    """`recipe` for an argument that may already be a recipe, which takes no changes."""
     if not isinstance(what, Recipe):
         return recipe(what, preset, **changes)
     if changes:

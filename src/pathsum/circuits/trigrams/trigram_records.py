@@ -15,7 +15,7 @@ from pathsum.result import Column, Record, Table, stacked, text_column, token_co
 
 
 class Rank(StrEnum):
-    """What skip-trigrams are ranked by: what they are worth on text, or the weights alone."""
+    """The ranking of skip-trigrams: by their effect on text, or from weights alone."""
 
     TEXT = "text"
     WEIGHTS = "weights"

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.circuits.head_functions import LayerHeads, Offsets, with_row
+from pathsum.circuits.alignment.head_functions import LayerHeads, Offsets, with_row
 
 # Numbers made of drawn heads that are in memory at a time.
 _NUMBERS_AT_ONCE = 1 << 23

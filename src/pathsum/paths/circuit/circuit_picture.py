@@ -58,7 +58,7 @@ class PictureEdge:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn; the first node is the prediction, and `columns` are tokens or places."""
+    """Nodes and edges to draw; the first node is the prediction, `columns` are tokens or places."""
 
     title: str
     model: str
@@ -85,7 +85,7 @@ def layer_of(component: Component, n_layers: int) -> int:
 
 @dataclass(frozen=True)
 class Rest:
-    """What was left out of one read of a node."""
+    """The edges left out of one read of a node, summed."""
 
     reader: str
     kind: Side

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from pathsum.algebra.assignment import best_assignment, displacement
 from pathsum.algebra.seeds import seeded
-from pathsum.circuits.head_functions import Between, HeadFunctions
+from pathsum.circuits.alignment.head_functions import Between, HeadFunctions
+from pathsum.circuits.alignment.rotated_heads import rotated_layers
 from pathsum.circuits.positional import WINDOW
-from pathsum.circuits.rotated_heads import rotated_layers
 from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import (
     require_heads,

@@ -1,4 +1,4 @@
-"""What heads do as functions of tokens and offsets, and the inner products of such functions.
+"""Heads as functions of tokens and offsets, and inner products of these functions.
 
 A head's QK is the score that it gives as a function of destination token, source token and offset:
 content, centered over sources (a softmax compares them), plus a profile over offsets. Its OV is
@@ -24,8 +24,8 @@ from pathsum.circuits.offset_parts import TokenMoments
 from pathsum.circuits.tokens.token_basis import TOKENS
 from pathsum.model import Config, Model
 from pathsum.model.folding import fold_read, read_scales, unfolded
+from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import for_query_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class HeadFunctions:
 
     @cached_property
     def offsets(self) -> tuple["Offsets", ...]:
-        """What makes scores by offset of each layer's queries and keys."""
+        """The map from queries and keys to scores by offset, for each layer."""
         return tuple(Offsets(layer, self.window) for layer in self.layers)
 
     @cached_property

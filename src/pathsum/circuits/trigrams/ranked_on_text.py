@@ -16,7 +16,6 @@ from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import hidden_note, joined, token_of
 from pathsum.circuits.trigrams.bug_cost import bug_cost
 from pathsum.circuits.trigrams.bugs import find_bugs
-from pathsum.circuits.trigrams.record import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.text_effects import (
     CLASSIFIED,
     FIRES,
@@ -25,6 +24,7 @@ from pathsum.circuits.trigrams.text_effects import (
     TextRuns,
     effects_on_text,
 )
+from pathsum.circuits.trigrams.trigram_records import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import Triple, gather_evidence, pattern_of
 from pathsum.model import Head, Model
 from pathsum.model.sequences import Split, TextOrTokens, split
@@ -140,7 +140,7 @@ def _silence(predictions: int) -> str:
 
 
 def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
-    """What triples that differ by space or case have in common."""
+    """A key shared by triples that differ only in spaces or case."""
     texts = [model.token_text(token) for token in effect.ids]
     if model.tokenizer is not None:
         plain = [model.tokenizer.text(token) for token in effect.ids]

@@ -11,12 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
-from pathsum.model.edited_reads import EditedReads
+from pathsum.model.edit_plan import EditedReads, Plan, common_batch_size
 from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import bias_in_z, unembed_through
 from pathsum.model.node_reads import Cuts
-from pathsum.model.plan import Plan, common_batch_size
-from pathsum.model.recording import Kept, Recorder, Recording, Run
+from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
 from pathsum.shapes import (
@@ -160,7 +159,7 @@ class _Pass:
         return stream if embedded is own else stream + (embedded - own)
 
     def _source(self, source: Source, written: Stream) -> Stream:
-        """What a source writes, edited."""
+        """The output of a source, after edits."""
         for edit in self.plan.sources.get(source, ()):
             there = None if edit.at is None else edit.at[:, self.edited.offset :, None]
             given = edit.written[:, self.edited.offset :].expand_as(written)
@@ -176,7 +175,7 @@ class _Pass:
             self.edited.offset = self.suffix
             stream, z = stream[:, self.edited.offset :], z[:, :, self.edited.offset :]
         added, write_scale = transformer.write(config, layer, z)
-        self.recorded.add(self.recorded.write_scales, write_scale)
+        self.recorded.scale(write=write_scale)
         attended = stream + added
         for at, (edit, written, moved_by) in enumerate(self.withheld):
             if edit.head.layer == index:
@@ -223,7 +222,7 @@ class _Pass:
             )
             key, value = self._from_the_first(index, layer, key, transformer.values(layer, read))
             if not (self.recorded.wants_layer(index) or self.plan.needs_patterns(index)):
-                self.recorded.reads(scale, query_scale, key_scale)
+                self.recorded.scale(attention=scale, query=query_scale, key=key_scale)
                 self.recorded.heads(
                     index, lambda heads: transformer.attend_heads(config, layer, query, key, heads)
                 )
@@ -234,7 +233,7 @@ class _Pass:
                 pattern = transformer.attend(config, layer, query, key)
             else:
                 pattern = _repeated(self.plan.frozen.patterns[index], self.batch)
-        self.recorded.reads(scale, query_scale, key_scale)
+        self.recorded.scale(attention=scale, query=query_scale, key=key_scale)
         if edited:
             # Copies: autograd needs what they were, and a run to start from is not changed.
             pattern = pattern.clone()
@@ -332,15 +331,13 @@ class _Pass:
             (mine.streams, start.streams[:below]),
             (mine.patterns, start.patterns[:below]),
             (mine.mlp_outputs, start.mlp_outputs[:below]),
-            (mine.attention_scales, start.scales.attention[:below]),
-            (mine.mlp_scales, start.scales.mlp[:below]),
-            (mine.query_scales, start.scales.query[:below]),
-            (mine.key_scales, start.scales.key[:below]),
-            (mine.write_scales, start.scales.write[:below]),
             (mine.edited_z, start.edited_z[:below]),
         ):
             for tensor in recorded:
                 mine.add(taken, None if tensor is None else _repeated(tensor, self.batch))
+        for name in LAYER_SCALES:
+            for scale in getattr(start.scales, name)[:below]:
+                mine.scale(**{name: _repeated(scale, self.batch)})
         for head in self.borrowed:
             if head.layer < first:
                 self.edited.lent[head] = _repeated(start.patterns[head.layer], self.batch)[
