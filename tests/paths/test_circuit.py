@@ -228,12 +228,12 @@ def test_uniform_attention_says_so() -> None:
     model.weights.layers[0].W_Q[0] = 0
     found = model.trace(torch.tensor([[1, 2, 3, 4]])).circuit(threshold=1e-3, effects=False)
     notes = {str(node.node): node.note for node in found.nodes if node.node.head}
-    assert notes["L0H0@3"].startswith("it attends to all 4 sources alike")
+    assert notes["L0H0@3"].startswith("it attends to all 4 sources equally")
     assert "alike" not in notes["L0H1@3"]
     attended = found.node("L0H0@3").attended
     assert attended is not None
     assert attended.effect == pytest.approx(0, abs=1e-6)
-    assert "it attends to all 4 sources alike" in str(found)
+    assert "it attends to all 4 sources equally" in str(found)
 
 
 def test_bad_input() -> None:

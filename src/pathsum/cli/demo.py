@@ -24,7 +24,7 @@ NEXT = (
     ("pathsum atlas {model}", "every score of every head, against chance"),
     ("pathsum composition {model}", "which heads read which through the stream"),
     ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
-    ("pathsum terms {model}", "what each order of paths is worth"),
+    ("pathsum terms {model}", "how much each order of paths reduces the loss"),
     ("pathsum train two-layer --quick", "train one yourself, in minutes"),
 )
 

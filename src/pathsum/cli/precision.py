@@ -35,7 +35,7 @@ def precision(
 ) -> None:
     """Compare a bfloat16 or float16 forward pass with float32.
 
-    Decompositions add up to the float32 numbers, whatever precision a checkpoint is stored in.
+    Decompositions add up to the float32 numbers, no matter how a checkpoint is stored.
     """
     from pathsum.model.precision import precision_gap
 

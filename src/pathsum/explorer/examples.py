@@ -87,7 +87,7 @@ def examples(model: Model) -> tuple[Example, ...]:
 def given_examples(
     model: Model, name: str, texts: Sequence[str | Sequence[int]], longest: int
 ) -> tuple[Example, ...]:
-    """Texts, or token ids, that somebody chose for a model, as examples."""
+    """Texts, or token ids, that a user chose for a model, as examples."""
     found: list[Example] = []
     for number, text in enumerate(texts, start=1):
         is_text = isinstance(text, str)

@@ -121,7 +121,7 @@ def _package_fingerprint() -> str:
 def _model_fingerprint(one: OpenModel) -> str | None:
     """A hash of what a model is; None if nothing tells two such models apart.
 
-    That of a model from files is their names, sizes, times and inodes, whatever their size. The
+    For a model from files: their names, sizes, times and inodes, without reading them. The
     tensors of one that was made in memory are read, one after another.
     """
     if one.files:

@@ -184,7 +184,7 @@ class Memo(Generic[K, V]):
 def bytes_held(value: object, shared: tuple[type, ...] = ()) -> int:
     """The bytes of everything reachable from a value, each tensor and object once.
 
-    Objects of the types in `shared` are left out: they belong to somebody else.
+    Objects of the types in `shared` are left out: they have another owner.
 
     >>> bytes_held([torch.zeros(1000), torch.zeros(1000)]) // 1000
     8

@@ -67,7 +67,7 @@ def fold_bias(
     norm_bias: Float[Tensor, " d"] | None,
     own: Float[Tensor, "*lead k"] | None,
 ) -> Float[Tensor, "*lead k"]:
-    """norm_bias W + own: what a read sees at every position, whatever the stream holds."""
+    """norm_bias W + own: the part of a read that does not depend on the stream."""
     bias = W.new_zeros((*W.shape[:-2], W.shape[-1])) if own is None else own
     return bias if norm_bias is None else bias + norm_bias @ W
 

@@ -1,4 +1,4 @@
-"""Low precision: how far a half-precision forward is from the float32 one that is taken apart.
+"""Low precision: the difference between a half-precision forward pass and the float32 one.
 
 Checkpoints in bfloat16 and float16 are computed in float32 with their weights as stored, so that
 decompositions add up to within rounding. A program that computes in the stored precision gives

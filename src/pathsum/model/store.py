@@ -70,18 +70,31 @@ class OverlayStore(Store):
         return (self._above if name in self._above.shapes else self._below).device(name)
 
 
-_DTYPES = {
+# The dtypes of safetensors; those from F8_E4M3 on occur only in files of other programs.
+DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "I64": torch.int64,
     "I32": torch.int32,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
 
 
 class FileStore(Store):
-    """A safetensors file, memory-mapped: pages are read when a tensor's values are."""
+    """A safetensors file, memory-mapped: pages are read when a tensor's values are.
+
+    `readable` are the dtypes that its tensors may have, `advice` is what to do about another one.
+    """
+
+    readable = tuple(DTYPES)[:6]
+    advice = f"use one of {', '.join(readable)}"
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -104,12 +117,11 @@ class FileStore(Store):
         return self._open.get_tensor(name)
 
     def _known(self, name: str, dtype: str) -> torch.dtype:
-        if dtype not in _DTYPES:
+        if dtype not in self.readable:
             raise FileError(
-                f"{self.file} stores {name} as {dtype}, which pathsum does not read; use one of "
-                f"{', '.join(_DTYPES)}"
+                f"{self.file} stores {name} as {dtype}, which pathsum does not read; {self.advice}"
             )
-        return _DTYPES[dtype]
+        return DTYPES[dtype]
 
 
 def _check_is_safetensors(file: Path) -> None:

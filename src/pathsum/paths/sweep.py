@@ -7,7 +7,7 @@ also collects all higher orders:
 
     orders = 1             the whole stream
     orders = 2             sources alone, and everything that came through heads
-    orders = n_layers + 1  every order by itself
+    orders = n_layers + 1  every order separately
 
 Everything is computed from sources, weights, patterns and scales, never from recorded streams.
 What each head wrote (`Step.z`), what each reads (`Step.values`) and the gradients there

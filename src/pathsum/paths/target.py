@@ -123,7 +123,7 @@ def find_target(
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A number per sequence that a run's logits give, for a batch of so many sequences.
+    """One number per sequence, computed from a run's logits, for a given batch size.
 
     `positions` is where logits are needed, one position per sequence, or None for all of them.
     `function` takes [batch, 1, vocab] or [batch, pos, vocab], accordingly.

@@ -1,6 +1,6 @@
 """Arguments of the wrong type: one sentence, in place of an error from deep inside.
 
-Python's habit is kept: an argument that works is accepted, whatever its type. Only when a call has
+Duck typing is kept: an argument that works is accepted, of any type. Only when a call has
 failed with an error that pathsum does not raise itself are its arguments compared with the
 annotations, and the first that does not fit is what the error names. Nothing is checked, and
 nothing costs time, in a call that succeeds.

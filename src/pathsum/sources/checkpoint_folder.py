@@ -11,25 +11,11 @@ from torch import Tensor
 
 from pathsum.errors import FileError, first_line
 from pathsum.files import exists, parse_json, read_text, require_regular
-from pathsum.model.store import FileStore, Store
+from pathsum.model.store import DTYPES, FileStore, Store
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 _CONVERT = (
     'convert it where you trust it: tensors = torch.load(file, map_location="cpu"), then '
     'safetensors.torch.save_file(tensors, "model.safetensors")'
@@ -58,13 +44,8 @@ def open_tensors(folder: Path) -> Store:
 class CheckpointFile(FileStore):
     """A safetensors file of another program, which may hold masks and quantized tensors too."""
 
-    def _known(self, name: str, dtype: str) -> torch.dtype:
-        if dtype not in _DTYPES:
-            raise FileError(
-                f"{self.file} stores {name} as {dtype}, which pathsum does not read; load an "
-                "unquantized checkpoint, or a GGUF file"
-            )
-        return _DTYPES[dtype]
+    readable = tuple(DTYPES)
+    advice = "load an unquantized checkpoint, or a GGUF file"
 
 
 class PickleStore(Store):

@@ -64,7 +64,7 @@ class NamedModel(Record, kind="named-model"):
 
 @dataclass(frozen=True)
 class ModelList(Record, kind="model-list"):
-    """All of them."""
+    """A list of models that `load` knows by name."""
 
     models: tuple[NamedModel, ...]
 

@@ -211,7 +211,7 @@ def _wanted_of_wheel(package: Package, wheel: zipfile.ZipFile) -> Iterator[tuple
 
 
 def _json_text(value: Any) -> str:
-    """An object's `text`, or all its strings, a line each."""
+    """An object's `text`, or all its strings, one per line."""
     if "text" in value:
         return str(value["text"])
     return "\n".join(line for line in value.values() if isinstance(line, str))

@@ -1,7 +1,7 @@
 """The token pool: tokens that may be drawn at random, and tokens common enough for tables.
 
 A barely trained token keeps an embedding close to its initial one: it would fill the top of every
-table, and heads ignore it. A very common token attracts attention whatever the context.
+table, and heads ignore it. A very common token attracts attention in any context.
 Start and special tokens never occur inside text. Probes leave all three out.
 """
 

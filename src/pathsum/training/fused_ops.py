@@ -33,7 +33,7 @@ from pathsum.shapes import Stream
 
 
 def mean_loss(logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """−log p of each target, averaged; in float32 or wider, whatever the logits are in.
+    """−log p of each target, averaged; in float32 or wider for any dtype of the logits.
 
     >>> logits = torch.zeros(2, 4, requires_grad=True)
     >>> round(mean_loss(logits, torch.tensor([0, 3])).item(), 4)  # log 4

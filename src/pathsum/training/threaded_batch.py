@@ -2,7 +2,7 @@
 
 The operations of a small model take tens of microseconds, and threads that split each operation
 wait for each other a hundred times per step. Here each thread takes some of the batch's sequences
-forward and backward by itself, on weights in shared memory, with gradients of its own. Gradients
+forward and backward on its own, on weights in shared memory, with its own gradients. Gradients
 are added in a fixed order, so a run depends only on its seed and its number of threads.
 """
 

@@ -98,7 +98,7 @@ class RotatedLayer:
 def rotated_layers(
     heads: LayerHeads, others: int, draws: int, generator: torch.Generator
 ) -> Iterator[RotatedLayer]:
-    """The heads of a layer rotated, `draws` in all, for products with so many other heads."""
+    """The heads of a layer, rotated `draws` times, for products with `others` heads."""
     head, d, k = heads.W_Q.shape
     r = min(d, k)
     placed = 0 if heads.places is None else 4 * head * len(heads.places) * k

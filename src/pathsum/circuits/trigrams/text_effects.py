@@ -229,7 +229,7 @@ class _Gains:
 
 @dataclass(frozen=True, eq=False)
 class _Wanted:
-    """The candidates of one head, and what each is worth so far, in nats.
+    """The candidates of one head, and the loss that each has saved so far, in nats.
 
     `effect` is what a unit of attention to the source adds to the logit of the out.
     """
@@ -250,7 +250,7 @@ class _Wanted:
         return cls(head, ids, effect, torch.zeros_like(effect))
 
     def measure(self, text: TextRun) -> None:
-        """Add what each is worth on one sequence, wherever its antecedent occurs."""
+        """Add the loss that each saves on one sequence, wherever its antecedent occurs."""
         tokens, known = text.tokens, text.known
         column = torch.searchsorted(known, self.ids[:, 0].contiguous()).clamp(max=len(known) - 1)
         here = (known[column] == self.ids[:, 0]).nonzero()[:, 0]
@@ -263,7 +263,7 @@ class _Wanted:
         self.worth.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
 
     def found(self) -> Iterator[tuple[tuple[HeadId, Ids], float]]:
-        """Each candidate with what it is worth."""
+        """Each candidate with the loss that it saves."""
         for (source, destination, out), worth in zip(
             self.ids.tolist(), self.worth.tolist(), strict=True
         ):

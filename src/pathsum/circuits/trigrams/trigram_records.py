@@ -35,10 +35,10 @@ class SkipTrigram(Record, kind="skip-trigram"):
     """One `[source] … [destination] → [out]` of one head.
 
     `bug` is set if the triple is known to be a cross term that two other triples of the head force.
-    `evidence` is what text shows about it: the held-out part of the corpus if one was given, or, if
-    triples are ranked on text, sequences that the ranking did not read. Where they are ranked on
-    text, `score` is what a triple is worth, in nats per prediction, `fires` how often it raises the
-    right token, `variants` are triples that differ by space or case and are counted in, and
+    `evidence` counts it in text: in the held-out part of the corpus if one was given, or, if
+    triples are ranked on text, in sequences that the ranking did not read. In a ranking on text,
+    `score` is the loss that a triple saves, in nats per prediction, `fires` how often it raises the
+    right token, `variants` are triples included here that differ only by space or case, and
     `occurrence` is a place in the text.
     """
 

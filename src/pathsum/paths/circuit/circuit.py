@@ -38,7 +38,7 @@ class Attended:
     `source` is the position whose attention matters most here, `weight` the attention it gets, and
     `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
     scores, or the score of `rival` where one was chosen. `effect` is what attending by these scores
-    is worth, in logits, against attending to all sources alike, which would be worth `uniform`: the
+    is worth, in logits, compared with uniform attention, which would be worth `uniform`: the
     two add up to the node's value. `error` is the quadrature's, in logits.
     """
 
@@ -57,7 +57,7 @@ class Attended:
 
 @dataclass(frozen=True)
 class CircuitNode:
-    """A node, with what it is worth to the prediction.
+    """A node and its contribution to the prediction.
 
     `value` is the sum of the shares of its outgoing edges, in logits, and its V edges (with what is
     left out of them) add up to it. Q edges and K edges are two views of `attended.effect`: each
@@ -165,10 +165,10 @@ class Circuit(Record, Drawn, kind="circuit"):
 
         Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
         (over `text`, by default over the prompt itself), "zero", "other" (the circuit's `other`
-        run, to which edges were cut), or another run of as many tokens.
+        run, to which edges were cut), or another run of the same length.
         Positions and biases are the same in every run and stay; MLPs are leaves that write what
         they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
-        EAP-IG with so many `steps`), of the same `sizes`.
+        EAP-IG with `steps` steps), of the same `sizes`.
 
         >>> from pathsum.model import construct
         >>> found = construct.induction().trace("a b c d a").circuit(token="b")

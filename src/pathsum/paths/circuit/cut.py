@@ -30,10 +30,9 @@ def cut_effects(
 ) -> list[float | None]:
     """The drop of the target when each edge is cut, one at a time.
 
-    A cut edge carries nothing, or what its writer wrote in `other`, a run of as many tokens. Only
-    the reading node is affected: the writer is seen by all its other readers, and by this head at
-    other destinations, as it was. None for parts that no component writes: positions inside Q and
-    K, biases.
+    A cut edge carries nothing, or the output of its writer in `other`, a run of the same length.
+    Only the reading node is affected: all other readers, and this head at other destinations, see
+    the writer unchanged. None for parts that no component writes: positions inside Q and K, biases.
     """
     return cut_groups(trace, target, [[edge] for edge in edges], sequence, other, progress)
 

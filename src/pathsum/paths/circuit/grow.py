@@ -152,7 +152,7 @@ class Growth:
     def _attention(
         self, node: Node, head: HeadId, values: Float[Tensor, " src"]
     ) -> tuple[Attended | None, str]:
-        """Q and K edges of a node, if where it looks is worth enough."""
+        """Q and K edges of a node, if the effect of its attention is large enough."""
         window, here = self.trace.model.config.window(head.layer), node.position
         sinks = self.trace.weights.layers[head.layer].sinks
         first = 0 if window is None else max(0, here + 1 - window)
@@ -182,7 +182,7 @@ class Growth:
         )
         if sink is None and _are_alike(scores):
             return attended, (
-                f"it attends to all {len(scores)} sources alike, so there are no scores to explain"
+                f"it attends to all {len(scores)} sources equally, so no scores need explaining"
             )
         if abs(found.effect) < self.floor:
             return attended, "where it looks matters too little to take its scores apart"

@@ -25,7 +25,7 @@ class Prompt:
     text, `{"subject": 3}` and `{"subject": (3, 5)}` positions. `position` is a number or a name
     (of several tokens, the last one); "last" and "first" are known without being given. `token`
     and `versus` are as in `trace.circuit`, by default those of all prompts. `corrupted` is a text
-    of as many tokens, from which edges are taken when they are cut.
+    of the same length, from which edges are taken when they are cut.
     """
 
     text: OneSequence

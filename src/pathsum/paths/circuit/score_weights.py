@@ -26,7 +26,7 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class ScoreWeights:
-    """`weights[j]` is what a unit of score j is worth; `effect` is what they split.
+    """`weights[j]` is the worth of one unit of score j; `effect` is the total that they split.
 
     `uniform` is what equal scores would be worth. `sink` is the share of the sink's logit, if there
     is one. `error` is how far Σ_j s_j w_j + sink is from `effect`, in the unit of the values.

@@ -1,4 +1,4 @@
-"""Ablation: the loss without some heads, and what stands in for them (`Knockout`)."""
+"""Ablation: the loss without some heads, and what replaces them (`Knockout`)."""
 
 import enum
 from collections.abc import Callable, Sequence

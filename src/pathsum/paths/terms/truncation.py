@@ -11,7 +11,7 @@ where heads_l is the frozen layer, and the leaves (what biases and MLPs write) a
 path reaches layer l through more than l heads, so Xₙ[l] is the run's own stream for n ≥ l, which is
 known: layer l has only X₀ … X_{l−1} to read.
 
-These are running sums of what `sweep.UpSweep` carries with every order by itself. They are needed
+These are running sums of the streams that `sweep.UpSweep` carries by order. They are needed
 as sums because normalization scales and MLPs can be recomputed from them, and with the run's own
 stream at hand the highest order of each layer costs nothing.
 """

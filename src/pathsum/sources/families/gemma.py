@@ -44,7 +44,7 @@ def _gemma3(facts: Facts) -> Layout:
     if found.get("rope_type", found.get("type")) == "yarn":
         raise ConfigError(
             f"{facts.where} scales the rotations of some layers by YaRN, which also multiplies "
-            "their queries; pathsum computes it only where all layers are scaled alike"
+            "their queries; pathsum computes it only if all layers are scaled in the same way"
         )
     fields = _fields(Facts(full, facts.where)) | _scores(facts)
     fields |= {"norm_place": "both", "qk_norm": "rms", "windows": _alternating(facts, every=6)}
