@@ -148,3 +148,15 @@ def test_an_edge_is_a_name_too() -> None:
     torch.testing.assert_close(
         trace.patch({found: other}).logits, trace.patch({EDGE: other}).logits
     )
+
+
+@pytest.mark.parametrize(
+    "edge",
+    ["L0H0@3→L1H0@2.k", "L0H0@-1→L1H0@-2.v", "L0H0@1→L1H0@2.q", "L0H0@1→logits@2"],
+)
+def test_an_edge_between_positions_that_are_not_connected_is_an_error(edge: str) -> None:
+    trace, other = runs()
+    with pytest.raises(PathError, match="does not exist: keys and values are read"):
+        trace.patch({edge: other})
+    # Which of two positions comes first is not known if one counts from the end.
+    assert trace.patch({"L0H0@2→L1H0@-1.k": other}).edits
