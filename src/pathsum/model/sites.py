@@ -1,5 +1,6 @@
 """Names of sites and values, and stored edits, checked against the config of a model."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,15 @@ def find_site(model: "Model", name: Any) -> Site:
     site = Site.parse(name)
     _check_site(model.config, site)
     return site
+
+
+def writers_below(config: Config, layer: int) -> Iterator[Writer]:
+    """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
+    yield Source("embed")
+    for below in range(layer):
+        yield from (HeadId(below, head) for head in range(config.n_heads))
+        if config.mlp != "none":
+            yield Source("mlp", below)
 
 
 def site_value(run: "Trace", site: Site) -> Tensor:

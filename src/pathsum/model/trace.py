@@ -13,6 +13,7 @@ from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
 from pathsum.model.forward import run
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Run
+from pathsum.model.sequences import require_position
 from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
 from pathsum.result.arguments import checked_methods
@@ -56,10 +57,7 @@ class Trace(Run):
 
     def logits_at(self, position: int) -> Float[Tensor, "batch vocab"]:
         """The logits at one position, negative from the end."""
-        length = self.tokens.shape[1]
-        if not -length <= position < length:
-            raise InputError(f"position {position} is out of range: the text has {length} tokens")
-        position %= length
+        position = require_position(position, self.tokens.shape[1], of="the text")
         assert self.recorded_logits is not None
         row = position if self.kept is None else self.kept.logits_row(position)
         return self.recorded_logits[:, row]

@@ -15,7 +15,7 @@ from pathsum.errors import InputError
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores
-from pathsum.model.sequences import require_values
+from pathsum.model.sequences import require_position, require_values
 from pathsum.shapes import Logits
 from pathsum.terminal import shorten
 
@@ -188,13 +188,10 @@ def _positions(trace: Trace, position: PositionName) -> Int[Tensor, " batch"]:
     """One position per sequence, counted from 0."""
     batch, lengths = len(trace.tokens), trace.lengths
     positions = _vector(position, batch, "position").to(trace.tokens.device)
+    one_length = bool((lengths == lengths[0]).all())
     for row in ((positions < -lengths) | (positions >= lengths)).nonzero()[:, 0].tolist():
-        length = int(lengths[row])
-        which = "the sequence" if bool((lengths == length).all()) else f"sequence {row}"
-        raise InputError(
-            f"position {int(positions[row])} is out of range: {which} has {length} tokens, so "
-            f"positions go from 0 to {length - 1}, or from -1 (the last) to -{length}"
-        )
+        which = "the sequence" if one_length else f"sequence {row}"
+        require_position(int(positions[row]), int(lengths[row]), of=which)
     # Negative positions count from each sequence's own end.
     return positions % lengths
 

@@ -22,8 +22,9 @@ from pathsum.model import Config, Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
+from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
-from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.names import Node, NodeEdge, Side, Source
 from pathsum.paths.circuit.cut import values_at
 from pathsum.paths.target import Target
 
@@ -93,15 +94,6 @@ def random_order(
             break
         found[rest[_draw(len(rest), generator)]] = None
     return list(found)[:count]
-
-
-def writers_below(config: Config, layer: int) -> Iterator[HeadId | Source]:
-    """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
-    yield Source("embed")
-    for below in range(layer):
-        yield from (HeadId(below, head) for head in range(config.n_heads))
-        if config.mlp != "none":
-            yield Source("mlp", below)
 
 
 def edges_into(config: Config, node: Node) -> Iterator[NodeEdge]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model import HeadId
+from pathsum.model.sequences import require_position
 from pathsum.model.transformer import pattern_at
 from pathsum.names import Part
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
@@ -298,17 +299,12 @@ def _stacked(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, 
 
 def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tuple[int, int, int]:
     batch, length = scores.trace.tokens.shape
-    for name, place in (("destination", destination), ("source", source)):
-        if not -length <= place < length:
-            raise InputError(
-                f"{name} {place} is out of range: the sequence has {length} tokens, so positions "
-                f"go from 0 to {length - 1}, or from -1 (the last) to -{length}"
-            )
+    destination = require_position(destination, length, "destination")
+    source = require_position(source, length, "source")
     if not -batch <= sequence < batch:
         raise InputError(
             f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
         )
-    destination, source = destination % length, source % length
     if source > destination:
         raise InputError(
             f"position {destination} cannot attend to {source}, which comes after it; give a "

@@ -18,7 +18,7 @@ from pathsum.errors import InputError
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edits import Edit, ReadShift
 from pathsum.model.forward import run_logits
-from pathsum.model.sites import find_site
+from pathsum.model.sites import find_site, writers_below
 from pathsum.names import (
     Edge,
     HeadId,
@@ -28,8 +28,6 @@ from pathsum.names import (
     MlpRead,
     Reader,
     Side,
-    Source,
-    Writer,
 )
 from pathsum.paths.intervene.patching import check_runs, patch
 from pathsum.paths.target import (
@@ -237,22 +235,19 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[E
     """Every edge of a model, or those into some heads, from the bottom up."""
     config = model.config
     chosen = None if into is None else {model.head(name).id for name in into}
-    written: list[Writer] = [Source("embed")]
     for layer in range(config.n_layers):
+        below = list(writers_below(config, layer))
         heads = [HeadId(layer, head) for head in range(config.n_heads)]
         for head in heads:
             if chosen is None or head in chosen:
-                for writer in written:
+                for writer in below:
                     yield from (Edge(writer, HeadRead(head, side)) for side in Side)
-        if config.mlp != "none":
-            if chosen is None:
-                read = written if config.block == "parallel" else [*written, *heads]
-                yield from (Edge(writer, MlpRead(layer)) for writer in read)
-            written = [*written, *heads, Source("mlp", layer)]
-        else:
-            written = [*written, *heads]
+        if config.mlp != "none" and chosen is None:
+            read = below if config.block == "parallel" else [*below, *heads]
+            yield from (Edge(writer, MlpRead(layer)) for writer in read)
     if chosen is None:
-        yield from (Edge(writer, LogitsRead()) for writer in written)
+        every = writers_below(config, config.n_layers)
+        yield from (Edge(writer, LogitsRead()) for writer in every)
 
 
 @dataclass(frozen=True, eq=False)

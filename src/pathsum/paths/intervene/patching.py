@@ -24,6 +24,7 @@ from pathsum.errors import InputError
 from pathsum.model import Trace, trace_run
 from pathsum.model.edit_plan import EditedReads, Plan
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
+from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
 from pathsum.names import Edge, HeadId, HeadRead, Site
 from pathsum.result import parse_choice
@@ -83,12 +84,7 @@ def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos
     """A mask of one position per sequence; negative ones count from the sequence's end."""
     if position is None:
         return None
-    shortest = int(trace.lengths.min())
-    if not -shortest <= position < shortest:
-        raise InputError(
-            f"position {position} is out of range: the shortest sequence has {shortest} tokens, so "
-            f"positions go from 0 to {shortest - 1}, or from -1 (the last) to -{shortest}"
-        )
+    require_position(position, int(trace.lengths.min()), of="the shortest sequence")
     places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
     return places == (position % trace.lengths)[:, None]
 
