@@ -1,4 +1,4 @@
-"""glibc's memory allocator: how a process of ours keeps freed memory, and gives it back.
+"""Settings of glibc's memory allocator: when freed memory is kept and when it is returned.
 
 The settings are of the whole process, so only commands make them, never the library. Other
 systems' allocators are left as they are.

@@ -1,4 +1,4 @@
-"""Files, read and written with care: what any room opens or leaves behind goes through here.
+"""Reading and writing files, for all rooms.
 
 Reading: regular files only (opening a FIFO waits forever), of a sane size, UTF-8, JSON that is not
 nested without end; anything else is a FileError of one sentence.

@@ -1,4 +1,4 @@
-"""`pathsum head`: one head, or a virtual head, from weights alone; and where it does most."""
+"""`pathsum head`: one head or virtual head from weights alone, and the places it affects most."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`pathsum terms`: what paths of each order are worth in loss."""
+"""`pathsum terms`: how much paths of each order reduce the loss."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -56,7 +56,7 @@ def terms(
     repeats: Repeats = 4,
     seed: Seed = 0,
 ) -> None:
-    """Measure what the paths of each order are worth in loss.
+    """Measure how much paths of each order reduce the loss.
 
     Term importance: the loss of paths through at most 0, 1, 2, … heads.
     """

@@ -1,4 +1,4 @@
-"""Edges between single nodes: a head at one position that sees other writes than the rest does.
+"""Edges between single nodes: a head at one position that reads other writes than the rest.
 
 A node is a head at a position (or the logits there), and an edge into it says which writer, at
 which position, one of its reads sees. `NodeReads` computes the nodes whose reads differ from the

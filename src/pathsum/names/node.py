@@ -1,4 +1,4 @@
-"""Names with positions, and of what a run computes.
+"""Names with positions, and names of the values of a run.
 
 Node      a component at a position, `L0H3@4`
 NodeEdge  an edge between two nodes, `L0H3@4→L1H0@9.k`

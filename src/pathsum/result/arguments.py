@@ -1,4 +1,4 @@
-"""Arguments of the wrong type: one sentence, in place of an error from deep inside.
+"""Arguments of the wrong type: a one-sentence error instead of one from deep inside.
 
 Duck typing is kept: an argument that works is accepted, of any type. Only when a call has
 failed with an error that pathsum does not raise itself are its arguments compared with the

@@ -1,4 +1,4 @@
-"""How p-values are printed: never as 0, which no null can establish.
+"""Formatting of p-values: never as 0, which no null can establish.
 
 A p counted over n random draws cannot resolve values below 1/n, and one from a fitted distribution
 is unreliable far out in the tail. A p below such a floor is printed as a bound.

@@ -1,4 +1,4 @@
-"""Skip-trigrams ranked by what they are worth on text (see `text_effects`), as records.
+"""Skip-trigrams ranked by the loss that they save on text (see `text_effects`), as records.
 
 Those that differ only by space or case share a row.
 """

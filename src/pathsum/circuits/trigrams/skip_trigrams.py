@@ -1,4 +1,4 @@
-"""Skip-trigrams `[source] … [destination] → [out]`, by what they are worth on text or by weights.
+"""Skip-trigrams `[source] … [destination] → [out]`, ranked by loss saved on text or by weights.
 
 On text they are ranked by what they are worth to the model there (`on_text`), and those that differ
 only by space or case are one row. From weights alone the strongest are found exactly. A head scores

@@ -1,4 +1,4 @@
-"""SkipTrigram and SkipTrigrams: what is known about a triple, and a list of them."""
+"""SkipTrigram and SkipTrigrams: the records of one triple and of a list of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A circuit as it is shown: nodes in columns and layers, and edges with their numbers.
+"""A circuit as it is drawn: nodes in columns and layers, and edges with their numbers.
 
 The circuit of one prompt and the mean of many become the same `Picture`, which `drawing` prints
 and writes. What was left out of a node's inputs is one more node, so that they add up.

@@ -1,4 +1,4 @@
-"""Faithfulness: how much of a prediction the edges of a circuit keep by themselves.
+"""Faithfulness: how much of a prediction the edges of a circuit keep on their own.
 
 Keep some edges, let all others carry what a reference wrote, and recompute everything. With no edge
 the prediction is the reference's (`empty`), with all of them it is the model's own (`full`), and

@@ -1,4 +1,4 @@
-"""One sequence of a frozen run: what components wrote and read, which circuits are grown from.
+"""One sequence of a frozen run: the writes and reads that circuits are grown from.
 
 Attention looks back only, so what a run wrote and read before a position is the same however long
 the text is. Circuits of several predictions of one text share one `FrozenRow`, kept by its trace.

@@ -1,4 +1,4 @@
-"""Prompts: texts with what is asked of them, and positions that have names."""
+"""Prompts: a text, the prediction to explain, and names of positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

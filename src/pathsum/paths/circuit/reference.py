@@ -1,4 +1,4 @@
-"""References: what an edge outside the circuit carries: zero, a mean over text, or another run."""
+"""References: the content of edges outside the circuit: zero, a mean over text, or another run."""
 
 import enum
 from typing import TYPE_CHECKING
