@@ -191,7 +191,7 @@ def test_a_mean_as_tree_and_graph(model: Model, tmp_path: Path) -> None:
 def test_bad_prompts(model: Model) -> None:
     with pytest.raises(InputError, match="no prompts"):
         mean_circuit(model, [])
-    with pytest.raises(InputError, match="prompt 1: 'x', 'q', is 0 times"):
+    with pytest.raises(InputError, match="prompt 1: 'x', 'q', occurs 0 times"):
         mean_circuit(model, ["a b", Prompt("a b", names={"x": "q"})])
     with pytest.raises(InputError, match="prompt 0: 'x', 'a', occurs 2 times"):
         mean_circuit(model, [Prompt("a b a", names={"x": "a"})])
