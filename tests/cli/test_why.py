@@ -40,7 +40,7 @@ def test_graphs_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_edges_are_cut_to_another_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--other", "c b a d a"]) == 0
     assert main([*ARGUMENTS, "--other", "c b"]) == 2
-    assert "same length" in capsys.readouterr().err
+    assert "same number of tokens" in capsys.readouterr().err
 
 
 def test_the_other_text_is_token_ids_where_the_text_is(capsys: pytest.CaptureFixture[str]) -> None:
