@@ -1,4 +1,4 @@
-"""The answers of a report, computed by this process and by others beside it.
+"""The answers of a report, computed by this process and by helper processes.
 
 A report consists of parts (`report_contents`). Each process opens the same models and takes the
 next part when it is done with one; the answers are joined in the report's own order. The processes
@@ -232,7 +232,7 @@ def serve() -> None:
     given = json.loads(sys.stdin.buffer.readline())
     torch.set_num_threads(given["threads"])
     job = Job.from_json(given)
-    with suppress(BrokenPipeError):  # nobody waits for the rest
+    with suppress(BrokenPipeError):  # the rest is not waited for
         try:
             explorer = Explorer(job.models, bundled=(), texts=job.texts)
             _send(out, None)
