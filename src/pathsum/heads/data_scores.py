@@ -14,6 +14,7 @@ from pathsum.heads.layer_view import (
     NULL_SEQUENCES,
     LayerView,
     RandomFrames,
+    by_draw,
     layer_view,
     random_views,
 )
@@ -155,21 +156,22 @@ class _Gathered:
 
     def _chance(self, layer: int, view: LayerView) -> list[_Chance]:
         """Every score of random heads, on a few sequences."""
-        few, heads = view.first(self.null_sequences), self.model.config.n_heads
-        nulls: list[list[Tensor]] = [[] for _ in self.wanted]
-        parts: list[list[Tensor]] = [[] for _ in self.wanted]
-        for drawn in random_views(self.model, layer, few, self.frames):
+        few = view.first(self.null_sequences)
+        heads = range(self.model.config.n_heads)
+        nulls = [[list[Tensor]() for _ in heads] for _ in self.wanted]
+        parts = [[list[Tensor]() for _ in heads] for _ in self.wanted]
+        for head, drawn in random_views(self.model, layer, few, self.frames):
             for place, score in enumerate(self.wanted):
                 one = _measure(score, drawn)
-                nulls[place].append(_mean(one.values).unflatten(0, (-1, heads)))
+                nulls[place][head].append(_mean(one.values))
                 part = None if one.profile is None else largest_parts(_mean(one.profile))
-                parts[place] += [] if part is None else [part.unflatten(0, (-1, heads))]
+                parts[place][head] += [] if part is None else [part]
         own = [_measure(score, few) for score in self.wanted]
         return [
             _Chance(
-                null=torch.cat(null),
+                null=by_draw(null),
                 compared=_mean(one.values),
-                part=torch.cat(part) if part else None,
+                part=by_draw(part) if part[0] else None,
                 part_compared=None if one.profile is None else largest_parts(_mean(one.profile)),
             )
             for null, part, one in zip(nulls, parts, own, strict=True)

@@ -21,12 +21,14 @@ from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded, value_reads
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
+from pathsum.model.weights import layer_of_one_head, one_head
+from pathsum.names import Side
 from pathsum.text.probes import RepeatedTokens
 
 # A few sequences show what random heads do. p compares heads on the same few.
 NULL_SEQUENCES = 4
-# Entries of random heads' patterns that are in memory at a time: about a cache of them.
-ENTRIES_AT_ONCE = 1 << 22
+# Entries of one head's random patterns that are made at a time: they stay in a core's cache.
+ENTRIES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,69 +43,69 @@ class OwnOV:
         """The value of each position, without biases."""
         return torch.einsum("bpd,hdk->bhpk", read, self.W_V)
 
-    def along_writes(
-        self, stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence head pos k"]:
-        """The stream's inner products with the directions that each head writes to."""
-        return torch.einsum("bpd,hkd->bhpk", stream, self.W_O)
+    def overlaps(
+        self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence head pos"]:
+        """⟨z W_O, stream⟩ at each position; the write itself, which is d wide, is never made."""
+        return (z * torch.einsum("bpd,hkd->bhpk", stream, self.W_O)).sum(-1)
 
-    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence head k n"]:
-        """What each component of a value does to the logits of some tokens, their mean removed."""
-        return torch.einsum("hkd,dbn->bhkn", self.W_O, self.W_U[:, tokens])
+    def logits(
+        self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence head n m"]:
+        """What values do to the logits of some tokens, relative to the mean logit."""
+        return values @ torch.einsum("hkd,dbm->bhkm", self.W_O, self.W_U[:, tokens])
 
 
 @dataclass(frozen=True, eq=False)
 class RotatedOV:
-    """What a layer's heads move in random frames: every read and write is a frame times its root.
+    """What one head moves in random frames, a draw in place of a head.
 
-    Heads are every head of the first draw, then every head of the second, and so on.
+    With a frame F times its root R for a read or a write, what it reads of x and writes along y is
+    x F (R Rᵀ) F yᵀ: the k × k product in the middle, `core`, is the head's own, and the products
+    with frames are shared by all heads.
     """
 
-    value_frames: Float[Tensor, "drawn d r"]
-    write_frames: Float[Tensor, "drawn d r"]
-    value_roots: Float[Tensor, "head r k"]
-    write_roots: Float[Tensor, "head r k"]
-    W_U: Float[Tensor, "d vocab"]
+    value: "Framed"
+    write: "Framed"
+    core: Float[Tensor, "r r"]
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]]
 
     def values(
         self, read: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence heads pos k"]:
-        """The value of each position, without biases."""
-        return side_by_side(through_frames(read, self.value_frames, self.value_roots))
+    ) -> Float[Tensor, "sequence drawn pos r"]:
+        """The value of each position, without biases, in the basis of what is written."""
+        return self.value.of(read) @ self.core
 
-    def along_writes(
-        self, stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence heads pos k"]:
-        """The stream's inner products with the directions that each head writes to."""
-        return side_by_side(through_frames(stream, self.write_frames, self.write_roots))
+    def overlaps(
+        self, z: Float[Tensor, "sequence drawn pos r"], stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence drawn pos"]:
+        """⟨z W_O, stream⟩ at each position."""
+        return (z * self.write.of(stream)).sum(-1)
 
-    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence heads k n"]:
-        """What each component of a value does to the logits of some tokens, their mean removed."""
-        columns = self.W_U[:, tokens].permute(1, 2, 0)
-        return side_by_side(through_frames(columns, self.write_frames, self.write_roots)).mT
+    def logits(
+        self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence drawn n m"]:
+        """What values do to the logits of some tokens, relative to the mean logit."""
+        return values @ self.effects(tokens)
 
 
 LayerOV: TypeAlias = OwnOV | RotatedOV
 
 
-def through_frames(
-    x: Float[Tensor, "sequence pos d"],
-    frames: Float[Tensor, "drawn d r"],
-    roots: Float[Tensor, "head r k"],
-) -> Float[Tensor, "drawn sequence head pos k"]:
-    """x times frame times root: what rotated reads make of it, without making the reads.
+class Framed:
+    """x F for some random frames F; the last is kept, as all heads of a layer ask for the same."""
 
-    The frames are shared by all heads, so the product with d, the costly one, is too.
-    """
-    framed = torch.einsum("bpd,cdr->cbpr", x, frames)
-    return torch.einsum("cbpr,hrk->cbhpk", framed, roots)
+    def __init__(self, frames: Float[Tensor, "drawn d r"]) -> None:
+        self.frames = frames
+        self._last: tuple[Tensor, Tensor] | None = None
 
-
-def side_by_side(
-    drawn: Float[Tensor, "drawn sequence head pos k"],
-) -> Float[Tensor, "sequence heads pos k"]:
-    """The heads of all draws side by side."""
-    return drawn.transpose(0, 1).flatten(1, 2)
+    def of(self, x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence drawn pos r"]:
+        """x in the frame of each draw."""
+        if self._last is None or self._last[0] is not x:
+            found = torch.bmm(x.flatten(0, 1).expand(len(self.frames), -1, -1), self.frames)
+            in_order = found.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
+            self._last = (x, in_order)
+        return self._last[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +144,15 @@ class LayerView:
         """Each head's value of each position, without biases; several scores use it."""
         return self.ov.values(self.read)
 
-    def stream_along_writes(self) -> Float[Tensor, "sequence head pos k"]:
-        """The stream's inner products with what each head writes to."""
-        return self.ov.along_writes(self.stream)
+    def written_along_stream(self) -> Float[Tensor, "sequence head dest"]:
+        """Inner products of what each head writes with the stream there."""
+        return self.ov.overlaps(self.pattern @ self.values, self.stream)
 
-    def effects(self, tokens: Int[Tensor, "sequence n"]) -> Float[Tensor, "sequence head k n"]:
-        """What each component of a value does to the logits of some tokens, their mean removed."""
-        return self.ov.effects(tokens)
+    def logits_alone(
+        self, block: slice, tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence head n m"]:
+        """What each position of a block, attended alone, does to the logits of some tokens."""
+        return self.ov.logits(self.values[:, :, block], tokens)
 
 
 Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
@@ -198,6 +202,7 @@ class RandomFrames:
         self._generator = seeded(seed)
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
         self._empty = model.weights.W_E[:0]  # for its dtype and device
+        self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
 
     @property
     def query(self) -> Float[Tensor, "drawn d r"]:
@@ -219,6 +224,19 @@ class RandomFrames:
         """Directions that heads write to."""
         return self._drawn[3]
 
+    def effects(
+        self, W_U: Float[Tensor, "d vocab"], tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence drawn r m"]:
+        """What is written along each direction does to the logits of some tokens.
+
+        The same for all layers, and kept.
+        """
+        key = (len(tokens), *tokens.flatten().tolist())
+        if key not in self._effects:
+            columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
+            self._effects[key] = Framed(self.write).of(columns).mT.contiguous()
+        return self._effects[key]
+
     @cached_property
     def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
         # All at once, so that they do not depend on which of them is asked for first.
@@ -235,51 +253,58 @@ def compare_with_random_heads(
     frames: RandomFrames,
     measures: Sequence[Measure],
     sequences: int = NULL_SEQUENCES,
+    last: int | None = None,
 ) -> list[list[Score]]:
     """Every measure of every head of a layer, with its p among random heads of its own.
 
     p compares a head with its random heads on the first few sequences alone, which both have run:
-    then a head in random directions is one of them, and p is exact. The value is over all.
+    then a head in random directions is one of them, and p is exact. The value is over all. Random
+    heads have patterns of the `last` destinations, of all by default.
     """
     few = view.first(sequences)
-    nulls: list[list[Tensor]] = [[] for _ in measures]
-    for drawn in random_views(model, layer, few, frames):
+    nulls = [[list[Tensor]() for _ in range(model.config.n_heads)] for _ in measures]
+    for head, drawn in random_views(model, layer, few, frames, last):
         for null, measure in zip(nulls, measures, strict=True):
-            null.append(measure(drawn).mean(0).unflatten(0, (-1, model.config.n_heads)))
+            null[head].append(measure(drawn).mean(0))
     return [
-        against_null(measure(view), torch.cat(null), measure(few).mean(0))
+        against_null(measure(view), by_draw(null), measure(few).mean(0))
         for measure, null in zip(measures, nulls, strict=True)
     ]
 
 
-def random_views(
-    model: Model, layer: int, view: LayerView, frames: RandomFrames
-) -> Iterator[LayerView]:
-    """Random heads in place of a layer's own, some draws at a time.
+def by_draw(heads: Sequence[Sequence[Float[Tensor, " drawn"]]]) -> Float[Tensor, "drawn head"]:
+    """What was measured of each head's draws, some draws at a time, as one table."""
+    return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
 
-    Heads are side by side: every head of the first draw, then every head of the second, and so on.
+
+def random_views(
+    model: Model, layer: int, view: LayerView, frames: RandomFrames, last: int | None = None
+) -> Iterator[tuple[int, LayerView]]:
+    """Random heads in place of each of a layer's heads, some draws at a time.
+
+    Draws take the place of heads in a view. Patterns are those of the `last` destinations, of all
+    by default.
     """
     config, raw = model.config, model.weights.attention[layer]
-    roots = root(raw.W_Q), root(raw.W_K)
     placed = attention_read(config, raw, view.stream)[0]
     if raw.W_pos is not None:
         placed = placed + raw.W_pos[: placed.shape[1]]
     places = torch.arange(placed.shape[1], device=placed.device)
-    read = unfolded_read(model, layer, view.read)
-    for part, ov in rotated_ovs(model, layer, view.ov.W_U, frames, view.pattern.numel()):
-        count = len(ov.value_frames)
-        query = _projected(placed, frames.query[part], roots[0], raw.b_Q)
-        key = _projected(placed, frames.key[part], roots[1], raw.b_K)
-        query, key, _, _ = normed_and_rotated(config, raw, query, key, places)
-        wide = config.replace(n_heads=count * config.n_heads, n_kv_heads=count * config.n_kv_heads)
-        layer_of_all = raw if raw.sinks is None else replace(raw, sinks=raw.sinks.repeat(count))
-        query, key = (side_by_side(each.unflatten(0, (count, -1))) for each in (query, key))
-        yield replace(
-            view,
-            read=read,
-            pattern=attend(wide, layer_of_all, query, key),
-            ov=ov,
-        )
+    first = 0 if last is None else len(places) - last
+    late, read = placed[:, first:], unfolded_read(model, layer, view.read)
+    roots = root(raw.W_Q), root(raw.W_K)
+    alone = [layer_of_one_head(config, raw, head) for head in range(config.n_heads)]
+    entries = late.shape[0] * late.shape[1] * len(places)
+    for part, ovs in rotated_ovs(model, layer, view.ov.W_U, frames, entries):
+        framed = Framed(frames.query[part]).of(late), Framed(frames.key[part]).of(placed)
+        queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:])
+        keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places)
+        key = late[:0]
+        for head, (ov, query) in enumerate(zip(ovs, queries, strict=True)):
+            key = next(keys) if head % config.heads_per_kv == 0 else key
+            pattern = attend(one_head(config), alone[head], query[:, None], key[:, None])
+            pattern = pattern[:, 0].unflatten(0, framed[0].shape[:2])
+            yield head, replace(view, read=read, pattern=pattern, ov=ov)
 
 
 def rotated_ovs(
@@ -288,20 +313,24 @@ def rotated_ovs(
     W_U: Float[Tensor, "d vocab"],
     frames: RandomFrames,
     entries_per_draw: int,
-) -> Iterator[tuple[slice, RotatedOV]]:
-    """What random heads move, some draws at a time, and which draws these are.
+) -> Iterator[tuple[slice, list[RotatedOV]]]:
+    """What random heads move in place of each head, some draws at a time, and which these are.
 
     They take reads as `unfolded_read` gives them. `entries_per_draw` is the size of what is made of
-    each draw.
+    each draw of a head.
     """
     raw = model.weights.attention[layer]
     write_roots = root(raw.W_O.mT)
-    value_roots = for_query_heads(root(raw.W_V), len(write_roots))
+    cores = for_query_heads(root(raw.W_V), len(write_roots)) @ write_roots.mT
     at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
     for start in range(0, frames.count, at_once):
         part = slice(start, min(start + at_once, frames.count))
-        ov = RotatedOV(frames.value[part], frames.write[part], value_roots, write_roots, W_U)
-        yield part, ov
+        value, write = Framed(frames.value[part]), Framed(frames.write[part])
+
+        def effects(tokens: Tensor, part: slice = part) -> Tensor:
+            return frames.effects(W_U, tokens)[:, part]
+
+        yield part, [RotatedOV(value, write, core, effects) for core in cores]
 
 
 def unfolded_read(
@@ -311,12 +340,25 @@ def unfolded_read(
     return unfolded(model.config.norm, read, model.weights.attention[layer].ln1_w)
 
 
-def _projected(
-    x: Float[Tensor, "sequence pos d"],
-    frames: Float[Tensor, "drawn d r"],
+def _rotated_reads(
+    model: Model,
+    layer: int,
+    side: Side,
     roots: Float[Tensor, "head r k"],
-    bias: Float[Tensor, "head k"] | None,
-) -> Float[Tensor, "batch head pos k"]:
-    """Queries or keys of random heads, draws and sequences in one batch."""
-    found = through_frames(x, frames, roots).flatten(0, 1)
-    return found if bias is None else found + bias[:, None, :]
+    framed: Float[Tensor, "sequence drawn pos r"],
+    places: Int[Tensor, " pos"],
+) -> Iterator[Float[Tensor, "batch pos k"]]:
+    """Queries or keys of each (key) head in random frames, given what those read, one by one."""
+    config, raw = model.config, model.weights.attention[layer]
+    bias = raw.b_Q if side is Side.Q else raw.b_K
+
+    def project(at: int) -> Float[Tensor, "batch pos k"]:
+        found = framed.flatten(0, 1) @ roots[at]
+        return found if bias is None else found.add_(bias[at])
+
+    if config.qk_norm == "rms_all":
+        every = torch.stack([project(at) for at in range(len(roots))], 1)
+        yield from normed_and_rotated(config, raw, side, every, places)[0].unbind(1)
+        return
+    for at in range(len(roots)):
+        yield normed_and_rotated(config, raw, side, project(at)[:, None], places)[0][:, 0]

@@ -106,23 +106,23 @@ def queries_and_keys(
         places = torch.arange(read.shape[1])
     placed = read if layer.W_pos is None else read + layer.W_pos[places]
     query, key = project(placed, layer.W_Q, layer.b_Q), project(placed, layer.W_K, layer.b_K)
-    return normed_and_rotated(config, layer, query, key, places)
+    query, query_scale = normed_and_rotated(config, layer, Side.Q, query, places)
+    key, key_scale = normed_and_rotated(config, layer, Side.K, key, places)
+    return query, key, query_scale, key_scale
 
 
 def normed_and_rotated(
     config: Config,
     layer: LayerWeights,
-    query: PerHead,
-    key: PerKey,
+    side: Side,
+    x: Float[Tensor, "batch head pos k"],
     places: Int[Tensor, " pos"],
-) -> tuple[PerHead, PerKey, Float[Tensor, "batch head pos"], Float[Tensor, "batch kv pos"]]:
-    """Queries and keys after QK-norm and rotary positions, and the scales of QK-norm."""
-    query, query_scale = _head_norm(config, query, layer.q_norm_w)
-    key, key_scale = _head_norm(config, key, layer.k_norm_w)
+) -> tuple[Float[Tensor, "batch head pos k"], Float[Tensor, "batch head pos"]]:
+    """Queries or keys after QK-norm and rotary positions, and the scales of QK-norm."""
+    x, scale = _head_norm(config, x, layer.q_norm_w if side is Side.Q else layer.k_norm_w)
     if config.positions == "rotary":
-        here = config.at(layer.index)
-        query, key = rotate(here, query, places), rotate(here, key, places)
-    return query, key, query_scale, key_scale
+        x = rotate(config.at(layer.index), x, places)
+    return x, scale
 
 
 def project(x: Stream, W: Float[Tensor, "head d k"], b: Float[Tensor, "head k"] | None) -> PerHead:

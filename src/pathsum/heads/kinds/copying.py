@@ -32,7 +32,7 @@ from pathsum.result import Progress
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """The share of raised logits, among the probe's own tokens, that is the attended token's."""
     block = slice(view.probe.first, view.probe.first + view.probe.length)
-    raised = (view.values[:, :, block] @ view.effects(view.probe.tokens[:, block])).clamp_min(0)
+    raised = view.logits_alone(block, view.probe.tokens[:, block]).clamp_min(0)
     own = raised.diagonal(dim1=-2, dim2=-1)
     return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
 

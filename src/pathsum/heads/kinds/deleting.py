@@ -33,10 +33,8 @@ from pathsum.result import Progress
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
     """How much of the stream's own vector a head subtracts where it writes."""
-    # ⟨A v W_O, x⟩ = ⟨A v, x W_Oᵀ⟩: the write itself, which is d_model wide, is never made.
-    overlap = (view.pattern @ view.values).mul_(view.stream_along_writes()).sum(-1)
     size = view.stream.square().sum(-1).clamp_min(1e-30)
-    return (-overlap / size[:, None])[..., 1:].mean(-1)
+    return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
 
 
 DELETING = data_score(

@@ -6,13 +6,13 @@ gives the copies about 1/n. Score from weights: Σλ / Σ|λ| of full QK, λ the
 W_E QK W_Eᵀ with keys centered over tokens; the weights agree if it is positive beyond chance.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
+    attention_to,
     data_score,
     positive_score,
     weight_info,
@@ -28,9 +28,7 @@ from pathsum.result import Progress
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     """Attention to all earlier copies, at the positions that have one."""
     tokens = view.probe.tokens
-    earlier = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
-    attended = (view.pattern * earlier[:, None].to(view.pattern)).sum(-1)
-    return attended.masked_fill(~earlier.any(-1)[:, None], torch.nan)
+    return attention_to(view.pattern, (tokens[:, :, None] == tokens[:, None, :]).tril(-1))
 
 
 DUPLICATE_TOKEN = data_score(

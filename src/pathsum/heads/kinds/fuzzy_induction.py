@@ -10,13 +10,13 @@ Threshold 0.3, that of the stripe. It supports induction and names no kind.
 """
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.heads.kinds.induction_stripe import INDUCTION_STRIPE
 from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
 from pathsum.heads.layer_view import (
+    LayerView,
     RandomFrames,
     compare_with_random_heads,
     layer_view,
@@ -34,7 +34,7 @@ FEWEST_PAIRS = 4
 LENGTH = 25
 # Of a larger vocabulary, so many tokens are drawn, and each is paired with its nearest neighbor
 # among all: a probe takes a few hundred pairs, and all of them would take vocabulary² products.
-DRAWN = 4096
+DRAWN = 1024
 
 FUZZY_INDUCTION = ScoreInfo(
     name="fuzzy_induction",
@@ -106,12 +106,20 @@ def fuzzy_induction_scores(
 
     def layer_scores(layer: int) -> dict[HeadId, Score]:
         view = layer_view(trace, probe, layer, W_U)
-        compared = compare_with_random_heads(model, layer, view, frames, [INDUCTION_STRIPE.measure])
+        compared = compare_with_random_heads(
+            model, layer, view, frames, [_stripe], last=probe.length
+        )
         return {HeadId(layer, head): score for head, score in enumerate(compared[0])}
 
     layers = range(model.config.n_layers)
     found = shared_map(layers, layer_scores, progress, "heads on similar tokens")
     return HeadScores({head: score for part in found for head, score in part.items()})
+
+
+def _stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """The induction stripe in the last rows, which are the second block."""
+    rows = view.pattern[:, :, -view.probe.length :, view.probe.first + 1 :]
+    return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
 def _probe(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.circuits.composition.composition import Composition
@@ -87,6 +87,20 @@ class WeightScore:
 def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
     """The mean over destinations that count; NaN where none does."""
     return values.nanmean(-1)
+
+
+def attention_to(
+    pattern: Float[Tensor, "sequence head dest src"], wanted: Bool[Tensor, "sequence dest src"]
+) -> Float[Tensor, "sequence head dest"]:
+    """The sum of each row over some sources, NaN where a destination wants none.
+
+    Reads only those entries: they are few, and patterns of random heads are many.
+    """
+    found = pattern.new_zeros(pattern.shape[:-1])
+    for sums, rows, places in zip(found, pattern, wanted.to(pattern.device), strict=True):
+        dest, src = places.nonzero(as_tuple=True)
+        sums.index_add_(-1, dest, rows[:, dest, src])
+    return found.masked_fill_(~wanted.any(-1).to(found.device)[:, None], torch.nan)
 
 
 def at_rows(

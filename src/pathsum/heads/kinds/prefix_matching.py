@@ -5,11 +5,10 @@ repeated random tokens. Threshold 0.3: far above what random heads give, while t
 heads reach 0.94. It supports induction and names no kind of its own.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import PAPER_2022, data_score
+from pathsum.heads.kinds.kind import PAPER_2022, attention_to, data_score
 from pathsum.heads.layer_view import LayerView
 
 
@@ -21,8 +20,7 @@ def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     """
     tokens = view.probe.tokens
     followed = (tokens[:, :, None] == tokens[:, None, :-1]).tril(-1)
-    after = (view.pattern[..., 1:] * followed[:, None].to(view.pattern)).sum(-1)
-    return after.masked_fill(~followed.any(-1)[:, None], torch.nan)
+    return attention_to(view.pattern[..., 1:], followed)
 
 
 PREFIX_MATCHING = data_score(

@@ -30,6 +30,7 @@ from pathsum.heads.layer_view import (
     LayerOV,
     LayerView,
     RandomFrames,
+    by_draw,
     compare_with_random_heads,
     layer_view,
     rotated_ovs,
@@ -132,7 +133,9 @@ def word_piece_scores(
 
     def layer_scores(layer: int) -> dict[HeadId, Mapping[str, Score]]:
         view = layer_view(trace, probe, layer, W_U)
-        attends = compare_with_random_heads(model, layer, view, frames, measures, WORDS_FOR_NULL)
+        attends = compare_with_random_heads(
+            model, layer, view, frames, measures, WORDS_FOR_NULL, last=1
+        )
         raises = _by_weights(model, layer, view.ov, words, (rivals, every), frames)
         return {
             HeadId(layer, head): {
@@ -177,15 +180,14 @@ def _by_weights(
     def rank(
         ov: LayerOV, read: Float[Tensor, "word d"], tokens: Int[Tensor, " n"] = tokens
     ) -> Float[Tensor, "word heads"]:
-        logits = (ov.values(read[None]) @ ov.effects(tokens[None]))[0]
+        logits = ov.logits(ov.values(read[None]), tokens[None])[0]
         second = logits.diagonal(dim1=-2, dim2=-1)
         below = logits[..., len(words) :] < second[..., None]
         return (2 * below.to(read.dtype).mean(-1) - 1).T
 
-    heads = model.config.n_heads
-    unfolded = unfolded_read(model, layer, read)
-    null = [
-        rank(ov, unfolded).mean(0).unflatten(0, (-1, heads))
-        for _, ov in rotated_ovs(model, layer, own.W_U, frames, heads * len(words) * len(tokens))
-    ]
-    return against_null(rank(own, read, more), torch.cat(null), rank(own, read).mean(0))
+    read_rotated = unfolded_read(model, layer, read)
+    null = [list[Tensor]() for _ in range(model.config.n_heads)]
+    for _, ovs in rotated_ovs(model, layer, own.W_U, frames, len(words) * len(tokens)):
+        for head, ov in enumerate(ovs):
+            null[head].append(rank(ov, read_rotated).mean(0))
+    return against_null(rank(own, read, more), by_draw(null), rank(own, read).mean(0))
