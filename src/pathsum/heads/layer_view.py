@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.decompositions import triangle
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.algebra.seeds import seeded
 from pathsum.heads.score import Score, against_null
@@ -29,6 +30,8 @@ from pathsum.text.probes import RepeatedTokens
 NULL_SEQUENCES = 4
 # Entries of one head's random patterns that are made at a time: they stay in a core's cache.
 ENTRIES_AT_ONCE = 1 << 20
+# Blocks of rows in a product with a triangular matrix.
+_BLOCKS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +95,38 @@ class RotatedOV:
 LayerOV: TypeAlias = OwnOV | RotatedOV
 
 
+def in_own_basis(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
+    """x in an orthonormal basis in which it is lower triangular: x = L Q, L of min(n, d) columns.
+
+    Uniformly random frames look the same from every basis, so L F has the law of x F, for less:
+    `Framed` skips the zeros. Inner products of rows stay what they are.
+    """
+    return triangle(x.flatten(0, 1).mT).mT.unflatten(0, x.shape[:2])
+
+
 class Framed:
-    """x F for some random frames F; the last is kept, as all heads of a layer ask for the same."""
+    """x F for some random frames F; the last is kept, as all heads of a layer ask for the same.
+
+    x is lower triangular, as `in_own_basis` gives it; its columns are the first ones of the frames.
+    """
 
     def __init__(self, frames: Float[Tensor, "drawn d r"]) -> None:
         self.frames = frames
         self._last: tuple[Tensor, Tensor] | None = None
 
-    def of(self, x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence drawn pos r"]:
+    def of(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
         if self._last is None or self._last[0] is not x:
-            found = torch.bmm(x.flatten(0, 1).expand(len(self.frames), -1, -1), self.frames)
-            in_order = found.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
+            rows = x.flatten(0, 1)
+            step = -(-len(rows) // _BLOCKS)
+            parts = [
+                torch.bmm(
+                    rows[start : start + step, : start + step].expand(len(self.frames), -1, -1),
+                    self.frames[:, : min(start + step, rows.shape[1])],
+                )
+                for start in range(0, len(rows), step)
+            ]
+            in_order = torch.cat(parts, 1).unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
             self._last = (x, in_order)
         return self._last[1]
 
@@ -234,7 +257,7 @@ class RandomFrames:
         key = (len(tokens), *tokens.flatten().tolist())
         if key not in self._effects:
             columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
-            self._effects[key] = Framed(self.write).of(columns).mT.contiguous()
+            self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
         return self._effects[key]
 
     @cached_property
@@ -291,7 +314,11 @@ def random_views(
         placed = placed + raw.W_pos[: placed.shape[1]]
     places = torch.arange(placed.shape[1], device=placed.device)
     first = 0 if last is None else len(places) - last
-    late, read = placed[:, first:], unfolded_read(model, layer, view.read)
+    late = in_own_basis(placed[:, first:])
+    placed = in_own_basis(placed)
+    # What measures take of both are inner products of rows.
+    read = in_own_basis(unfolded_read(model, layer, view.read))
+    view = replace(view, stream=in_own_basis(view.stream), read=read)
     roots = root(raw.W_Q), root(raw.W_K)
     alone = [layer_of_one_head(config, raw, head) for head in range(config.n_heads)]
     entries = late.shape[0] * late.shape[1] * len(places)
@@ -304,7 +331,7 @@ def random_views(
             key = next(keys) if head % config.heads_per_kv == 0 else key
             pattern = attend(one_head(config), alone[head], query[:, None], key[:, None])
             pattern = pattern[:, 0].unflatten(0, framed[0].shape[:2])
-            yield head, replace(view, read=read, pattern=pattern, ov=ov)
+            yield head, replace(view, pattern=pattern, ov=ov)
 
 
 def rotated_ovs(
@@ -316,8 +343,8 @@ def rotated_ovs(
 ) -> Iterator[tuple[slice, list[RotatedOV]]]:
     """What random heads move in place of each head, some draws at a time, and which these are.
 
-    They take reads as `unfolded_read` gives them. `entries_per_draw` is the size of what is made of
-    each draw of a head.
+    They take `in_own_basis` of what `unfolded_read` gives. `entries_per_draw` is the size of what
+    is made of each draw of a head.
     """
     raw = model.weights.attention[layer]
     write_roots = root(raw.W_O.mT)

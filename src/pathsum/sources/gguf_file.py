@@ -93,7 +93,8 @@ class GgufFile(Store):
         if kind is GGMLQuantizationType.F16:
             return torch.from_numpy(data.view(np.float16)).reshape(tensor.shape).float()
         try:
-            numbers = dequantize(data.reshape(*tensor.shape[:-1], -1), kind)
+            # A plain array: each of the many slices of a memmap would cost as much as its numbers.
+            numbers = dequantize(np.asarray(data).reshape(*tensor.shape[:-1], -1), kind)
         except NotImplementedError as error:
             raise FileError(
                 f"{self.file} stores {name} as {kind.name}, which the gguf package does not "

@@ -103,9 +103,8 @@ class Outer:
 
     def gram(self) -> Float[Tensor, "n k k"]:
         """X Xᵀ of every factor, in float64."""
-        whole = self.space(len(self), self.d)
-        self.columns(0, self.d, whole)
-        return (whole @ whole.mT).double()
+        whole = torch.addcmul(self._shift, self._stored.whole(), self._factor)
+        return (whole @ whole.mT).double().repeat_interleave(self._copies, 0)
 
 
 def _largest(factors: Float[Tensor, "n k d"]) -> Float[Tensor, "n 1 1"]:

@@ -16,6 +16,7 @@ Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -198,6 +199,7 @@ def _planes(config: Config) -> tuple[Tensor, Tensor]:
     return first, first + 1
 
 
+@lru_cache(maxsize=8)
 def _means(config: Config, offsets: range, sign: int) -> tuple[Tensor, Tensor, Tensor]:
     """Means over offsets of cᵢcⱼ, cᵢsⱼ and sᵢsⱼ, each [k, k] in float64."""
     first, second = _planes(config)

@@ -25,7 +25,9 @@ class StoredFactor:
     def __init__(self, weights: Weights, layer: int, name: FactorName, *, held: bool) -> None:
         self._weights, self._name, self._across = weights, f"layers.{layer}.{name}", name != "W_O"
         self._held: Tensor | None = None
-        whole = self.whole()
+        # Layers in use keep what they converted; their W_O may hold the gain of a norm after it.
+        kept = held and weights.converts(self._name) and weights.config.norm_place == "before"
+        whole = self._laid(getattr(weights.attention[layer], name)) if kept else self.whole()
         self.shape, self.dtype, self.device = whole.shape, whole.dtype, whole.device
         self.by_columns = whole.stride(-1) != 1
         if held or not weights.converts(self._name):

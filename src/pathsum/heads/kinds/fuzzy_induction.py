@@ -32,9 +32,10 @@ from pathsum.text.probes import RepeatedTokens, with_start
 LEAST_COSINE = 0.3
 FEWEST_PAIRS = 4
 LENGTH = 25
-# Of a larger vocabulary, so many tokens are drawn, and each is paired with its nearest neighbor
-# among all: a probe takes a few hundred pairs, and all of them would take vocabulary² products.
-DRAWN = 1024
+# Of a large vocabulary some tokens are drawn, about as many as need this many products but not
+# fewer than the second number, and each is paired with its nearest neighbor among all: a probe
+# takes a few hundred pairs, and all of them would take vocabulary² products.
+PRODUCTS, FEWEST_DRAWN = 1 << 25, 1024
 
 FUZZY_INDUCTION = ScoreInfo(
     name="fuzzy_induction",
@@ -55,15 +56,16 @@ FUZZY_INDUCTION = ScoreInfo(
 def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
     """Tokens that may be drawn, each with its nearest neighbor among them, no token twice.
 
-    The most similar pairs come first. Of a vocabulary of more than `DRAWN` tokens, these are the
-    pairs of `DRAWN` tokens drawn at random.
+    The most similar pairs come first. Of a large vocabulary these are the pairs of some tokens
+    drawn at random.
     """
     ids = model.token_pool().ids()
     W_E = model.weights.W_E
     vectors = (W_E[ids] - W_E.mean(0)).float()
     vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
     generator = seeded(seed)
-    drawn = torch.randperm(len(ids), generator=generator)[:DRAWN].sort().values
+    many = max(FEWEST_DRAWN, PRODUCTS // max(1, len(ids)))
+    drawn = torch.randperm(len(ids), generator=generator)[:many].sort().values
     products = vectors[drawn] @ vectors.mT
     products[torch.arange(len(drawn)), drawn] = -1.0
     best = products.max(-1)

@@ -32,6 +32,7 @@ from pathsum.heads.layer_view import (
     RandomFrames,
     by_draw,
     compare_with_random_heads,
+    in_own_basis,
     layer_view,
     rotated_ovs,
     unfolded_read,
@@ -174,20 +175,20 @@ def _by_weights(
     frames: RandomFrames,
 ) -> list[Score]:
     """How high OV ranks the second piece; p by ranks among rivals, the value among more tokens."""
-    read = embeddings_as_read(model.weights, layer, words.whole)
+    read = embeddings_as_read(model.weights, layer, words.whole)[None]
     tokens, more = (torch.cat((words.second, others)) for others in among)
 
     def rank(
-        ov: LayerOV, read: Float[Tensor, "word d"], tokens: Int[Tensor, " n"] = tokens
+        ov: LayerOV, read: Float[Tensor, "1 word q"], tokens: Int[Tensor, " n"] = tokens
     ) -> Float[Tensor, "word heads"]:
-        logits = ov.logits(ov.values(read[None]), tokens[None])[0]
+        logits = ov.logits(ov.values(read), tokens[None])[0]
         second = logits.diagonal(dim1=-2, dim2=-1)
         below = logits[..., len(words) :] < second[..., None]
         return (2 * below.to(read.dtype).mean(-1) - 1).T
 
-    read_rotated = unfolded_read(model, layer, read)
+    rotated = in_own_basis(unfolded_read(model, layer, read))
     null = [list[Tensor]() for _ in range(model.config.n_heads)]
     for _, ovs in rotated_ovs(model, layer, own.W_U, frames, len(words) * len(tokens)):
         for head, ov in enumerate(ovs):
-            null[head].append(rank(ov, read_rotated).mean(0))
+            null[head].append(rank(ov, rotated).mean(0))
     return against_null(rank(own, read, more), by_draw(null), rank(own, read).mean(0))
