@@ -224,7 +224,7 @@ class RandomFrames:
         self.count, self.seed = count, seed
         self._generator = seeded(seed)
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
-        self._empty = model.weights.W_E[:0]  # for its dtype and device
+        self._weights = model.weights
         self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
 
     @property
@@ -247,15 +247,14 @@ class RandomFrames:
         """Directions that heads write to."""
         return self._drawn[3]
 
-    def effects(
-        self, W_U: Float[Tensor, "d vocab"], tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence drawn r m"]:
-        """What is written along each direction does to the logits of some tokens.
+    def effects(self, tokens: Int[Tensor, "sequence m"]) -> Float[Tensor, "sequence drawn r m"]:
+        """What a write along each direction does to the logits of some tokens, their mean removed.
 
         The same for all layers, and kept.
         """
         key = (len(tokens), *tokens.flatten().tolist())
         if key not in self._effects:
+            W_U = centered_unembedding(self._weights)
             columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
             self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
         return self._effects[key]
@@ -266,7 +265,7 @@ class RandomFrames:
         return tuple(self._draw() for _ in range(4))
 
     def _draw(self) -> Float[Tensor, "drawn d r"]:
-        return random_frames(*self._shape, self._generator).to(self._empty)
+        return random_frames(*self._shape, self._generator).to(self._weights.W_E[:0])
 
 
 def compare_with_random_heads(
@@ -295,7 +294,7 @@ def compare_with_random_heads(
     ]
 
 
-def by_draw(heads: Sequence[Sequence[Float[Tensor, " drawn"]]]) -> Float[Tensor, "drawn head"]:
+def by_draw(heads: Sequence[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
     """What was measured of each head's draws, some draws at a time, as one table."""
     return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
 
@@ -322,7 +321,7 @@ def random_views(
     roots = root(raw.W_Q), root(raw.W_K)
     alone = [layer_of_one_head(config, raw, head) for head in range(config.n_heads)]
     entries = late.shape[0] * late.shape[1] * len(places)
-    for part, ovs in rotated_ovs(model, layer, view.ov.W_U, frames, entries):
+    for part, ovs in rotated_ovs(model, layer, frames, entries):
         framed = Framed(frames.query[part]).of(late), Framed(frames.key[part]).of(placed)
         queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:])
         keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places)
@@ -337,7 +336,6 @@ def random_views(
 def rotated_ovs(
     model: Model,
     layer: int,
-    W_U: Float[Tensor, "d vocab"],
     frames: RandomFrames,
     entries_per_draw: int,
 ) -> Iterator[tuple[slice, list[RotatedOV]]]:
@@ -355,7 +353,7 @@ def rotated_ovs(
         value, write = Framed(frames.value[part]), Framed(frames.write[part])
 
         def effects(tokens: Tensor, part: slice = part) -> Tensor:
-            return frames.effects(W_U, tokens)[:, part]
+            return frames.effects(tokens)[:, part]
 
         yield part, [RotatedOV(value, write, core, effects) for core in cores]
 

@@ -188,7 +188,7 @@ def _by_weights(
 
     rotated = in_own_basis(unfolded_read(model, layer, read))
     null = [list[Tensor]() for _ in range(model.config.n_heads)]
-    for _, ovs in rotated_ovs(model, layer, own.W_U, frames, len(words) * len(tokens)):
+    for _, ovs in rotated_ovs(model, layer, frames, len(words) * len(tokens)):
         for head, ov in enumerate(ovs):
             null[head].append(rank(ov, rotated).mean(0))
     return against_null(rank(own, read, more), by_draw(null), rank(own, read).mean(0))
