@@ -20,7 +20,8 @@ from pathsum.paths import (
     moved_by_layer,
     routes,
 )
-from pathsum.paths.explain.answer import routes_of_each, source_values
+from pathsum.paths.explain.answer import source_values
+from pathsum.paths.frozen import Frozen
 
 SMALL = {"max_layers": 3, "max_heads": 3}
 
@@ -120,9 +121,10 @@ def test_sources_of_a_path_add_up_to_it(drawn: tuple[Model, Tensor], chosen: int
     why_here = paths.toward(chosen % tokens.shape[1], 0, "mean")
     for ranked in why_here.top(k=paths.count):
         if ranked.path.source.kind == "unembed_bias":
-            assert routes(paths, why_here.target, ranked.path).positions == ()
+            assert routes(paths, why_here.target, [ranked.path])[0].positions == ()
             continue
-        values = source_values(paths, why_here.target, ranked.path)
+        frozen = Frozen(paths.trace, length=int(why_here.target.positions[0]) + 1)
+        (values,) = source_values(frozen, why_here.target, [ranked.path])
         assert float(values.sum()) == pytest.approx(ranked.value, rel=1e-7, abs=1e-9)
 
 
@@ -135,10 +137,10 @@ def test_paths_that_share_heads_have_the_routes_they_have_alone(
     paths = model.trace(tokens[:1]).paths()
     target = paths.toward(chosen % tokens.shape[1], 0, "mean").target
     listed = list(paths)[:: 1 + chosen % 3]
-    together = routes_of_each(paths, target, listed)
+    together = routes(paths, target, listed)
     position = int(target.positions[0])
     for path, found in zip(listed, together, strict=True):
-        alone = routes(paths, target, path)
+        (alone,) = routes(paths, target, [path])
         assert found.positions == alone.positions and found.ways == alone.ways
         assert found.values == pytest.approx(alone.values, rel=1e-9, abs=1e-12)
         if path.order != 2:
@@ -155,7 +157,7 @@ def test_a_path_that_carries_nothing_has_no_routes() -> None:
     model = random_model(config, seed=2, dtype=torch.float64)
     paths = model.edited({"L0H0": "zero"}).trace([1, 2, 3]).paths()
     target = paths.toward(2, 0).target
-    assert routes(paths, target, Path("embed", ["L0H0", "L1H0"])).positions == ()
+    assert routes(paths, target, [Path("embed", ["L0H0", "L1H0"])])[0].positions == ()
 
 
 def test_the_strongest_way_is_the_one_with_the_largest_product() -> None:
@@ -165,7 +167,7 @@ def test_the_strongest_way_is_the_one_with_the_largest_product() -> None:
     target = paths.toward(4, 0).target
     for path in paths.order(2):
         low, high = (trace.pattern(head)[0] for head in path.heads)
-        found = routes(paths, target, path)
+        (found,) = routes(paths, target, [path])
         for start, way in zip(found.positions, found.ways, strict=True):
             products = high[4] * low[:, start]
             assert way == (start, int(products.argmax()), 4)

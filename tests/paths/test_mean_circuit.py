@@ -184,7 +184,7 @@ def test_a_mean_as_tree_and_graph(model: Model, tmp_path: Path) -> None:
         )
     assert ids["logits@last"]["activation"] == pytest.approx(found.total.value, abs=1e-4)
     assert '"L0H0@answer" -> "L1H0@last" [style=dotted' in found.to_dot()
-    found.write_graph(tmp_path / "why.svg")
+    found.write_graph(str(tmp_path / "why.svg"))
     assert ET.fromstring((tmp_path / "why.svg").read_text(encoding="utf-8")) is not None
 
 

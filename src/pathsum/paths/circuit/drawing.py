@@ -48,18 +48,14 @@ class Drawn(ABC):
         """The graph as a picture: tokens or places below, the prediction on top."""
         return to_svg(self.picture)
 
-    def write_graph(self, file: Path) -> None:
+    def write_graph(self, file: str | Path) -> None:
         """Write the graph to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
-        write_graph(self.picture, file)
-
-
-def write_graph(picture: Picture, file: Path) -> None:
-    """Write it to a file: .dot, .svg, or circuit-tracer's JSON for any other name."""
-    if file.suffix in (".dot", ".svg"):
-        text = to_dot(picture) if file.suffix == ".dot" else to_svg(picture)
-    else:
-        text = json.dumps(to_graph(picture), indent=1)
-    write_output(file, text)
+        file = Path(file)
+        if file.suffix in (".dot", ".svg"):
+            text = self.to_dot() if file.suffix == ".dot" else self.to_svg()
+        else:
+            text = json.dumps(self.to_graph(), indent=1)
+        write_output(file, text)
 
 
 def to_graph(picture: Picture) -> dict[str, Any]:

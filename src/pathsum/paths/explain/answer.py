@@ -19,7 +19,7 @@ from pathsum.errors import InputError
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.search import TopPaths
-from pathsum.paths.explain.toward import Toward
+from pathsum.paths.explain.toward import SHOWN, Toward
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
@@ -43,21 +43,19 @@ class Routes:
     ways: tuple[tuple[int, ...], ...]
 
 
-def routes(paths: PathSum, target: Target, path: Path, k: int = 5) -> Routes:
-    """The routes of a path toward a target, in the first sequence of a run."""
-    return routes_of_each(paths, target, [path], k)[0]
-
-
-def routes_of_each(
+def routes(
     paths: PathSum, target: Target, listed: Sequence[Path], k: int = 5
 ) -> tuple[Routes, ...]:
-    """The routes of several paths; those with the same upper heads share the work."""
+    """The routes of paths toward a target, in the first sequence of a run.
+
+    Paths with the same upper heads share the work.
+    """
     # Added to the logits themselves, a bias has no source position.
     placed = [path for path in listed if path.source.kind != "unembed_bias"]
     if not placed:
         return (Routes((), (), ()),) * len(listed)
-    frozen = _first_sequence(paths, target)
-    values = _all_source_values(frozen, target, placed)
+    frozen = Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
+    values = source_values(frozen, target, placed)
     best = values.abs().topk(min(k, values.shape[1]))
     found: dict[Path, Routes] = {}
     steps: dict[HeadId, Tensor] = {}
@@ -78,15 +76,10 @@ def routes_of_each(
     return tuple(found.get(path, Routes((), (), ())) for path in listed)
 
 
-def source_values(paths: PathSum, target: Target, path: Path) -> Float[Tensor, " pos"]:
-    """The contribution of each source position along one path; they sum to its value."""
-    return _all_source_values(_first_sequence(paths, target), target, [path])[0]
-
-
-def _all_source_values(
+def source_values(
     frozen: Frozen, target: Target, listed: Sequence[Path]
 ) -> Float[Tensor, "path pos"]:
-    """The same for several paths.
+    """The contribution of each source position along each path; they sum to the path's value.
 
     Paths that enter one layer below the same heads need one gradient, at the values of all heads
     of that layer; only the gradients below the last such heads are kept.
@@ -128,10 +121,6 @@ def _all_source_values(
     return torch.stack([found[path] for path in listed])
 
 
-def _first_sequence(paths: PathSum, target: Target) -> Frozen:
-    return Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
-
-
 def _strongest_ways(
     steps: list[Float[Tensor, "dest src"]], sources: list[int], position: int
 ) -> tuple[tuple[int, ...], ...]:
@@ -154,9 +143,6 @@ def _strongest_ways(
             way.append(before[0 if place == 0 else way[-1]][number])
         ways.append((source, *reversed(way)))
     return tuple(ways)
-
-
-SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,5 +207,5 @@ def answer(
         counts=tuple(paths.counts),
         toward=toward,
         top=top,
-        routes=routes_of_each(paths, toward.target, [one.path for one in top.paths[:n_routes]]),
+        routes=routes(paths, toward.target, [one.path for one in top.paths[:n_routes]]),
     )
