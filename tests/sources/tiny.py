@@ -1,5 +1,6 @@
 """Tiny random checkpoints, one per architecture, as transformers itself writes them."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,8 @@ def make(case: str, seed: int = 0) -> Any:
 
     config_class, model_class, fields = CASES[case]
     torch.manual_seed(seed)
+    # Some config classes fill in defaults in the dicts that they are given, which cases share.
+    fields = copy.deepcopy(fields)
     config = getattr(transformers, config_class)(**fields, attn_implementation="eager")
     model = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():
