@@ -12,6 +12,7 @@ from pathlib import Path
 import pathsum as ps
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.kinds.kind import ScoreInfo
+from pathsum.result.p_value import format_p
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURE = "pictures/atlas-smollm2.svg"
@@ -96,7 +97,7 @@ def _strongest(found: Atlas, info: ScoreInfo) -> str:
     shown: list[str] = []
     for head, score in known[:STRONGEST]:
         chance = "" if score.null is None else f" ({score.null:.2f})"
-        p = "" if score.p is None else f", p {score.p:.2g}"
+        p = "" if score.p is None else f", {format_p(score.p, score.draws)}"
         shown.append(f"{head} {score.value:.2f}{chance}{p}")
     return "; ".join(shown)
 

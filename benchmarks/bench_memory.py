@@ -1,0 +1,88 @@
+"""Peak resident size of whole processes: long texts with `keep=`, and analyses of weights by depth.
+
+- a run of 4,096 tokens on SmolLM2 of which a few things are kept, against 8 GB (all of its patterns
+  alone would take 18 GB); skipped if SmolLM2 is not in the cache
+- weight-only analyses of a bfloat16 checkpoint, which is converted as it is read, of 48 layers
+  against one of 12 of the same width
+
+Each is measured in a process of its own. The peak includes the interpreter and torch, about 300 MB,
+and mapped pages of the file. Needs Linux. Set `PATHSUM_BENCH_SMALL=1` for a quick pass.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import pathsum as ps
+from benchmarks.bench_composition import peak
+from benchmarks.measurement import Measurement
+from pathsum.model import Config
+from pathsum.sources.fetched import FETCHED
+
+SMALL = bool(os.environ.get("PATHSUM_BENCH_SMALL"))
+WIDTH, HEADS, SHALLOW, DEEP = (64, 4, 2, 8) if SMALL else (1024, 16, 12, 48)
+LENGTH = 256 if SMALL else 4096
+ANALYSES = ("composition", "copying", "positional")
+
+
+def main() -> list[Measurement]:
+    """Measure, print and return."""
+    found: list[Measurement] = []
+    if FETCHED["smollm2"].file.is_file():
+        used = peak_of("trace", "smollm2")
+        what = f"SmolLM2: {LENGTH:,} tokens, one pattern, one stream, the last logits"
+        found.append(Measurement(what, used, "MB", "may take", 8192.0))
+    with tempfile.TemporaryDirectory() as folder:
+        files = {layers: write_checkpoint(Path(folder), layers) for layers in (SHALLOW, DEEP)}
+        for analysis in ANALYSES:
+            low, high = (peak_of(analysis, str(files[layers])) for layers in (SHALLOW, DEEP))
+            what = f"{analysis}, {DEEP} layers, d {WIDTH}, from bfloat16"
+            found.append(Measurement(what, high, "MB", f"{SHALLOW} layers", low))
+    for each in found:
+        print(f"{each.what:<64} {each.ours:8.0f} MB  {each.other}: {each.theirs:.0f}", flush=True)
+    return found
+
+
+def write_checkpoint(folder: Path, layers: int) -> Path:
+    """An attention-only bfloat16 checkpoint with random weights."""
+    config = Config(layers, HEADS, WIDTH, WIDTH // HEADS, 1000, 128, positions="rotary", norm="rms")
+    path = folder / str(layers)
+    ps.random_model(config, gains=True, dtype=torch.bfloat16).save(path)
+    return path
+
+
+def peak_of(what: str, model: str) -> float:
+    """The peak resident size, in MB, of a process that does one thing."""
+    command = [sys.executable, "-m", "benchmarks.bench_memory", what, model]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr, file=sys.stderr)
+        raise RuntimeError(f"{what} of {model} failed")
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def child(what: str, name: str) -> None:
+    """Do one thing and print the peak."""
+    torch.set_num_threads(2)
+    model = ps.load(name)
+    if what == "trace":
+        tokens = torch.randint(model.config.d_vocab, (1, LENGTH))
+        model.trace(tokens, keep=ps.Keep(patterns=["L18H6"], streams=[18], logits=[-1]))
+    elif what == "copying":
+        # One head of each layer: the null of all of them takes minutes and no memory.
+        layers = range(model.config.n_layers)
+        ps.copying(model, *((layer, 0) for layer in layers), measures="eigenvalues")
+    else:
+        getattr(ps.circuits, what)(model)
+    print(peak())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        child(sys.argv[1], sys.argv[2])
+    else:
+        main()
