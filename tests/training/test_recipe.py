@@ -1,6 +1,7 @@
 """Recipes: data that says all of a run, read from presets, files and flags."""
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
         ({"stepz": 3}, "a recipe has no 'stepz'; did you mean 'steps'"),
         ({"optimizer__clipp": 3}, "a recipe has no 'optimizer.clipp'; did you mean 'clip'"),
         ({"steps": 0}, "steps is 0, but must be at least 1"),
+        (
+            {"steps": 2**70},
+            "steps is 1180591620717411303424, but must be at most 1,000,000,000,000",
+        ),
+        ({"watching__snapshots": 2**70}, "must be at most 1,000,000"),
+        ({"optimizer__clip": math.nan}, "optimizer.clip is nan, but must be at least 0"),
+        ({"optimizer__matrix_decay": -0.1}, "optimizer.matrix_decay is -0.1, but must be at least"),
+        ({"optimizer__beta1": -1}, "optimizer.beta1 is -1.0, but must be at least 0 and below 1"),
+        ({"optimizer__beta2": 1.0}, "optimizer.beta2 is 1.0, but must be at least 0 and below 1"),
+        ({"optimizer__momentum": math.nan}, "optimizer.momentum is nan, but must be at least 0"),
         ({"steps": 9, "schedule__warmup": 10}, "schedule.warmup is 10 and steps is 9, so the run"),
         ({"steps": "many"}, "steps is 'many', but must be an integer"),
         ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; choose 'muon', 'adamw'"),

@@ -110,12 +110,12 @@ def bundled_config(name: str) -> dict[str, Any]:
 
 def snapshot_files(folder: Path) -> list[Path]:
     """The snapshots in the folder of a run."""
-    return sorted((folder / "snapshots").glob("step-*")) if folder.is_dir() else []
+    return sorted((folder / "snapshots").glob("step-*")) if exists(folder) else []
 
 
 def _identify(path: Path) -> str:
     """Names, sizes, times and inodes of a model's files; empty if there are none at this path."""
-    if not path.exists():
+    if not exists(path):
         return ""
     parts = [path, *path.glob("*"), *path.glob("snapshots/**/*")] if path.is_dir() else [path]
     states = [(str(file.absolute()), file.stat()) for file in sorted(parts) if file.is_file()]

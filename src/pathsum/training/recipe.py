@@ -1,6 +1,7 @@
 """Recipe: everything that determines a training run, as one frozen value."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -223,25 +224,41 @@ def _value(hint: Any, value: Any, full: str) -> Any:
 _KINDS = {int: "an integer", float: "a number", str: "a string"}
 
 
+# The least and the most that a setting may be.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "steps": (1, 1e12),
+    "batch": (1, 1e12),
+    "seed": (0, math.inf),
+    "watching.log_every": (1, math.inf),
+    "watching.probe_every": (1, math.inf),
+    "watching.checkpoint_every": (1, math.inf),
+    "watching.held_out_sequences": (1, 1e12),
+    "watching.snapshots": (0, 1e6),
+    "schedule.warmup": (0, math.inf),
+    "optimizer.clip": (0, math.inf),
+    "optimizer.matrix_decay": (0, math.inf),
+}
+# At 1 a running mean would never forget where it began.
+_BELOW_ONE = ("optimizer.momentum", "optimizer.beta1", "optimizer.beta2")
+
+
+def _check_numbers(flat: Mapping[str, Any]) -> None:
+    for name, (low, high) in _BOUNDS.items():
+        if not low <= flat[name] <= high:
+            bound = f"at most {high:,.0f}" if flat[name] > high else f"at least {low:g}"
+            raise InputError(f"{name} is {flat[name]}, but must be {bound}")
+    for name in _BELOW_ONE:
+        if not 0 <= flat[name] < 1:
+            raise InputError(f"{name} is {flat[name]}, but must be at least 0 and below 1")
+    if flat["seed"] >= 2**63:
+        raise InputError(f"seed is {flat['seed']}, but must be below 2^63")
+    for name, value in flat.items():
+        if name.endswith("_lr") and not value >= 0:
+            raise InputError(f"{name} is {value}, but a learning rate must be 0 or more")
+
+
 def _check(recipe: Recipe) -> None:
-    least: dict[str, float] = {
-        "steps": 1,
-        "batch": 1,
-        "seed": 0,
-        "watching.log_every": 1,
-        "watching.probe_every": 1,
-        "watching.checkpoint_every": 1,
-        "watching.held_out_sequences": 1,
-        "watching.snapshots": 0,
-        "schedule.warmup": 0,
-        "optimizer.clip": 0,
-    }
-    flat = flatten(recipe.to_dict())
-    for name, low in least.items():
-        if flat[name] < low:
-            raise InputError(f"{name} is {flat[name]}, but must be at least {low:g}")
-    if recipe.seed >= 2**63:
-        raise InputError(f"seed is {recipe.seed}, but must be below 2^63")
+    _check_numbers(flatten(recipe.to_dict()))
     if recipe.steps < recipe.schedule.warmup:
         raise InputError(
             f"schedule.warmup is {recipe.schedule.warmup} and steps is {recipe.steps}, so the run "
@@ -249,9 +266,6 @@ def _check(recipe: Recipe) -> None:
         )
     if not 0 <= recipe.schedule.decay <= 1:
         raise InputError(f"schedule.decay is {recipe.schedule.decay}, but must be between 0 and 1")
-    for name, value in flat.items():
-        if name.endswith("_lr") and not value >= 0:
-            raise InputError(f"{name} is {value}, but a learning rate must be 0 or more")
     if recipe.config.score_cap is not None or recipe.config.logit_cap is not None:
         raise InputError(
             "score_cap and logit_cap cannot be trained, because fused attention does not support "

@@ -200,7 +200,7 @@ def copying_projector(head: Head) -> CopyingProjector:
             "copying part is not defined; use ov=TopTokens(n) instead"
         )
     sizes = values.abs()
-    share = float(sizes[kept].sum() / sizes.sum().clamp_min(floor))
+    share = float(sizes[kept].sum() / sizes.sum()) if kept.any() else 0.0
     matrix = P.to(head.model.weights.dtype)
     return CopyingProjector(matrix, int(kept.sum()), len(small), share)
 
