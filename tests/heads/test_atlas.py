@@ -207,15 +207,16 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("positions", ["qk", "residual", "rotary", "none"])
-def test_of_100_random_models_at_most_one_has_a_kind(positions: str) -> None:
-    norm = {"residual": "layer", "rotary": "rms"}.get(positions, "none")
-    config = ps.Config(*(2, 4, 32, 8, 64, 48), positions=positions, norm=norm, start_token=0)
-    named = [
-        any(entry.kinds for entry in ps.atlas(ps.random_model(config, seed=seed), sequences=4))
-        for seed in range(100)
-    ]
-    assert sum(named) <= 1
+def test_of_100_random_models_at_most_one_has_a_kind() -> None:
+    """25 of each kind of positions."""
+    named: list[tuple[str, int]] = []
+    for positions in ("qk", "residual", "rotary", "none"):
+        norm = {"residual": "layer", "rotary": "rms"}.get(positions, "none")
+        config = ps.Config(*(2, 4, 32, 8, 64, 48), positions=positions, norm=norm, start_token=0)
+        for seed in range(25):
+            found = ps.atlas(ps.random_model(config, seed=seed), sequences=4)
+            named += [(positions, seed) for entry in found if entry.kinds][:1]
+    assert len(named) <= 1, named
 
 
 def test_a_p_that_no_draw_reaches_is_printed_as_a_bound() -> None:

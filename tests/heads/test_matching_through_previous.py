@@ -36,7 +36,7 @@ def test_an_induction_head_sits_in_the_positive_corner() -> None:
 
 
 def test_the_bundled_two_layer_models_induction_head_matches() -> None:
-    found = ps.atlas(ps.load("two-layer"), sequences=4)
+    found = ps.atlas(ps.load("two-layer"), sequences=4, draws=99, tokens="def f(self):")
     previous = {str(entry.head) for entry in found if "previous token" in entry.kinds}
     heads = [entry for entry in found if "induction" in entry.kinds]
     assert heads

@@ -25,6 +25,7 @@ from pathsum.names import (
     parse_read,
     parse_writer,
 )
+from pathsum.names.head_id import find_head
 from pathsum.result.record import jsonable
 
 numbers = st.integers(0, 200)
@@ -120,6 +121,34 @@ def test_every_name_parses_back(
         assert Edge.parse(str(edge).replace("→", arrow)) == edge
     for name in (source, path, part, read, edge):
         assert jsonable(name) == str(name)
+
+
+@given(edges)
+def test_an_edge_is_also_a_tuple(edge: Edge) -> None:
+    assert Edge.parse(edge) is edge
+    assert Edge.parse((edge.writer, edge.reader)) == edge
+    assert Edge.parse((str(edge.writer), str(edge.reader))) == edge
+    if isinstance(edge.reader, HeadRead):
+        head, side = edge.reader.head, edge.reader.side
+        assert Edge.parse((edge.writer, head, side)) == edge
+        assert Edge.parse((edge.writer, (head.layer, head.head), str(side))) == edge
+
+
+@pytest.mark.parametrize("name", [("L0H0",), ("L0H0", "L1H0", "q", "k"), "L0H0", 3, ["L0H0", "L1"]])
+def test_what_is_not_an_edge(name: object) -> None:
+    with pytest.raises(PathError, match="is not an edge; use 'L0H7→L1H4.k' or"):
+        Edge.parse(name)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_nearest_head_is_named() -> None:
+    for name, near in (("L9H9", "L1H3"), ("L0H4", "L0H3"), ("L2H1", "L1H1")):
+        with pytest.raises(HeadError) as caught:
+            find_head(name, 2, 4)
+        assert str(caught.value) == (
+            f"head {name} does not exist: this model has layers 0 to 1 with heads 0 to 3 each; "
+            f"{near} is the nearest"
+        )
+    assert find_head("L1H3", 2, 4) == HeadId(1, 3)
 
 
 @pytest.mark.parametrize("name", ["L1", "1.4", "", "H4L1", "L1H4H2", "L-1H0", (1,), (1, 2, 3), 1.5])

@@ -135,12 +135,12 @@ def test_every_result_says_that_it_is_before_the_cap() -> None:
     assert any(scores in note for note in ps.composition(model).notes)
     for found in (ps.skip_trigrams(model, k=2), source_table(model, 3)):
         assert scores in found.note and logits in found.note
-    found = ps.atlas(model, sequences=2)
+    found = ps.atlas(model, sequences=2, draws=99)
     assert scores in found.note and logits in found.note
     assert "capped at ±2" in ps.bigram(model, k=2).note
     for note in (
         attention(without_caps(model), "L0H0", 3).note,
-        ps.atlas(without_caps(model)).note,
+        ps.atlas(without_caps(model), sequences=2, draws=99).note,
     ):
         assert "before the cap" not in note
 
@@ -149,9 +149,10 @@ def test_induction_is_verified_through_caps() -> None:
     plain = ps.construct.induction()
     weights = Weights(plain.config.replace(score_cap=200.0, logit_cap=60.0), plain.weights.store)
     model = Model(weights, name="capped", tokenizer=plain.tokenizer)
-    found = ps.induction(model)
+    few = {"sequences": 4, "draws": 99}
+    found = ps.induction(model, **few)
     assert [(str(one.head), one.mechanism) for one in found.heads] == [("L1H0", "K-composition")]
-    assert ps.atlas(model)["L1H0"].kind == "induction"
+    assert ps.atlas(model, **few)["L1H0"].kind == "induction"
 
 
 def test_a_whole_table_in_place_of_a_head_changes_nothing() -> None:

@@ -25,11 +25,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pathsum.allocator import TRIM_SECONDS
+
 CLIENTS = 4
-# Memory is sampled so often, and compared by the medians of ten windows: a sample may fall into the
-# middle of a large computation. It may rise for two windows, and by so much after.
-SAMPLES, WINDOWS = 200, 10
-SETTLED, RISE = 2, 1.10
+# Requests come in ten windows. After each the server is at rest, and what it uses is what it keeps.
+# That may rise until the end of the second window; the last levels may be so much above those after
+# it. Medians of three are compared, since what was freed last is not always returned at once.
+WINDOWS = 10
+SETTLED, COMPARED, RISE = 2, 3, 1.10
+# What is computed at the moment comes on top. It is sampled so often.
+SAMPLES = 200
 SECONDS = 300
 TOKEN = "a-token-for-the-soak"
 MODELS = ("two-layer", "one-layer", "two-layer-seed-1", "zero-layer")
@@ -55,31 +60,16 @@ class Soak:
     requests: int
     statuses: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    memory: list[tuple[int, float]] = field(default_factory=list)
+    # In MB: at rest after each window, and the most that was sampled in between.
+    levels: list[float] = field(default_factory=list)
+    most: float = 0.0
     slowest: float = 0.0
 
     @property
-    def levels(self) -> list[float]:
-        """The median of memory in each window, in MB."""
-        parts: list[list[float]] = [[] for _ in range(WINDOWS)]
-        for done, mb in self.memory:
-            parts[(done - 1) * WINDOWS // self.requests].append(mb)
-        return [median(part) for part in parts]
-
-    @property
     def rise(self) -> float:
-        """The highest level after memory may stop rising, relative to the level at that point."""
-        return max(self.levels[SETTLED:]) / self.levels[SETTLED - 1]
-
-    @property
-    def growth(self) -> float:
-        """The later half of the levels after memory may stop rising, relative to the earlier half.
-
-        What is being computed moves single levels of a short run by a fifth; a leak moves halves.
-        """
-        settled = self.levels[SETTLED:]
-        half = len(settled) // 2
-        return median(settled[half:]) / median(settled[:half])
+        """The last levels, relative to those from the point on at which memory may stop rising."""
+        settled = self.levels[SETTLED - 1 :]
+        return median(settled[-COMPARED:]) / median(settled[:COMPARED])
 
 
 def serve(megabytes: int | None) -> None:
@@ -121,13 +111,24 @@ def running(megabytes: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 def soak(pid: int, port: int, requests: int, seed: int = 0) -> Soak:
-    """Ask that many questions."""
-    found, lock = Soak(requests), threading.Lock()
-    counted = iter(range(1, requests + 1))
-    every = max(1, requests // SAMPLES)
+    """Ask that many questions, and let the server rest after each window."""
+    found = Soak(requests)
+    clients = [random.Random(1000 * seed + number) for number in range(CLIENTS)]
+    for _ in range(WINDOWS):
+        _ask_all(found, clients, pid, port, requests // WINDOWS)
+        # Freed memory is returned with a computed answer, and not more often than this.
+        time.sleep(TRIM_SECONDS)
+        request(port, "run", clients[0])
+        found.levels.append(resident_mb(pid))
+    return found
 
-    def client(number: int) -> None:
-        rng = random.Random(1000 * seed + number)
+
+def _ask_all(found: Soak, clients: list[random.Random], pid: int, port: int, count: int) -> None:
+    """Ask questions of all clients at once, and wait for every answer."""
+    lock, counted = threading.Lock(), iter(range(1, count + 1))
+    every = max(1, found.requests // SAMPLES)
+
+    def client(rng: random.Random) -> None:
         while True:
             with lock:
                 done = next(counted, None)
@@ -146,14 +147,13 @@ def soak(pid: int, port: int, requests: int, seed: int = 0) -> Soak:
                 if status not in EXPECTED | {0}:
                     found.failures.append(f"{kind}: status {status}")
                 if done % every == 0:
-                    found.memory.append((done, resident_mb(pid)))
+                    found.most = max(found.most, resident_mb(pid))
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
+    threads = [threading.Thread(target=client, args=(rng,)) for rng in clients]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
 
 
 def request(port: int, kind: str, rng: random.Random) -> int:
@@ -237,12 +237,12 @@ def main() -> int:
         found = soak(pid, port, given.requests, given.seed)
         seconds = time.monotonic() - began
     for window, mb in enumerate(found.levels, 1):
-        print(f"{window * given.requests // WINDOWS:7,} requests   {mb:7.0f} MB")
-    print(f"at most {max(mb for _, mb in found.memory):.0f} MB, in the middle of a computation")
+        print(f"{window * given.requests // WINDOWS:7,} requests   {mb:7.0f} MB at rest")
+    print(f"at most {found.most:.0f} MB, in the middle of a computation")
     print(f"statuses {dict(sorted(found.statuses.items()))}; slowest answer {found.slowest:.1f} s")
     print(
-        f"{given.requests:,} requests in {seconds:.0f} s; memory rose to {found.rise:.2f} times "
-        f"its level at request {SETTLED * given.requests // WINDOWS:,}"
+        f"{given.requests:,} requests in {seconds:.0f} s; memory is {found.rise:.2f} times "
+        f"its level from request {SETTLED * given.requests // WINDOWS:,} on"
     )
     for failure in found.failures[:20]:
         print(failure)

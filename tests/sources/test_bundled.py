@@ -76,7 +76,8 @@ def test_a_model_shows_what_it_must(name: str) -> None:
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_card_holds_on_the_weights_that_are_shipped(name: str) -> None:
     told = card(name)["measured"]
-    found = ps.atlas(ps.load(name), sequences=10)
+    # Values, not chances: few draws, and no text but this.
+    found = ps.atlas(ps.load(name), sequences=10, draws=99, tokens="def f(self):")
     for score in ("previous_token", "induction"):
         value = found[told[score]["head"]].scores[score].value
         assert value == pytest.approx(told[score]["score"]["value"], abs=0.08)

@@ -74,7 +74,7 @@ def test_numbers_are_those_of_the_functions_they_come_from(found: Dynamics) -> N
     assert found.curve("in_context").values[-1] == pytest.approx(score.value, rel=1e-5)
     excess = ps.composition(last).k.excess
     assert found.curve("k_composition").values[-1] == pytest.approx(float(excess[0, 2]))
-    scores = ps.atlas(last)["L1H0"].scores
+    scores = ps.atlas(last, draws=99)["L1H0"].scores
     assert found.curve("prefix_matching").values[-1] == pytest.approx(
         scores["prefix_matching"].value, abs=1e-5
     )

@@ -22,7 +22,7 @@ from pathsum.result import Progress, Record, silent
 from pathsum.sources.named import bundled_names
 
 # Encoded answers that are cached, in bytes.
-ANSWER_BYTES = 96 * 2**20
+ANSWER_BYTES = 48 * 2**20
 
 
 class Explorer:
