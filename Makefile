@@ -57,11 +57,15 @@ demo: $(VENV)/.for-running ## run the demo
 test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another torch)
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on. What
-# only happens without them, a few examples of each property show as well as many.
+# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on and
+# which triple the time of many tests. So properties are tested here on all of their examples.
 AS_USERS := -o addopts='--strict-markers --strict-config --import-mode=importlib'
-test-plain: $(VENV)/.for-testing ## run the core tests without run-time type checks
-	@PATHSUM_EXAMPLES=8 $(PYTEST) $(PARALLEL) $(AS_USERS) -m 'not slow and not peers and not browser' $(PLAIN) $(ARGS)
+FAST := not slow and not peers and not browser and not real
+test-plain: $(VENV)/.for-testing ## run the core tests and all properties without run-time type checks
+	@status=0; \
+	$(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST) and not hypothesis' $(PLAIN) $(ARGS) || status=1; \
+	$(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST) and hypothesis' tests $(ARGS) || status=1; \
+	exit $$status
 
 # The kernels of older processors: MKL's, then torch's own. They differ in how they round, which a
 # few examples of each property show as well as many.
@@ -80,13 +84,12 @@ kills: $(VENV)/.for-testing ## kill a training run 100 times while it saves, and
 
 # Branches of src/ that no test takes. coverage is not one of the tools: it is installed here only.
 # A few examples of each property take nearly every branch that many do, in a third of the time.
-COVERED := 'not peers and not browser and not real and not slow'
 coverage: $(VENV)/.for-testing ## measure which branches of the sources the tests take
 	@$(PIP) 'coverage>=7.10'
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@status=0; \
 	PATHSUM_EXAMPLES=6 PATHSUM_FUZZ=8 $(PY) -m coverage run -m pytest $(PARALLEL) $(AS_USERS) \
-	  --doctest-modules -m $(COVERED) $(ARGS) || status=1; \
+	  --doctest-modules -m '$(FAST)' $(ARGS) || status=1; \
 	$(PY) -m coverage combine --quiet && $(PY) -m coverage report || status=1; \
 	exit $$status
 

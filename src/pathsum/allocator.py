@@ -12,6 +12,7 @@ import time
 # Numbers of glibc's parameters (malloc.h).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 MAX_ARENAS = 2
+LARGE_BYTES = 1 << 19
 # Trimming walks all free memory, which takes milliseconds.
 TRIM_SECONDS = 2.0
 
@@ -25,9 +26,14 @@ def keep_freed_memory() -> None:
     _set({_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1, _TOP_PAD: 1 << 26})
 
 
-def use_few_arenas() -> None:
-    """Let threads share memory pools: each of glibc's keeps free memory of its own."""
-    _set({_ARENA_MAX: MAX_ARENAS})
+def return_freed_memory() -> None:
+    """Return what is freed, however it was used.
+
+    Threads share memory pools, since each of glibc's keeps free memory of its own. Large blocks are
+    the system's own from the start: glibc would soon take them from the pools too, where a small
+    block that stays keeps the page around it.
+    """
+    _set({_ARENA_MAX: MAX_ARENAS, _MMAP_THRESHOLD: LARGE_BYTES})
 
 
 class Trimmer:

@@ -76,7 +76,7 @@ def serve(megabytes: int | None) -> None:
     """The server under test, in a process of its own; its address is the first line."""
     import torch
 
-    from pathsum.allocator import use_few_arenas
+    from pathsum.allocator import return_freed_memory
     from pathsum.explorer import explorer, workbench
 
     if megabytes is not None:
@@ -85,7 +85,7 @@ def serve(megabytes: int | None) -> None:
     from pathsum.server import ExplorerServer
 
     torch.set_num_threads(1)
-    use_few_arenas()
+    return_freed_memory()
     opened = explorer.Explorer(MODELS)
     if megabytes is not None:
         opened.workbench = workbench.Workbench(

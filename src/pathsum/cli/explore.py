@@ -40,12 +40,12 @@ def explore(
     """
     import webbrowser
 
-    from pathsum.allocator import use_few_arenas
+    from pathsum.allocator import return_freed_memory
     from pathsum.explorer.explorer import Explorer
     from pathsum.server import ExplorerServer
     from pathsum.server.guard import LOOPBACK
 
-    use_few_arenas()
+    return_freed_memory()
     fetch_models([model, *(others or [])])
     explorer = Explorer([model, *(others or [])], keep=True)
     use_one_thread_if_small(explorer.workbench.models[0].model)
