@@ -39,7 +39,7 @@ SOURCES = {
     "algebra": ["*"],
     "names": ["*"],
     # The forward pass and what it is made of.
-    "model": ["forward", "transformer", "rotary", "recording", "plan", "edited_reads", "node_reads"],
+    "model": ["forward", "transformer", "rotary", "recording", "edit_plan", "node_reads"],
     "paths": ["sweep", "frozen"],
 }
 IDENTITIES = "tests/identities"
