@@ -35,7 +35,9 @@ def ends(bench: Workbench, params: ModelParams) -> EndEdges:
 
 def _ends(model: Model) -> EndEdges:
     if len(model.heads) > MAX_END_HEADS:
-        return EndEdges((), f"embedding and logits are left out above {MAX_END_HEADS} heads")
+        return EndEdges(
+            (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
+        )
     found: list[ScoredEdge] = []
     notes: list[str] = []
     for write, read in _pairs(model):

@@ -30,7 +30,10 @@ def _sum_of_paths(subject: Subject) -> Measurement:
     token = int(trace.logits[0, -1].argmax())
     toward = paths.toward(position=-1, token=token)
     orders = {str(order): float(value) for order, value in toward.by_order.items()}
-    bars = [Bar(f"paths through {n} heads", value) for n, value in orders.items()]
+    bars = [
+        Bar(f"paths through {order} {'head' if order == '1' else 'heads'}", value)
+        for order, value in orders.items()
+    ]
     bars.append(Bar("their sum", sum(orders.values())))
     logit = float(trace.uncapped_logits[0, -1, token])
     bars.append(Bar("the model's logit", logit))

@@ -76,13 +76,24 @@ def _mean(values: Sequence[float]) -> Estimate | None:
     return Estimate.around(mean, math.sqrt(variance / count), count)
 
 
+_OF_SEVERAL: dict[Verdict, str] = {
+    "holds": "hold",
+    "partly": "hold partly",
+    "does not hold": "do not hold",
+    "not applicable": "are not applicable",
+}
+
+
 def _note(seeds: Sequence[SeedValue], verdicts: Sequence[Verdict]) -> str:
     by_tokens = Counter(one.tokens for one in seeds)
     trained = ", ".join(
         f"{count} on {tokens / 1e6:.3g} M" for tokens, count in sorted(by_tokens.items())[::-1]
     )
     noun = "seed" if len(seeds) == 1 else "seeds"
-    counted = ", ".join(f"{count} {name}" for name, count in Counter(verdicts).most_common())
+    counted = ", ".join(
+        f"{count} {name if count == 1 else _OF_SEVERAL[name]}"
+        for name, count in Counter(verdicts).most_common()
+    )
     return f"{len(seeds)} {noun} (tokens trained: {trained}): {counted}"
 
 

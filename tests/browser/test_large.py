@@ -1,0 +1,105 @@
+"""Layer × head navigation of deep and wide models: every head can be reached, seen and named."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.browser.conftest import PATIENCE_MS, Watched, cookie
+
+from pathsum.explorer.explorer import Explorer
+from pathsum.model import Config, random_model
+from pathsum.server import ExplorerServer
+
+pytestmark = pytest.mark.browser
+
+SIZES = [(30, 9), (48, 25)]
+
+
+@pytest.fixture(scope="module", params=SIZES, ids=lambda size: "{}x{}".format(*size))
+def deep(request: pytest.FixtureRequest) -> Iterator[tuple[ExplorerServer, int, int]]:
+    """The explorer of a random model of so many layers and heads."""
+    layers, heads = request.param
+    config = Config(layers, heads, 32, 4, 100, 64, norm="layer")
+    server = ExplorerServer(Explorer([random_model(config, seed=0)], bundled=()), port=0).start()
+    yield server, layers, heads
+    server.close()
+
+
+@pytest.fixture
+def large(
+    deep: tuple[ExplorerServer, int, int], context: BrowserContext, watched: Watched
+) -> Iterator[tuple[Page, str, int, int]]:
+    server, layers, heads = deep
+    watched.allowed += (server.address,)
+    context.add_cookies([cookie(server)])
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    watched.attach(page)
+    yield page, server.address, layers, heads
+    assert watched.errors == []
+
+
+def wait_until_inside(page: Page, inner: str, outer: str) -> None:
+    """Wait until an element lies within what scrolls around it."""
+    page.wait_for_function(
+        """([inner, outer]) => {
+          const box = document.querySelector(outer).getBoundingClientRect();
+          const own = document.querySelector(inner).getBoundingClientRect();
+          return own.top >= box.top - 1 && own.bottom <= box.bottom + 1
+            && own.left >= box.left - 1 && own.right <= box.right + 1;
+        }""",
+        arg=[inner, outer],
+    )
+
+
+def test_every_head_is_in_the_grid_of_a_text(large: tuple[Page, str, int, int]) -> None:
+    page, address, layers, heads = large
+    page.goto(f"{address}#/text?e=0&h=L0H{heads - 1}")
+    grid = page.locator("section[aria-label=Heads]")
+    expect(grid.locator("[data-head]")).to_have_count(layers * heads)
+    # The head that the link names is scrolled into sight, and named above its pattern.
+    last = f'[data-head="L0H{heads - 1}"]'
+    expect(page.locator(f"{last}[aria-pressed=true]")).to_be_visible()
+    wait_until_inside(page, last, "section[aria-label=Heads] .grid")
+    expect(page.locator("section.pattern h2")).to_contain_text(f"L0H{heads - 1}")
+    # Rows of thumbnails have about the same length, and none is too small to point at.
+    sizes = page.locator("[data-head] .frame").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().width)"
+    )
+    assert min(sizes) >= 12
+    other = grid.locator(f'[data-head="L{layers - 1}H0"]')
+    other.scroll_into_view_if_needed()
+    other.click()
+    expect(page).to_have_url(re.compile(f"h=L{layers - 1}H0"))
+
+
+def test_labels_of_the_circuit_do_not_cover_each_other(large: tuple[Page, str, int, int]) -> None:
+    page, address, layers, heads = large
+    page.goto(f"{address}#/circuit")
+    nodes = page.locator("[data-node]")
+    expect(nodes).to_have_count(layers * heads, timeout=4 * PATIENCE_MS)
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        overlaps = page.evaluate(
+            """() => [...document.querySelectorAll("[data-node]")].flatMap((node) => {
+              const text = node.querySelector("text.label").getBoundingClientRect();
+              const box = node.querySelector("rect").getBoundingClientRect();
+              const outside = text.left < box.left - 1 || text.right > box.right + 1;
+              return text.width > 0 && outside ? [node.dataset.node] : [];
+            })"""
+        )
+        assert overlaps == []
+    # Each has its name for those who do not see it, and for the pointer.
+    top = page.locator(f'[data-node="L{layers - 1}H{heads - 1}"]')
+    expect(top).to_have_accessible_name(f"L{layers - 1}H{heads - 1}")
+
+
+def test_the_list_of_heads_leads_to_any_page(large: tuple[Page, str, int, int]) -> None:
+    page, address, layers, heads = large
+    page.goto(f"{address}#/head?h=L0H0")
+    choice = page.get_by_role("combobox", name=re.compile("Head", re.IGNORECASE)).first
+    choice.select_option(f"L{layers - 1}H{heads - 1}")
+    expect(page).to_have_url(re.compile(f"h=L{layers - 1}H{heads - 1}"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"L{layers - 1}H{heads - 1}")
