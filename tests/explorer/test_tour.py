@@ -88,7 +88,7 @@ def test_seeds_are_summarized_with_an_interval_and_what_they_were_trained_on() -
     assert [one.seed for one in found.seeds] == [0, 1, 2] and found.verdict == "partly"
     assert found.mean is not None and found.mean.value == 0.75
     assert found.mean.high == pytest.approx(0.75 + 4.303 * 0.25 / math.sqrt(3), abs=1e-3)
-    assert found.note == "3 seeds (tokens trained: 1 on 61.4 M, 2 on 10 M): 2 holds, 1 partly"
+    assert found.note == "3 seeds (tokens trained: 1 on 61.4 M, 2 on 10 M): 2 hold, 1 partly"
     assert summarize(rules.COPYING, []) == OverSeeds((), None, None, "not measured on other seeds")
     assert summarize(rules.COPYING, [seed(0, None)]).verdict == "not applicable"
 
