@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -213,8 +213,15 @@ def read_result(folder: Path) -> TrainingRun | None:
         raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
     values["folder"] = str(folder)
+    values = null_to_nan(values)
+    hints = get_type_hints(TrainingRun)
+    for name in (field.name for field in dataclasses.fields(TrainingRun) if field.name in values):
+        kinds = (int, float) if hints[name] is float else hints[name]
+        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
+            kind = {str: "a string", int: "an integer"}.get(hints[name], "a number")
+            raise FileError(f"{name} in {file} is {values[name]!r}, but must be {kind}; remove it")
     try:
-        return TrainingRun(**null_to_nan(values))
+        return TrainingRun(**values)
     except TypeError as error:
         raise FileError(f"{file} lacks fields of a result ({error}); remove it") from error
 
