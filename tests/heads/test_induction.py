@@ -9,7 +9,8 @@ from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.heads.induction import Induction
-from pathsum.model import Weights
+from pathsum.heads.partners import MOST_BY_COMPOSITION, MOST_BY_PATTERN, candidate_partners
+from pathsum.model import HeadId, Weights
 from pathsum.model.store import MemoryStore
 from pathsum.result import schema
 
@@ -111,3 +112,22 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown["heads"][0]["mechanism"] == "K-composition"
     assert main(["induction", "hand-built-skip-trigrams", "--sequences", "3"]) == 0
     assert "No induction" in capsys.readouterr().out
+
+
+def test_in_a_large_model_the_edges_with_the_best_evidence_are_cut() -> None:
+    model = ps.random_model(CONFIG.replace(n_layers=3, n_heads=12, d_head=4), seed=1)
+    composed, reader = ps.composition(model), HeadId(2, 5)
+    draw = torch.Generator().manual_seed(0)
+    patterns = torch.rand(36, generator=draw).tolist()
+    previous = dict(zip((head.id for head in model.heads), patterns, strict=True))
+    column = composed.heads.index(reader)
+    expected: set[HeadId] = set()
+    for side in (composed.k, composed.q):
+        best = side.z[:24, column].topk(MOST_BY_COMPOSITION).indices
+        expected |= {HeadId(at // 12, at % 12) for at in best.tolist()}
+    best = torch.tensor(patterns[:24]).topk(MOST_BY_PATTERN).indices
+    expected |= {HeadId(at // 12, at % 12) for at in best.tolist()}
+    assert len(expected) < 24
+    assert candidate_partners(reader, composed, previous) == sorted(expected)
+    # One layer below has few enough to try all of them.
+    assert candidate_partners(HeadId(1, 0), composed, previous) == list(previous)[:12]

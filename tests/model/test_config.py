@@ -33,6 +33,7 @@ def test_plain_values_round_trip() -> None:
     config = Config(**SIZES, positions="rotary", rotary_fraction=0.5, norm="rms", qk_norm="rms")
     assert Config.from_dict(config.to_dict()) == config
     assert config.rotary_width == 8
+    assert Config(**SIZES).rotary_width == 0
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,18 @@ def test_plain_values_round_trip() -> None:
         ({"positions": "rotary", "rotary_fraction": 0.3}, "an even number of them"),
         ({"score_cap": -1.0}, "score_cap=-1.0 must be a finite number above 0"),
         ({"norm_eps": float("nan")}, "norm_eps=nan must be a finite number"),
+        ({"score_scale": float("inf")}, "score_scale=inf must be finite; 0 stands for 1/√d_head"),
+        ({"norm_place": "after", "norm": "layer"}, "norm_place='after' needs norm='rms'"),
+        ({"windows": [3]}, "windows has 1 entries, but there are 2 layers"),
+        ({"windows": [None, 0]}, "must be at least 1, or None for no limit"),
+        (
+            {"positions": "rotary", "rotary_factors": [1.0] * 7},
+            "rotary_factors has 7 entries, but 8 planes are rotated",
+        ),
+        (
+            {"positions": "rotary", "rotary_factors": [1.0] * 7 + [0.0]},
+            "must be finite and above 0",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:

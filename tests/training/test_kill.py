@@ -54,7 +54,7 @@ def test_many_kills_lose_nothing(
     kills = int(os.environ.get("PATHSUM_KILLS", "20"))
     # A process that is killed has made 2 steps and what fits into 50 ms.
     recipe = tiny_recipe(
-        text, steps=40 * kills, watching__checkpoint_every=2, watching__snapshots=12
+        text, steps=20 * kills, watching__checkpoint_every=2, watching__snapshots=12
     )
     train(recipe, out=tmp_path / "whole")
     killed, file = tmp_path / "killed", tmp_path / "tiny.toml"
