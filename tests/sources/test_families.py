@@ -1,5 +1,6 @@
 """Every family: the logits of transformers from its checkpoint; a row of docs/families.md."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from tests.sources import tiny
 from tests.sources.family_table import ANALYSES, PAGE, TOKENS, measure
 
-from pathsum.sources.hugging_face import open_hugging_face
+import pathsum as ps
+from pathsum.sources.hugging_face import _start_token, open_hugging_face
 
 FLOAT32, FLOAT64 = 1e-4, 1e-10
 
@@ -46,3 +48,22 @@ def test_the_table_is_what_a_run_measures(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [case for case in tiny.CASES if case not in ("gemma2", "llama")])
 def test_so_are_all_others(case: str, tmp_path: Path) -> None:
     test_the_table_is_what_a_run_measures(case, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"add_bos_token": True, "bos_token": "b"}, 2),
+        ({"add_bos_token": True, "bos_token": {"content": "c"}}, 3),
+        ({"add_bos_token": True}, None),
+        ({"add_bos_token": False, "bos_token": "b"}, None),
+    ],
+)
+def test_a_checkpoint_says_what_comes_before_a_text(
+    settings: dict[str, object], expected: int | None, tmp_path: Path
+) -> None:
+    tokenizer = ps.construct.induction().tokenizer
+    assert tokenizer is not None and tokenizer.encode("b c") == [2, 3]
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(settings))
+    assert _start_token(tokenizer, file) == expected
