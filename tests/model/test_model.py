@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ import pathsum as ps
 from pathsum.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
 from pathsum.model import Config, HeadId, Path, Source
 from pathsum.model.sequences import check_tokens
+from pathsum.model.transformer import activation
 
 CONFIG = Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 
@@ -233,3 +236,15 @@ def test_a_virtual_heads_circuits_are_products() -> None:
     trace = model.trace(torch.randint(40, (2, 9)))
     patterns = trace.pattern("L1H2") @ trace.pattern("L0H1")
     torch.testing.assert_close(path.pattern(trace), patterns)
+
+
+def test_nonlinearities_are_their_formulas() -> None:
+    x = torch.linspace(-6, 6, 101, dtype=torch.float64)
+    erf = x / 2 * (1 + torch.erf(x / math.sqrt(2)))
+    tanh = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    formulas = {"relu": x.clamp(min=0), "gelu": erf, "gelu_tanh": tanh}
+    formulas |= {"gelu_gated": erf, "gelu_tanh_gated": tanh, "silu_gated": x / (1 + (-x).exp())}
+    assert not torch.allclose(erf, tanh, rtol=0, atol=1e-4)
+    for mlp, expected in formulas.items():
+        config = Config(1, 1, 4, 4, 5, 6, mlp=mlp)  # pyright: ignore[reportArgumentType]
+        torch.testing.assert_close(activation(config, x), expected)
