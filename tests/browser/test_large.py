@@ -94,12 +94,3 @@ def test_labels_of_the_circuit_do_not_cover_each_other(large: tuple[Page, str, i
     # Each has its name for those who do not see it, and for the pointer.
     top = page.locator(f'[data-node="L{layers - 1}H{heads - 1}"]')
     expect(top).to_have_accessible_name(f"L{layers - 1}H{heads - 1}")
-
-
-def test_the_list_of_heads_leads_to_any_page(large: tuple[Page, str, int, int]) -> None:
-    page, address, layers, heads = large
-    page.goto(f"{address}#/head?h=L0H0")
-    choice = page.get_by_role("combobox", name=re.compile("Head", re.IGNORECASE)).first
-    choice.select_option(f"L{layers - 1}H{heads - 1}")
-    expect(page).to_have_url(re.compile(f"h=L{layers - 1}H{heads - 1}"))
-    expect(page.get_by_role("heading", level=1)).to_contain_text(f"L{layers - 1}H{heads - 1}")
