@@ -77,7 +77,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "stablelm-parallel": (
         "StableLmConfig",
         "StableLmForCausalLM",
-        {**_GQA, "hidden_size": 64, "use_parallel_residual": True, "use_qkv_bias": True},
+        {
+            **_GQA,
+            "hidden_size": 64,
+            "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.25},
+            "use_parallel_residual": True,
+            "use_qkv_bias": True,
+        },
     ),
 }
 

@@ -170,8 +170,13 @@ def test_a_hangup_saves_like_ctrl_c(text: Path, tmp_path: Path) -> None:
         if metrics.step == 15:
             os.kill(os.getpid(), signal.SIGHUP)
 
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 15 of 30 and saved"):
-        train(tiny_recipe(text), out=tmp_path, watch=hang_up)
+    # The tests themselves may run under nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="stopped at step 15 of 30 and saved"):
+            train(tiny_recipe(text), out=tmp_path, watch=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     kept = read_checkpoint(tmp_path)
     assert kept is not None and kept.step == 15
 
