@@ -147,9 +147,9 @@ def sequential_p(
 
     (1 + draws at or above) / (1 + draws). Draws for a matrix end when `STOP_AT` of them are at or
     above its ratio, or when all are made (twice as many as `cores`: each stands for its negative
-    too). That is Besag and Clifford's sequential test: p is not smaller than theirs, so under the
-    null it is at most α with a chance of at most α. What would be below STOP_AT / draws is never
-    stopped; what is common takes a fraction of the eigenvalues.
+    too). That is Besag and Clifford's sequential test with draws taken in pairs. A p at or below
+    STOP_AT / draws is one that never stopped, so at such levels it is the p of all draws, and
+    exact; what is common takes a fraction of the eigenvalues.
     """
     n, half = len(ratios), len(cores[0])
     least = ratios.double().cpu() - TIE
