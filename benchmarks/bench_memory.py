@@ -1,26 +1,34 @@
-"""Peak resident size of whole processes: long texts with `keep=`, and analyses of weights by depth.
+"""Peak memory of whole processes: long texts with `keep=`, and analyses of weights by depth.
 
 - a run of 4,096 tokens on SmolLM2 of which a few things are kept, against 8 GB (all of its patterns
-  alone would take 18 GB); skipped if SmolLM2 is not in the cache
+  alone would take 18 GB); skipped if SmolLM2 is not in the cache. The peak resident size, with the
+  interpreter and torch (about 300 MB) and mapped pages of the file
 - weight-only analyses of a bfloat16 checkpoint, which is converted as it is read, of 48 layers
-  against one of 12 of the same width
+  against one of 12 of the same width. The peak of the process's own memory (RssAnon, sampled)
+  above what it has before the analysis: pages mapped from the file, which the system may drop, do
+  not count
 
-Each is measured in a process of its own. The peak includes the interpreter and torch, about 300 MB,
-and mapped pages of the file. Needs Linux. Set `PATHSUM_BENCH_SMALL=1` for a quick pass.
+Each is measured in a process of its own. Needs Linux. Set `PATHSUM_BENCH_SMALL=1` for a quick pass.
 """
 
+import gc
 import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 import pathsum as ps
-from benchmarks.bench_composition import peak
+from benchmarks.bench_composition import give_back, peak, status
 from benchmarks.measurement import Measurement
 from pathsum.model import Config
+from pathsum.model.storage import TENSORS
 from pathsum.sources.fetched import FETCHED
 
 SMALL = bool(os.environ.get("PATHSUM_BENCH_SMALL"))
@@ -51,12 +59,16 @@ def write_checkpoint(folder: Path, layers: int) -> Path:
     """An attention-only bfloat16 checkpoint with random weights."""
     config = Config(layers, HEADS, WIDTH, WIDTH // HEADS, 1000, 128, positions="rotary", norm="rms")
     path = folder / str(layers)
-    ps.random_model(config, gains=True, dtype=torch.bfloat16).save(path)
+    model = ps.random_model(config, gains=True)
+    model.save(path)
+    # A model is saved in what it is computed in, which is float32 here.
+    tensors = {name: tensor.bfloat16() for name, tensor in model.weights.items()}
+    save_file(tensors, path / TENSORS)
     return path
 
 
 def peak_of(what: str, model: str) -> float:
-    """The peak resident size, in MB, of a process that does one thing."""
+    """The peak memory, in MB, of a process that does one thing."""
     command = [sys.executable, "-m", "benchmarks.bench_memory", what, model]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -72,13 +84,42 @@ def child(what: str, name: str) -> None:
     if what == "trace":
         tokens = torch.randint(model.config.d_vocab, (1, LENGTH))
         model.trace(tokens, keep=ps.Keep(patterns=["L18H6"], streams=[18], logits=[-1]))
-    elif what == "copying":
+        print(peak())
+        return
+    with peak_of_own() as found:
+        analyze(what, model)
+    print(found[0])
+
+
+def analyze(what: str, model: ps.Model) -> None:
+    """One weight-only analysis."""
+    if what == "copying":
         # One head of each layer: the null of all of them takes minutes and no memory.
         layers = range(model.config.n_layers)
         ps.copying(model, *((layer, 0) for layer in layers), measures="eigenvalues")
     else:
         getattr(ps.circuits, what)(model)
-    print(peak())
+
+
+@contextmanager
+def peak_of_own() -> Generator[list[float]]:
+    """The largest growth of the process's own memory in the block, in MB, once it has ended."""
+    gc.collect()
+    give_back()
+    before, done = status("RssAnon"), threading.Event()
+    found = [0.0]
+
+    def sample() -> None:
+        while not done.wait(0.002):
+            found[0] = max(found[0], status("RssAnon") - before)
+
+    sampling = threading.Thread(target=sample)
+    sampling.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        sampling.join()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """Files: only regular ones are read, saves are one event, outputs end up where they belong."""
 
 import contextlib
+import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +17,15 @@ import torch
 import pathsum as ps
 from pathsum import files
 from pathsum.errors import FailedError, FileError
-from pathsum.files import check_output, read_object, read_text, write_output, write_together
+from pathsum.files import (
+    check_output,
+    parse_json,
+    read_object,
+    read_text,
+    write_output,
+    write_together,
+)
+from pathsum.model import storage
 
 CONFIG = ps.Config(n_layers=1, n_heads=2, d_model=4, d_head=2, d_vocab=3, n_ctx=6)
 
@@ -41,11 +53,52 @@ class TestReading:
         with pytest.raises(FileError, match="/dev/zero is a device"):
             ps.load("/dev/zero")
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="files of the system's own are in /proc")
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+    def test_a_file_of_the_system_is_not_read(self, tmp_path: Path, name: str) -> None:
+        """/proc/kmsg calls itself a regular file of no bytes, and reading it may wait forever."""
+        ps.construct.induction(["x", "y"]).save(tmp_path)
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to("/proc/version")  # like it, but readable by everybody
+        with pytest.raises(FileError, match="is empty|is not JSON|is not the one"):
+            ps.load(tmp_path)
+        assert read_text(Path("/proc/version")) == ""
+        with pytest.raises(FileError, match="/proc/version is empty; copy, download or save"):
+            ps.load("/proc/version")
+
+    def test_no_more_is_read_than_there_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file that somebody appends to, as fast as it is read."""
+        file = tmp_path / "log"
+        file.write_text("abc")
+        plain = Path.open
+
+        def grown(self: Path, *arguments: Any, **options: Any) -> Any:
+            with plain(self, "ab") as opened:
+                opened.write(b"def")
+            return plain(self, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", grown)
+        assert read_text(file) == "abc"
+
     def test_what_is_nested_without_end(self, tmp_path: Path) -> None:
         file = tmp_path / "config.json"
         file.write_text("[" * 100_000)
         with pytest.raises(FileError, match="is nested too deeply; save it again"):
             read_object(file, "save it again")
+
+    def test_a_name_that_is_said_twice(self, tmp_path: Path) -> None:
+        ps.random_model(CONFIG).save(tmp_path)
+        file = tmp_path / "config.json"
+        text = file.read_text()
+        file.write_text(text.replace('"n_heads": 2', '"n_heads": 1, "n_heads": 2'))
+        with pytest.raises(FileError, match="config.json lists 'n_heads' twice; save or do"):
+            ps.load(tmp_path)
+        assert parse_json('[{"a": 1}, {"a": 2, "b": {"a": 3}}]', "", "") == [
+            {"a": 1},
+            {"a": 2, "b": {"a": 3}},
+        ]
 
     def test_what_is_not_text_or_too_large(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"ab\xff")
@@ -141,12 +194,176 @@ class TestSaves:
             ps.load(tmp_path / "model")
         assert (tmp_path / "precious").exists()
 
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+    def test_a_folder_in_the_place_of_a_file(self, tmp_path: Path, name: str) -> None:
+        """Found before anything is renamed: such a save could never be finished."""
+        ps.random_model(CONFIG, seed=1).save(tmp_path)
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).mkdir()
+        before = (tmp_path / "model.safetensors").read_bytes()
+        with pytest.raises(FailedError, match=f"failed: {name} is a folder there; remove it"):
+            ps.random_model(CONFIG, seed=2).save(tmp_path)
+        assert (tmp_path / "model.safetensors").read_bytes() == before
+        assert not list(tmp_path.glob(".*"))
+
+    def test_a_read_only_file_system(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It refuses to remove a file before it looks whether there is one."""
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        ps.random_model(CONFIG).save(tmp_path)
+        monkeypatch.setattr(Path, "unlink", refuse)
+        monkeypatch.setattr(storage, "save_file", refuse)
+        with pytest.raises(FailedError, match="Read-only file system.; the old files are unchang"):
+            ps.random_model(CONFIG).save(tmp_path)
+
     def test_one_file_needs_no_journal(self, tmp_path: Path) -> None:
         write_together(tmp_path, {"a": lambda file: file.write_text("x")})
         assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
+# Takes long to write its first file, and says when it has begun.
+SLOW_SAVE = """
+import sys, time
+from pathlib import Path
+from pathsum.files import write_together
+
+def write(file, text, seconds):
+    file.write_text(text)
+    print("begun", flush=True)
+    time.sleep(seconds)
+
+name, seconds = sys.argv[2], float(sys.argv[3])
+writers = {one: lambda file: write(file, name, seconds) for one in ("a", "b")}
+write_together(Path(sys.argv[1]), writers)
+"""
+
+
+class TestTwoSaves:
+    def test_what_a_killed_save_left_is_removed_by_the_next(self, tmp_path: Path) -> None:
+        slow = subprocess.Popen(
+            [sys.executable, "-c", SLOW_SAVE, str(tmp_path), "x", "600"], stdout=subprocess.PIPE
+        )
+        with slow:
+            assert slow.stdout is not None and slow.stdout.readline() == b"begun\n"
+            slow.kill()
+        assert [file.name for file in tmp_path.iterdir()] == [f".a.{slow.pid}.part"]
+        others = [".a.part", ".a.1.part.txt", ".c.1.part", "a.1.part", ".a.x.part"]
+        for name in others:
+            (tmp_path / name).write_text("of somebody else")
+        (tmp_path / ".b.1.part").mkdir()
+        write_together(tmp_path, {name: lambda file: file.write_text("y") for name in "ab"})
+        left = {file.name for file in tmp_path.iterdir()}
+        assert left == {"a", "b", ".b.1.part", *others}
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked")
+    def test_a_save_waits_for_another(self, tmp_path: Path) -> None:
+        """Files of the two would be mixed, and one would remove what the other writes."""
+        slow = subprocess.Popen(
+            [sys.executable, "-c", SLOW_SAVE, str(tmp_path), "first", "0.5"], stdout=subprocess.PIPE
+        )
+        with slow:
+            assert slow.stdout is not None and slow.stdout.readline() == b"begun\n"
+            seen = list[str]()
+
+            def write(file: Path) -> None:
+                seen.append((tmp_path / "a").read_text() + (tmp_path / "b").read_text())
+                file.write_text("second")
+
+            write_together(tmp_path, {"a": write, "b": write})
+        assert slow.returncode == 0
+        assert seen == ["firstfirst"] * 2
+        assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+            "a": "second",
+            "b": "second",
+        }
+
+    def test_many_threads_save_models_to_one_folder(self, tmp_path: Path) -> None:
+        models = [ps.construct.induction([*words]) for words in ("xyz", "uvw", "abc", "def")]
+        failures = list[Exception]()
+
+        def save(model: ps.Model) -> None:
+            try:
+                for _ in range(5):
+                    model.save(tmp_path)
+            except Exception as error:  # noqa: BLE001
+                failures.append(error)
+
+        threads = [threading.Thread(target=save, args=(model,)) for model in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert ps.load(tmp_path).tokenizer is not None
+        assert not list(tmp_path.glob(".*"))
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked")
+    def test_a_save_does_not_wait_forever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.1)
+        descriptor = os.open(tmp_path, os.O_RDONLY)
+        try:
+            files.lock(descriptor, wait=True)
+            with pytest.raises(FailedError, match="another process has been saving to .* try"):
+                ps.random_model(CONFIG).save(tmp_path)
+        finally:
+            os.close(descriptor)
+        assert list(tmp_path.iterdir()) == []
+        ps.random_model(CONFIG).save(tmp_path)
+
+    def test_a_file_system_without_locks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The save is made, and nothing is removed: another one might be writing it."""
+
+        def refuse(descriptor: int, *, wait: bool) -> None:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
+        monkeypatch.setattr(files, "lock", refuse)
+        (tmp_path / ".config.json.1.part").write_text("x")
+        ps.random_model(CONFIG).save(tmp_path)
+        assert (tmp_path / ".config.json.1.part").exists()
+        assert ps.load(tmp_path).config == CONFIG
+
+    def test_a_fork_does_not_keep_the_lock(self, tmp_path: Path) -> None:
+        """A process that is forked during a save, by another thread, inherits its descriptor."""
+        held = list[int]()
+
+        def write(file: Path) -> None:
+            file.write_text("x")
+            held.append(next(fd for fd in _descriptors() if _is_same(fd, tmp_path)))
+            held.append(os.dup(held[0]))  # shares the lock, as a forked process does
+
+        write_together(tmp_path, {"a": write})
+        try:
+            with files._only_save(tmp_path) as alone:
+                assert alone
+        finally:
+            os.close(held[1])
+
+
+def _descriptors() -> list[int]:
+    return [int(file.name) for file in Path("/dev/fd").iterdir()]
+
+
+def _is_same(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except OSError:
+        return False
+
+
 class TestOutputs:
+    def test_what_a_killed_output_left_is_removed(self, tmp_path: Path) -> None:
+        (tmp_path / ".pathsum-abc123.part").write_text("half a page")
+        (tmp_path / "pathsum-abc123.part").write_text("of somebody else")
+        write_output(tmp_path / "page.html", "page")
+        left = sorted(file.name for file in tmp_path.iterdir())
+        assert left == ["page.html", "pathsum-abc123.part"]
+
     def test_a_file_is_replaced_whole_and_keeps_its_mode(self, tmp_path: Path) -> None:
         file = tmp_path / "page.html"
         file.write_text("old")

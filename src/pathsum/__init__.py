@@ -32,14 +32,7 @@ from pathsum._version import __version__
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
-    from pathsum.circuits import (
-        align_heads,
-        bandwidth,
-        bigram,
-        composition,
-        copying,
-        skip_trigrams,
-    )
+    from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
     from pathsum.errors import PathsumError
     from pathsum.explorer import paper, report
     from pathsum.heads import atlas, in_context_learning, induction

@@ -1,11 +1,13 @@
 """Reading and writing files, for all rooms.
 
 Reading: regular files only (opening a FIFO waits forever), of a sane size, UTF-8, JSON that is not
-nested without end; anything else is a FileError of one sentence.
+nested without end; anything else is a FileError of one sentence. No more is read than a file says
+that it has: the system's own files, as in /proc, say 0 and may have no end.
 
 Writing: files of a folder that belong together are written aside and renamed as one event
 (`write_together`); a single output is checked before anything is computed and then replaced whole,
-or written through if it is a device or a pipe (`check_output`, `write_output`).
+or written through if it is a device or a pipe (`check_output`, `write_output`). One save at a time
+writes to a folder, so what others left there, killed, can be told from what is being written.
 """
 
 import hashlib
@@ -13,8 +15,12 @@ import json
 import os
 import re
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +31,10 @@ from pathsum.errors import FailedError, FileError, PathsumError
 # Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
 LARGEST_TEXT = 1 << 28
 JOURNAL = ".saving.json"
+# How long a save waits for another one to the same folder.
+PATIENCE_SECONDS = 60.0
+# Names of outputs while they are written.
+_PREFIX, _SUFFIX = ".pathsum-", ".part"
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -35,7 +45,18 @@ _KINDS = {
 
 
 def require_regular(file: Path) -> os.stat_result:
-    """The status of a regular file; an error for anything else, which reading may never finish."""
+    """The status of a regular file with something in it; an error for anything else.
+
+    Reading a pipe or a device may never finish, nor may a file of the system's own (/proc/kmsg),
+    which calls itself regular and empty.
+    """
+    found = _regular(file)
+    if found.st_size == 0:
+        raise FileError(f"{file} is empty; copy, download or save it again")
+    return found
+
+
+def _regular(file: Path) -> os.stat_result:
     try:
         found = file.stat()
     except FileNotFoundError as error:
@@ -57,26 +78,45 @@ def exists(path: Path) -> bool:
     return True
 
 
-def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
-    """The text of a regular UTF-8 file."""
-    size = require_regular(file).st_size
+def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
+    """The contents of a regular file, as many bytes as it has when it is opened."""
+    size = _regular(file).st_size
     if size > largest:
         raise FileError(
             f"{file} has {size:,} bytes, and at most {largest:,} are read at once; it is not a "
             "file of this kind"
         )
     try:
-        return file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"{file} is not UTF-8 text (byte {error.start} is not)") from error
+        with file.open("rb") as opened:
+            return opened.read(size)
     except OSError as error:
         raise FileError(f"{file} cannot be read ({_reason(error)})") from error
 
 
-def parse_json(text: str, where: object, advice: str, **options: Any) -> Any:
-    """The value of JSON text; `where` names it in errors, `advice` says what to do."""
+def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
+    """The text of a regular UTF-8 file."""
     try:
-        return json.loads(text, **options)
+        return read_bytes(file, largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file} is not UTF-8 text (byte {error.start} is not)") from error
+
+
+def parse_json(text: str, where: object, advice: str) -> Any:
+    """The value of JSON text; `where` names it in errors, `advice` says what to do.
+
+    A name that an object has twice is an error: Python would take the last of its values, and other
+    programs the first.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise FileError(f"{where} lists {twice!r} twice; {advice}")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
     except PathsumError:
         raise
     except RecursionError as error:
@@ -109,6 +149,70 @@ def digest_file(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+# ---- locks, which the operating system owns: a killed process no longer holds one
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def lock(descriptor: int, *, wait: bool) -> None:
+        """Lock an open file, or raise OSError."""
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+
+    def _unlock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def lock(descriptor: int, *, wait: bool) -> None:
+        """Lock an open file or folder, or raise OSError."""
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _only_save(folder: Path) -> Generator[bool]:
+    """Keep other saves out of a folder; False where that is not possible.
+
+    The folder itself is locked, so no file is added to it. Windows and some network file systems
+    cannot lock a folder; files of two saves at once are still noticed when they are read.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written and not listed, or Windows
+        yield False
+        return
+    try:
+        locked = _wait_for_lock(descriptor, folder)
+        try:
+            yield locked
+        finally:
+            if locked:  # by name: a process that was forked meanwhile has the descriptor too
+                _unlock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, folder: Path) -> bool:
+    began = time.monotonic()
+    while True:
+        try:
+            lock(descriptor, wait=False)
+        except BlockingIOError as error:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise FailedError(
+                    f"another process has been saving to {folder} for {PATIENCE_SECONDS:.0f} "
+                    "seconds; try again when it has finished, or name another folder"
+                ) from error
+            time.sleep(0.02)
+        except OSError:
+            return False
+        else:
+            return True
+
+
 # ---- files that belong together
 
 
@@ -119,32 +223,50 @@ def write_together(
 
     Everything is written to temporary names and to the disk first. A journal then lists what is to
     be renamed: before it is in place nothing has happened, and after a kill `finish_saving` does
-    the rest.
+    the rest. What a killed save of these files left under temporary names is removed.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        finish_saving(folder)
     except OSError as error:
         raise FailedError(f"cannot make the folder {folder} ({error})") from error
-    aside = {name: folder / f".{name}.{os.getpid()}.part" for name in (*writers, JOURNAL)}
-    removed = [name for name in remove if (folder / name).exists()]
-    journal = {"rename": {aside[name].name: name for name in writers}, "remove": removed}
-    one = len(writers) == 1 and not removed
-    text = json.dumps(journal)
+    with _only_save(folder) as alone:
+        _write_together(folder, writers, tuple(remove), alone)
+
+
+def _write_together(
+    folder: Path,
+    writers: Mapping[str, Callable[[Path], object]],
+    remove: tuple[str, ...],
+    alone: bool,
+) -> None:
+    for name in (*writers, *remove):
+        if (folder / name).is_dir():
+            raise FailedError(
+                f"saving to {folder} failed: {name} is a folder there; remove it, or name another "
+                "folder"
+            )
+    aside = {name: folder / f".{name}.{os.getpid()}{_SUFFIX}" for name in (*writers, JOURNAL)}
     try:
+        _finish(folder)
+        if alone:
+            names = "|".join(map(re.escape, (*aside, *remove)))
+            _remove_leftovers(folder, rf"\.({names})\.[0-9]+{re.escape(_SUFFIX)}")
+        removed = [name for name in remove if (folder / name).exists()]
         for name, write in writers.items():
             write(aside[name])
             # safetensors makes files that only their owner can read.
             aside[name].chmod(0o666 & ~_umask())
             _flush_to_disk(aside[name])
-        if one:
+        if len(writers) == 1 and not removed:
             for name in writers:
                 aside[name].replace(folder / name)
         else:
+            renamed = {aside[name].name: name for name in writers}
+            text = json.dumps({"rename": renamed, "remove": removed})
             aside[JOURNAL].write_text(text, encoding="utf-8")
             _flush_to_disk(aside[JOURNAL])
             aside[JOURNAL].replace(folder / JOURNAL)
-            finish_saving(folder)
+            _finish(folder)
     except (OSError, SafetensorError) as error:
         begun = (folder / JOURNAL).exists()
         state = "opening the folder finishes the save" if begun else "the old files are unchanged"
@@ -153,6 +275,17 @@ def write_together(
         # After any failure, Ctrl-C included: temporary files that are left are incomplete.
         if not (folder / JOURNAL).exists():
             for file in aside.values():
+                if (
+                    file.exists()
+                ):  # a read-only file system refuses to remove even what is not there
+                    file.unlink()
+
+
+def _remove_leftovers(folder: Path, names: str) -> None:
+    """Remove temporary files of saves that were killed; the caller has locked the folder."""
+    for file in folder.iterdir():
+        if re.fullmatch(names, file.name) and not file.is_dir():
+            with suppress(PermissionError):  # another user's, in a folder that many write to
                 file.unlink(missing_ok=True)
 
 
@@ -163,13 +296,16 @@ def write_text(file: Path, text: str) -> None:
 
 def finish_saving(folder: Path) -> None:
     """Finish a save that was killed after everything had been written, while files were renamed."""
+    if exists(folder / JOURNAL):
+        with _only_save(folder):
+            _finish(folder)
+
+
+def _finish(folder: Path) -> None:
     journal = folder / JOURNAL
-    try:
-        text = read_text(journal)
-    except FileError:
-        if not exists(journal):
-            return  # there is none, or another process has just finished the save
-        raise
+    if not exists(journal):
+        return  # there is none, or another process has just finished the save
+    text = read_text(journal)
     found = parse_object(text, journal, "remove it, and save again")
     renamed, removed = found.get("rename"), found.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
@@ -181,7 +317,7 @@ def finish_saving(folder: Path) -> None:
         if not re.fullmatch(rf"\.{re.escape(name)}\.[0-9]+\.part", part):
             raise FileError(f"{journal} renames {part!r}, which is not a part of {name}")
     for part, name in renamed.items():
-        # Another process may be finishing the same save.
+        # Where folders cannot be locked, another process may be finishing the same save.
         if (folder / part).exists():
             (folder / part).replace(folder / name)
     for name in removed:
@@ -260,18 +396,21 @@ def _through(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=".pathsum-", suffix=".part", dir=target.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.chmod(mode)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _only_save(target.parent) as alone:
+        if alone:
+            _remove_leftovers(target.parent, rf"{re.escape(_PREFIX)}\w+{re.escape(_SUFFIX)}")
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+        handle, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.chmod(mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

@@ -7,6 +7,7 @@ cursor, rewrite what is on the screen, or reorder it. Every console of pathsum i
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -17,6 +18,7 @@ _HIDDEN = re.compile(
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0001\U000e0020-\U000e007f]"
 )
 LONGEST_MESSAGE = 500
+NARROWEST = 20
 
 
 def printable(text: str) -> str:
@@ -52,7 +54,15 @@ def _escape(code: int) -> str:
 
 
 class SafeConsole(Console):
-    """A console that writes out control characters in everything that is printed on it."""
+    """A console that writes out control characters in everything that is printed on it.
+
+    It is never narrower than `NARROWEST`: rich prints nothing at all on one of no columns.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.width < NARROWEST:
+            self.width = NARROWEST
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

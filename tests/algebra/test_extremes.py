@@ -140,10 +140,13 @@ def test_products_that_overflow_are_rejected(values: tuple[list[list[float]], ..
 
 def test_ranks_need_a_column_for_each_row() -> None:
     f = Factored(gaussian(0, 3, 2), gaussian(1, 2, 4))
-    with pytest.raises(InputError, match=r"shape \[2\] and the matrix has 3 rows"):
+    with pytest.raises(InputError, match=r"shape \[2\] and the matrix has 3 rows: .* shape \[3\]"):
         row_ranks(f, torch.tensor([0, 1]))
-    with pytest.raises(InputError, match="go from 0 to 4 and the matrix has 4 columns"):
+    outside = "columns go from {} to {} and the matrix has 4 columns: each must be between 0 and 3"
+    with pytest.raises(InputError, match=outside.format(0, 4)):
         row_ranks(f, torch.tensor([0, 1, 4]))
+    with pytest.raises(InputError, match=outside.format(-1, 3)):
+        row_ranks(f, torch.tensor([3, 1, -1]))
 
 
 def test_no_gradient_is_needed_or_given() -> None:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from tests.algebra.factors import gaussian
 
-from pathsum.algebra import Factored
+from pathsum.algebra import Factored, rotations
 from pathsum.algebra.rotations import (
     STOP_AT,
+    TIE,
     random_frames,
     root,
     rotated_cores,
@@ -14,6 +15,7 @@ from pathsum.algebra.rotations import (
     rotated_spectra,
     sequential_p,
     significant_values,
+    spectra_between,
 )
 from pathsum.algebra.spectrum import positivity
 from pathsum.errors import InputError
@@ -113,3 +115,50 @@ def test_under_the_null_a_sequential_p_is_small_no_more_often_than_it_says() -> 
         error = (alpha * (1 - alpha) / tries) ** 0.5
         assert rate <= alpha + 3 * error
         assert rate >= 0.7 * alpha - 3 * error  # and it has power
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "around"),
+    [
+        ([1.0] * 12, [1.0] * 30),  # bounds decide almost everything
+        ([0.6**i for i in range(12)], [1.0 / (1 + i) for i in range(30)]),
+        ([1.0, 0.5, 0.2] + [0.0] * 9, [1.0] * 30),  # determinants are 0
+        ([1.0] + [0.0] * 11, [1.0] * 30),  # rank one: every ratio is 1 or −1, a tie
+        ([1.0] * 12, [1.0, 0.1]),
+        ([1.0] * 12, [0.0] * 30),  # no eigenvalues: no draw is above anything
+    ],
+)
+def test_bounds_on_eigenvalues_count_the_draws_that_eigenvalues_count(
+    spectrum: list[float], around: list[float]
+) -> None:
+    draws, many = 120, 41
+    values = torch.tensor(spectrum, dtype=torch.float64)
+    cores = rotated_cores([torch.tensor(around)], 30, 12, draws=draws, seed=3)
+    ratios = torch.linspace(-1, 1, many, dtype=torch.float64)
+    drawn = positivity(spectra_between(cores, [values]))
+    least = ratios[:, None] - TIE
+    above = ((drawn >= least).long() + (-drawn >= least).long()).cumsum(-1)
+    used = 1 + (above[:, :-1] < STOP_AT).sum(-1)
+    count = above.gather(-1, used[:, None] - 1)[:, 0]
+    expected = (1 + count).double() / (1 + 2 * used)
+    # A common scale of the matrices changes nothing, even one whose square overflows.
+    for scale in (1.0, 1e200, 1e-200):
+        found = sequential_p(ratios, cores, [(scale * values).expand(many, 12)])
+        assert torch.equal(found, expected)
+
+
+def test_eigenvalues_are_computed_only_where_bounds_leave_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decomposed: list[int] = []
+
+    def counted(square: torch.Tensor) -> torch.Tensor:
+        decomposed.append(len(square))
+        return torch.linalg.eigvals(square)
+
+    monkeypatch.setattr(rotations, "eigvals", counted)
+    values = torch.linspace(1, 0.2, 32, dtype=torch.float64)
+    cores = rotated_cores([torch.ones(200)], 200, 32, draws=200)
+    ratios = torch.tensor([0.9, 0.3, 0.0, -0.5], dtype=torch.float64)
+    sequential_p(ratios, cores, [values.expand(4, 32)])
+    assert sum(decomposed) <= 4  # of some 230 that are compared with a ratio

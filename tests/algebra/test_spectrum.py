@@ -102,8 +102,11 @@ def test_scales_that_would_overflow() -> None:
     torch.testing.assert_close(f.eigenvalues(), plain.eigenvalues(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(f.svd().S, plain.svd().S, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(f.norm(), plain.norm(), rtol=1e-4, atol=0)
-    huge = Factored(A * 1e20, B)
-    torch.testing.assert_close(huge.norm(), plain.norm() * 1e20, rtol=1e-4, atol=0)
+    # Squares of these overflow, and of those underflow to zero.
+    for power in (1e20, 1e-30):
+        scaled = Factored(A * power, B)
+        torch.testing.assert_close(scaled.norm(), plain.norm() * power, rtol=1e-4, atol=0)
+        torch.testing.assert_close(scaled.svd().S, plain.svd().S * power, rtol=1e-3, atol=0)
 
 
 def test_balancing_the_extremes_of_a_dtype() -> None:

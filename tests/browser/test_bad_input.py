@@ -149,10 +149,12 @@ def test_the_token_may_be_pasted(browser: Browser, live_server: ExplorerServer) 
     context = browser.new_context()
     try:
         page = context.new_page()
-        page.goto(live_server.address)
+        page.goto(f"{live_server.address}#/why?e=0&off=L0H3")
         page.get_by_label("Token").fill(live_server.token)
         page.get_by_role("button", name="Open").click()
         expect(page.get_by_role("listbox")).to_be_visible()
+        # What the link showed survives.
+        expect(page).to_have_url(re.compile("#/why.*off=L0H3"))
         assert page.url.startswith(live_server.address) and "token" not in page.url
         assert page.evaluate("document.cookie") == ""
     finally:

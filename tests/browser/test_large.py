@@ -94,3 +94,15 @@ def test_labels_of_the_circuit_do_not_cover_each_other(large: tuple[Page, str, i
     # Each has its name for those who do not see it, and for the pointer.
     top = page.locator(f'[data-node="L{layers - 1}H{heads - 1}"]')
     expect(top).to_have_accessible_name(f"L{layers - 1}H{heads - 1}")
+
+
+def test_switches_show_their_whole_names(large: tuple[Page, str, int, int]) -> None:
+    page, address, layers, heads = large
+    page.goto(f"{address}#/why?e=0")
+    switches = page.locator("[data-switch]")
+    expect(switches).to_have_count(layers * heads)
+    cut = switches.evaluate_all(
+        "all => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+    )
+    assert cut == 0
+    expect(page.get_by_role("button", name=f"L{layers - 1}H0", exact=True).first).to_be_visible()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched
-from tests.browser.heads import INDUCTION
+from tests.browser.heads import INDUCTION, PREVIOUS
 from tests.browser.test_live import settled
 
 from pathsum.explorer.explorer import Explorer
@@ -88,6 +88,48 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     assert len(asked) == 1
     page.get_by_role("button", name="all on").click()
     expect(page.get_by_role("region", name="Patterns before and after")).to_have_count(0)
+
+
+def test_pointing_at_edges_moves_nothing_and_the_list_can_cut(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?e=0")
+    node = graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first
+    before = node.bounding_box()
+    edges = page.locator("svg .edge .reach")
+    for at in range(min(6, edges.count())):
+        edges.nth(at).dispatch_event("pointerenter")
+        edges.nth(at).hover(force=True)
+        assert node.bounding_box() == before
+    page.mouse.move(5, 5)
+    # Pointing at a row of the list lights its edge, and the list stays.
+    details = page.locator("section[aria-label=Details]")
+    scissors = details.get_by_role("button", name=re.compile("^Cut ")).first
+    cut = scissors.get_attribute("aria-label") or ""
+    scissors.hover()
+    scissors.click()
+    expect(page).to_have_url(re.compile("off="))
+    expect(details.get_by_role("button", name=cut.replace("Cut", "Put back"))).to_be_visible()
+    # The headline says what that did, and takes it back.
+    headline = page.locator("p.without")
+    expect(headline).to_contain_text(re.compile(r"has\s+[\d.]+% instead of [\d.]+%, rank\s+\d"))
+    headline.get_by_role("button", name="put back").click()
+    expect(headline).to_have_count(0)
+
+
+def test_an_edge_that_is_off_everywhere_is_drawn_cut(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?e=0&off={PREVIOUS}→{INDUCTION}.k")
+    cut = graph(page).locator(".edge[aria-pressed=true]")
+    expect(cut.first).to_be_visible()
+    names = cut.evaluate_all("edges => edges.map((each) => each.getAttribute('aria-label'))")
+    assert all(name.startswith(PREVIOUS) and INDUCTION in name for name in names), names
+
+
+def test_a_click_on_a_token_shows_its_predictions(page: Page, live: str) -> None:
+    page.goto(live)
+    details = page.locator("section[aria-label=Details]")
+    expect(details).to_contain_text("Score of this cell in")
+    page.get_by_role("listbox").get_by_role("option").nth(25).click()
+    expect(details).to_contain_text(re.compile(r"position 25\s+locked\s+predicts"))
+    expect(details).not_to_contain_text("Score of this cell in")
 
 
 def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:

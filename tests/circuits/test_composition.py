@@ -132,10 +132,26 @@ def test_blocks_and_factors_give_the_same() -> None:
     meets = layer[:, None] <= layer[None, :]
     for width in (50, 16, 7):
         blocks = forms.inner_products(
-            each.write, reads, 4, method="blocks", width=width, pairs_at_once=width // 5
+            each.write, reads, 4, method="blocks", width=width, readers_at_once=width // 5
         )
         for one, other in zip(factors, blocks, strict=True):
             assert torch.allclose(one[meets].sqrt(), other[meets].sqrt(), rtol=0, atol=1e-13)
+
+
+def test_threads_that_share_the_blocks_give_the_same() -> None:
+    model = ps.random_model(shape(n_layers=3, d_model=160, norm="layer"), gains=True)
+    each = sides(model, centered=True, offset=None)
+    reads = (each.q, each.k, each.v)
+    before = torch.get_num_threads()
+    found: list[list[torch.Tensor]] = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(forms.inner_products(each.write, reads, 4, method="blocks", width=24))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_factors_in_small_pieces_give_the_same() -> None:
@@ -146,10 +162,10 @@ def test_factors_in_small_pieces_give_the_same() -> None:
 
 def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
     for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
-        width = forms.block_width(n, d, 4)
+        width = forms.block_width(n, d, 64, 4)
         assert 0 < width <= d
         assert width == d or width == 16 or width & (width - 1)
-        assert n * width**2 * 4 <= forms.BLOCK_BYTES
+        assert n * (width**2 + 64 * width) * 4 <= forms.BLOCK_BYTES
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:

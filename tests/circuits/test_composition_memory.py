@@ -1,6 +1,7 @@
 """What composition holds does not grow with the depth of a model that has to be converted."""
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from safetensors.torch import save_file
 import pathsum as ps
 from pathsum.circuits.composition import stored_factor
 from pathsum.circuits.composition.reads_and_writes import sides
-from pathsum.model import Config
+from pathsum.circuits.positional import positional
+from pathsum.model import Config, Weights, layers
+from pathsum.model.store import MemoryStore
 
 D, HEADS, K = 48, 3, 16
 
@@ -39,35 +42,79 @@ def converted_bytes() -> int:
     return sum(size for size in storages.values() if size >= 4 * HEADS * D * K)
 
 
-def test_factors_that_are_not_held_are_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class MakingStore(MemoryStore):
+    """A store that makes a tensor whenever it is read, as one of quantized tensors does."""
+
+    def copies(self, name: str) -> bool:
+        return name in self.shapes
+
+    def get(self, name: str) -> torch.Tensor:
+        return super().get(name).clone()
+
+
+OUTER = 4 * HEADS * D * K * 4
+"""Bytes of one layer's outer factors in float32."""
+
+
+def test_factors_in_half_precision_are_not_kept(tmp_path: Path) -> None:
     model = half_precision(tmp_path, 6)
     held_before = converted_bytes()
     forms = sides(model, centered=False, offset=None)
-    assert converted_bytes() - held_before > 5 * 4 * HEADS * D * K * 4
-    del forms
-    monkeypatch.setattr(stored_factor, "MOST_HELD", 0)
-    model = ps.load(tmp_path)
-    held_before = converted_bytes()
-    forms = sides(model, centered=False, offset=None)
     # Inner factors [head, k, k] stay; no outer factor does, nor any MLP.
-    assert converted_bytes() - held_before < 4 * 4 * HEADS * D * K * 4
+    assert converted_bytes() - held_before < 4 * OUTER
     assert len(forms.write) == 5 * HEADS
+
+
+def test_factors_that_the_store_makes_are_kept_while_they_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = half_precision(tmp_path, 6).to(torch.float32)
+    made = MakingStore({name: tensor.clone() for name, tensor in stored.weights.items()})
+
+    def held() -> int:
+        held_before = converted_bytes()
+        forms = sides(
+            replace(stored, weights=Weights(stored.config, made)), centered=False, offset=None
+        )
+        assert len(forms.write) == 5 * HEADS
+        return converted_bytes() - held_before
+
+    assert held() > 5 * OUTER
+    monkeypatch.setattr(stored_factor, "MOST_HELD", 0)
+    assert held() < 4 * OUTER
+
+
+def test_heads_alone_are_kept_up_to_a_bound_whatever_the_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CONVERTED_HEADS_KEPT", 2 * OUTER + 4096)
+    model = half_precision(tmp_path, 7)
+    held_before = converted_bytes()
+    ps.copying(model, measures="eigenvalues")
+    positional(model)
+    assert converted_bytes() - held_before < 4 * OUTER
+    # What a run keeps is not read a second time for its heads.
+    model(torch.tensor([1, 2, 3]))
+    for layer in range(7):
+        assert model.weights.attention[layer].W_Q is model.weights.layers[layer].W_Q
 
 
 @pytest.mark.parametrize("center", ["on", "off"])
 def test_scores_are_the_same_held_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, center: str
 ) -> None:
-    model = half_precision(tmp_path, 3)
-    held = ps.composition(model, center=center)  # pyright: ignore[reportArgumentType]
+    mapped = half_precision(tmp_path, 3)
+    tensors = {name: tensor.clone() for name, tensor in mapped.weights.items()}
+    made = replace(mapped, weights=Weights(mapped.config, MakingStore(tensors)))
+    held = ps.composition(made, center=center)  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(stored_factor, "MOST_HELD", 0)
-    again = ps.composition(ps.load(tmp_path), center=center)  # pyright: ignore[reportArgumentType]
+    again = ps.composition(made, center=center)  # pyright: ignore[reportArgumentType]
+    converted = ps.composition(mapped, center=center)  # pyright: ignore[reportArgumentType]
     for kind in ("q", "k", "v"):
-        torch.testing.assert_close(
-            again.scores(kind).score, held.scores(kind).score, equal_nan=True
-        )
+        for other in (again, converted):
+            torch.testing.assert_close(
+                other.scores(kind).score, held.scores(kind).score, equal_nan=True
+            )
 
 
 def test_weights_alone_do_not_read_mlps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,11 @@ def test_a_token_is_found_by_text_by_its_visible_form_and_by_number(model: Model
     assert find_token(random_model(Config(1, 1, 8, 4, 10, 8)), "7") == 7
     with pytest.raises(TokenError):
         find_token(model, "99")
+    for digits in ("9" * 5000, "²"):  # which Python does not convert
+        with pytest.raises(TokenError):
+            find_token(model, digits)
+        with pytest.raises(TokenError):
+            find_token(random_model(Config(1, 1, 8, 4, 10, 8)), digits)
 
 
 def test_the_error_for_several_tokens_lists_its_pieces():

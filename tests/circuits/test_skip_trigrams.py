@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
 from pathsum.circuits.tokens.token import token_of
-from pathsum.circuits.trigrams.bug_cost import removed
-from pathsum.circuits.trigrams.bugs import Bug, Cause
+from pathsum.circuits.trigrams.bugs import Bug, Cause, removed
 from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
 from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.model import Config, HeadId, Model, construct, random_model

@@ -43,7 +43,14 @@ def test_triples_that_occur_are_found_and_others_are_not() -> None:
     assert {"keepin→mind", "keepat→bay"} <= {
         t.occurrence.removeprefix("in").removeprefix("at") for t in found
     }
+    for one in found:
+        assert one.place is not None
+        ids, source, destination = one.place.ids, one.place.source, one.place.destination
+        named = (one.source.id, one.destination.id, one.out.id)
+        assert (ids[source], ids[destination], ids[destination + 1]) == named
+        assert source < destination == len(ids) - 2
     by_weights = skip_trigrams(model, corpus=text_of(model, TRIPLES[:2]), rank="weights")
+    assert all(one.place is None for one in by_weights)
     assert len(by_weights) == 3 and by_weights.rank == "weights"
 
 

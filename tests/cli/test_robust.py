@@ -12,7 +12,9 @@ import pytest
 import pathsum as ps
 from pathsum.cli import main as module
 from pathsum.cli.main import main
+from pathsum.errors import FailedError
 from pathsum.terminal import SafeConsole, printable, printable_json, shorten
+from pathsum.text.cache import cache_folder
 
 MODEL = "hand-built-induction"
 
@@ -118,6 +120,40 @@ class TestUnexpectedErrors:
         monkeypatch.setattr(module.tempfile, "gettempdir", lambda: "/dev/null/y")
         assert "with what --debug shows" in fails(capsys, monkeypatch, KeyError("x"))
 
+    def test_without_torch(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        """A broken installation, or too little memory to load it: the log needs no torch."""
+        monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+        for name in [name for name in sys.modules if name.startswith("pathsum.text")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "torch", None)
+        said = fails(capsys, monkeypatch, ImportError("libtorch_cpu.so: failed to map segment"))
+        assert "unexpected error (ImportError: libtorch_cpu.so" in said
+        (log,) = tmp_path.iterdir()
+        assert log.name in said
+
+    def test_without_a_home(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        def unknown() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        for name in ("PATHSUM_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", unknown)
+        monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+        assert "KeyError" in fails(capsys, monkeypatch, KeyError("x"))
+        assert len(list(tmp_path.iterdir())) == 1
+        with pytest.raises(FailedError, match="there is no home folder .* set PATHSUM_CACHE"):
+            cache_folder()
+
     def test_a_panic(
         self,
         capsys: pytest.CaptureFixture[str],
@@ -137,6 +173,32 @@ class TestUnexpectedErrors:
         assert "not enough memory" in fails(capsys, monkeypatch, MemoryError())
         full = OSError(28, "No space left on device", "/disk/file")
         assert "/disk/file: No space left" in fails(capsys, monkeypatch, full)
+
+
+def test_a_working_folder_that_was_removed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MKL, which torch loads, ends the process there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = refused(capsys, "models")
+    assert "the working folder cannot be read (No such file or directory): it may have" in said
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "19"])
+def test_a_terminal_without_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """rich prints nothing at all on one of no columns."""
+    monkeypatch.setenv("COLUMNS", "20")
+    assert main(["models"]) == 0
+    expected = capsys.readouterr().out
+    assert "two-layer" in expected
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["models"]) == 0
+    assert capsys.readouterr().out == expected
 
 
 def test_a_full_disk_on_stdout() -> None:

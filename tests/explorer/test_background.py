@@ -9,14 +9,13 @@ import pytest
 from tests.explorer.variants import ALL
 from tests.waiting import until
 
-from pathsum.explorer import background
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.workbench import Workbench
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("pathsum.explorer.explorer.IDLE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Slow answers on disk: found again after a restart, never for another model or another version."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_the_oldest_go_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
             os.utime(file, (place, place))
     assert len(list(cache.iterdir())) == 3
     assert answers.get("0") is None and answers.get("4") == bytes(900)
+
+
+def test_what_killed_processes_left_half_written_goes(cache: Path) -> None:
+    answers = KeptAnswers((opened(ALL["two layers"]()),))
+    answers.put("a", b"answer")
+    for name, age in (("old.7-8.part", kept.LEFT_SECONDS + 60), ("new.7-8.part", 60)):
+        (cache / name).write_bytes(b"half")
+        os.utime(cache / name, (time.time() - age,) * 2)
+    answers.put("b", b"another")
+    assert [file.name for file in cache.glob("*.part")] == ["new.7-8.part"]
+    assert (answers.get("a"), answers.get("b")) == (b"answer", b"another")
 
 
 def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:

@@ -192,10 +192,10 @@ def test_bytes_held_follows_what_is_reachable_and_counts_it_once() -> None:
 def test_caches_are_bounded_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathsum.explorer.explorer.ANSWER_BYTES", 20_000)
     explorer = Explorer([ALL["two layers"]()])
-    bench = explorer.workbench = Workbench(explorer.workbench.models, run_bytes=100_000)
+    bench = explorer.workbench = Workbench(explorer.workbench.models, run_bytes=50_000)
     for first in range(8):
         for second in range(8):
             explorer.ask("run", {"ids": f"{first},{second},1,2"})
     bench.remeasure()
-    assert bench._runs.held <= 100_000 and explorer._answers.held <= 20_000
+    assert bench._runs.held <= 50_000 and explorer._answers.held <= 20_000
     assert 0 < len(bench._runs) < 64 and 0 < len(explorer._answers) < 64

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import ModelParams
 
 LINES: dict[str, list[str]] = json.loads(
     (Path(__file__).parent / "copied_python.json").read_text(encoding="utf-8")
@@ -43,6 +44,24 @@ def test_text_shows_the_mean_pattern(explorer: Explorer) -> None:
         "attention", {"text": TEXT, "weighting": "effect", "head": "L1H0", "precision": "full"}
     )
     assert torch.equal(shown("text, effects").dense, effects.dense)
+
+
+def test_text_shows_the_head_that_is_pointed_at(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("attention", {"text": TEXT, "head": "L1H0", "precision": "full"})
+    assert torch.allclose(shown("text, a head that is pointed at"), answer.dense[0], atol=1e-6)
+
+
+def test_why_shows_predictions_before_and_after(explorer: Explorer) -> None:
+    off = "L0H0,L0H1@2→L1H0@5.k"
+    answer: Any = explorer.answer("without", {"text": TEXT, "position": 5, "off": off})
+    model = explorer.workbench.model(ModelParams())
+    expected = {
+        model.token_text(token): pytest.approx((float(before), float(after)), abs=1e-6)
+        for token, before, after in zip(
+            answer.top_ids, answer.top_before, answer.top_after, strict=True
+        )
+    }
+    assert shown("why, with a head and an edge off") == expected
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_two_processes_write_what_one_writes(
 
 def test_a_process_that_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{ANSWERS}.MAX_PROCESSES", 2)
-    monkeypatch.setattr(f"{ANSWERS}._COMMAND", "raise SystemExit(3)")
+    monkeypatch.setattr(f"{ANSWERS}.REPORT_HELPER", "raise SystemExit(3)")
     with pytest.raises(FailedError, match="a process that answers a part of the report ended"):
         ps.report("hand-built-induction", tmp_path / "r.html", texts=TEXTS, views=VIEWS)
     assert not (tmp_path / "r.html").exists()

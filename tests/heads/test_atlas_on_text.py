@@ -91,7 +91,9 @@ def test_a_head_that_is_sharp_in_part_of_the_context_is_found() -> None:
     assert score.part.value > 0.9 and score.part.p <= 0.01
     assert (score.part.first, score.part.last) == (1, 23)
     assert "previous token" in found.kinds
-    assert any("at positions 1–23" in line for line in found.evidence)
+    # The atlas shows the mean over the whole context, so the evidence names it too.
+    whole = f"({score.value:.2f} over the whole context)"
+    assert any("at positions 1–23" in line and whole in line for line in found.evidence)
 
 
 def test_the_best_part_is_paid_for() -> None:

@@ -39,6 +39,12 @@ def test_operators_agree_with_dense(data: st.DataObject, dtype: torch.dtype) -> 
     same((f / 4).dense(), dense / 4)
     same((f @ right).dense(), dense @ right)
     same((right.mT @ f.T).dense(), right.mT @ dense.mT)
+    # A batch of matrices from either side.
+    more = (4, *(1 for _ in f.batch_shape))
+    before, after = gaussian(seed, *more, width, m, dtype=dtype), right.expand(*more, n, width)
+    same((before @ f).dense(), before @ dense)
+    same((f @ after).dense(), dense @ after)
+    same((before @ f @ g.T).dense(), before @ dense @ g.dense().mT)
     product = f @ g.T
     same(product.dense(), dense @ g.dense().mT)
     assert product.rank_bound == min(f.rank_bound, g.rank_bound)

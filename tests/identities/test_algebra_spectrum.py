@@ -82,17 +82,21 @@ def test_eigenvalues_of_badly_scaled_factors(f: Factored) -> None:
     assert distance(torch.cat([found, missing]), expected) <= 1e-10 * float(dense.norm())
 
 
-@given(f=factored(square=True))
+@given(f=factored(square=True), power=st.integers(-40, 40))
 @settings(max_examples=30)
-def test_eigenvectors_are_eigenvectors(f: Factored) -> None:
-    found = eigenvectors(f)
-    torch.testing.assert_close(found.values, f.eigenvalues(), rtol=1e-8, atol=1e-8)
+def test_eigenvectors_are_eigenvectors(f: Factored, power: int) -> None:
+    scale = 2.0**power  # which eigenvectors do not have
+    found = eigenvectors(f * scale)
+    values = found.values / scale
+    torch.testing.assert_close(values, f.eigenvalues(), rtol=1e-8, atol=1e-8)
     dense = f.dense().to(found.vectors.dtype)
     torch.testing.assert_close(
-        dense @ found.vectors, found.vectors * found.values[..., None, :], rtol=0, atol=1e-8
+        dense @ found.vectors, found.vectors * values[..., None, :], rtol=0, atol=1e-8
     )
     lengths = torch.linalg.vector_norm(found.vectors, dim=-2)
     torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    peak = found.vectors.gather(-2, found.vectors.abs().argmax(-2, keepdim=True))
+    torch.testing.assert_close(peak, peak.abs().to(peak.dtype))
 
 
 @given(f=factored())

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 from hypothesis import given
@@ -151,15 +152,137 @@ def test_the_nearest_head_is_named() -> None:
     assert find_head("L1H3", 2, 4) == HeadId(1, 3)
 
 
-@pytest.mark.parametrize("name", ["L1", "1.4", "", "H4L1", "L1H4H2", "L-1H0", (1,), (1, 2, 3), 1.5])
+@pytest.mark.parametrize(
+    "name",
+    ["L1", "1.4", "", "H4L1", "L1H4H2", "L-1H0", (1,), (1, 2, 3), ("L1", "H4"), (1, 2.0), 1.5],
+)
 def test_what_does_not_name_a_head(name: object) -> None:
     with pytest.raises(HeadError, match="does not name a head; use a label such as 'L1H4'"):
         HeadId.parse(name)  # pyright: ignore[reportArgumentType]
 
 
-def test_negative_numbers_are_not_heads() -> None:
-    with pytest.raises(HeadError, match="layer -1, head 0 is not a head"):
-        HeadId.parse((-1, 0))
+def test_numbers_that_are_not_heads() -> None:
+    why = "is not a head: layers and heads count from 0 and have at most 9 digits"
+    for layer, head in ((-1, 0), (0, -1), (10**9, 0), (0, 10**9)):
+        with pytest.raises(HeadError, match=f"layer {layer}, head {head} {why}"):
+            HeadId.parse((layer, head))
+    with pytest.raises(HeadError, match=f"layer 1000000000, head -1000000000 {why}"):
+        HeadId(10**5000, -(10**5000))
+    assert HeadId(999_999_999, 0) == "L999999999H0"
+
+
+@pytest.mark.parametrize("digits", ["9" * 10, "9" * 5000, "٣", "²", ""])
+@pytest.mark.parametrize(
+    ("parse", "name"),
+    [
+        (HeadId.parse, "L{}H0"),
+        (HeadId.parse, "L0H{}"),
+        (Source.parse, "mlp{}"),
+        (Source.parse, "bias{}"),
+        (Part.parse, "pos@{}"),
+        (parse_read, "mlp{}"),
+        (parse_read, "L{}H0.q"),
+        (Edge.parse, "L0H0→mlp{}"),
+        (Node.parse, "L0H0@{}"),
+        (Site.parse, "L0H0@{}"),
+        (Site.parse, "L0H0→L1H0@{}.k"),
+        (Value.parse, "residual@L{}"),
+        (Value.parse, "mlp{}"),
+    ],
+)
+def test_numbers_that_no_name_has(parse: object, name: str, digits: str) -> None:
+    """Python itself refuses to convert thousands of digits, and reads digits of any script."""
+    with pytest.raises((PathError, HeadError)):
+        parse(name.format(digits))  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("other", ["", "A", "L1", "L1H", "embed", "z"])
+def test_other_strings_come_after_heads(other: str) -> None:
+    for head in (HeadId(0, 0), HeadId(7, 9)):
+        assert head < other
+        assert head <= other
+        assert not head > other
+        assert not head >= other
+
+
+def test_the_formula_of_a_path() -> None:
+    """The paper's notation: patterns from the last head to the first, weights as data flows."""
+    for name, formula in {
+        "embed": "Id ⊗ W_E·W_U",
+        "pos→L0H7": "A[L0H7] ⊗ W_pos·OV[L0H7]·W_U",
+        "mlp0→L1H2→L3H4": "A[L3H4]·A[L1H2] ⊗ MLP[0]·OV[L1H2]·OV[L3H4]·W_U",
+        "bias2": "Id ⊗ b[2]·W_U",
+        "bias_U": "Id ⊗ b_U",
+    }.items():
+        assert Path.parse(name).formula == formula
+    assert Source("unembed_bias").symbol == "b_U"
+
+
+@pytest.mark.parametrize(
+    ("source", "heads", "message"),
+    [
+        ("embed", ["L1H0", "L1H0"], "a path through L1H0 and then L1H0 names a head twice: data"),
+        ("embed", ["L1H0", "L1H1"], "a path through L1H0 and then L1H1 is out of order: data"),
+        ("embed", ["L0H0", "L2H0", "L1H1"], "through L2H0 and then L1H1 is out of order"),
+        ("bias_U", ["L1H0"], "bias_U is added to the logits themselves; no head reads it"),
+        ("mlp2", ["L2H0"], "L2H0 cannot read mlp2, .* the first head must be in layer 3 or above"),
+        ("bias2", ["L1H0"], "L1H0 cannot read bias2, .* head must be in layer 3 or above"),
+    ],
+)
+def test_what_no_path_goes_through(source: str, heads: list[str], message: str) -> None:
+    with pytest.raises(PathError, match=message):
+        Path(source, heads)
+    with pytest.raises(PathError, match=message):
+        Path.parse("→".join([source, *heads]))
+
+
+def test_paths_of_two_neighboring_layers() -> None:
+    assert Path("mlp2", ["L3H0", "L4H0"]).order == 2
+    assert Path("embed", ["L0H0"]).order == 1
+
+
+@given(paths(), heads, numbers)
+def test_parts_are_paths_or_not(path: Path, head: HeadId, layer: int) -> None:
+    part = Part.of_path(path)
+    assert part.path == path
+    assert Part.parse(path) == part
+    assert Part.parse(part) is part
+    assert part.headed == (path.order > 0)
+    assert Part.writer(head).headed
+    for other in (Part.writer(head), Part.position(layer), Part.bias("key")):
+        with pytest.raises(PathError, match=f"the part {other} is not a path from a source"):
+            _ = other.path
+    assert not Part.position(layer).headed and not Part.bias("query").headed
+
+
+@given(heads, st.sampled_from(Side))
+def test_reads_by_side(head: HeadId, side: Side) -> None:
+    assert parse_read(head, side) == parse_read(str(head), side.value) == HeadRead(head, side)
+    assert Edge.parse((head, f"{head}.{side}")).heads == (head, HeadRead(head, side))
+    for name in ("logits", "mlp3"):
+        with pytest.raises(PathError, match=f"{name} has one read only; leave '{side}' out"):
+            parse_read(name, side.value)
+    with pytest.raises(PathError, match="does not name a read"):
+        parse_read(f"{head}.q", side)
+
+
+def test_edges_that_are_not_between_heads_have_no_heads() -> None:
+    for edge in (Edge.parse("embed→L1H0.q"), Edge.parse("L0H0→logits"), Edge.parse("L0H0→mlp1")):
+        with pytest.raises(AssertionError):
+            _ = edge.heads
+
+
+def test_names_are_strings_in_a_schema() -> None:
+    pattern = HeadId.json_schema()["pattern"]
+    assert re.search(pattern, "L12H3") and not re.search(pattern, "L12H3.q")
+    assert HeadId.json_schema()["type"] == "string"
+    assert all(kind.json_schema() == {"type": "string"} for kind in (Path, Source, Part, Node))
+
+
+def test_no_head_of_a_model_without_layers() -> None:
+    with pytest.raises(HeadError, match="head L0H0 does not exist: this model has no layers"):
+        find_head("L0H0", 0, 4)
+    assert find_head("L0H0", 1, 1) == HeadId(0, 0)
 
 
 @pytest.mark.parametrize(

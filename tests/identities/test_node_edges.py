@@ -189,3 +189,28 @@ def test_positions_before_the_first_reader_need_not_be_computed(changes: dict[st
         whole = run_logits(model.weights, tokens, [edit], trace, at)
         short = run_logits(model.weights, tokens, [edit], trace, at, from_position=first)
         torch.testing.assert_close(short, whole)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+@pytest.mark.parametrize("top", [1, 2])
+def test_layers_below_the_first_cut_are_taken_from_the_run(
+    changes: dict[str, Any], top: int
+) -> None:
+    """Edges into layer 1 and the logits, or into the logits alone."""
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1]])
+    trace, reference = model.trace(tokens), Writes.of(other_run(model, tokens))
+    edges = [
+        edge
+        for edge in all_edges(model, 3)
+        if edge.reader.head is None or edge.reader.head.layer >= top
+    ]
+    drawn = torch.rand(2, len(edges), generator=torch.Generator().manual_seed(4)) < 0.3
+    rows = [
+        tuple(edge for edge, cut in zip(edges, row, strict=True) if cut) for row in drawn.tolist()
+    ]
+    for cuts in ((rows[0],), (rows[0], rows[1], ())):
+        edit = CutEdges(cuts, reference)
+        found = run_logits(model.weights, tokens, [edit], trace)
+        torch.testing.assert_close(found, run_logits(model.weights, tokens, [edit]))
+        assert float((found[0] - trace.logits[0]).abs().max()) > 1e-3

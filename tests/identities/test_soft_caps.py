@@ -15,8 +15,7 @@ from pathsum.circuits.bigram import DirectPath
 from pathsum.circuits.tokens.ov import effect, token_ov
 from pathsum.circuits.tokens.qk import attention, token_qk
 from pathsum.circuits.tokens.token import Token
-from pathsum.circuits.trigrams.bug_cost import bug_cost
-from pathsum.circuits.trigrams.bugs import Bug, Cause
+from pathsum.circuits.trigrams.bugs import Bug, Cause, bug_cost
 from pathsum.circuits.trigrams.triple import Pattern
 from pathsum.model import HeadId, Model, Weights
 from pathsum.model.transformer import soft_cap

@@ -109,3 +109,22 @@ def test_composition_leaves_a_device_without_float64(monkeypatch: pytest.MonkeyP
     object.__setattr__(stand_in, "weights", weights)
     ps.composition(stand_in)
     assert moved == ["cpu"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_other_precisions_rotate_alike(
+    pairing: RotaryPairing, fraction: float, dtype: torch.dtype
+) -> None:
+    """Half precision has no complex numbers, so its planes are turned another way."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 5, 8, generator=generator).to(dtype)
+    places = torch.arange(5)
+    found = rotate(config(pairing, fraction), x, places)
+    truth = rotate(config(pairing, fraction), x.double(), places)
+    assert found.dtype == dtype
+    # Cosine, sine, two products and a sum are rounded.
+    size = 4 * float(truth.abs().max()) * torch.finfo(dtype).eps
+    assert float((found.double() - truth).abs().max()) <= size
+    assert float((found - x).abs().max()) > 0.1

@@ -318,8 +318,9 @@ def test_padding_of_a_shorter_text_is_not_part_of_its_circuit() -> None:
 
 def test_a_run_that_overflowed_has_no_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = construct.induction().trace("a b c d a")
-    overflowed = property(lambda trace: trace.logits * float("inf"))
-    monkeypatch.setattr(Trace, "uncapped_logits", overflowed)
+    monkeypatch.setattr(
+        Trace, "uncapped_logits_at", lambda trace, at: trace.logits_at(at) * float("inf")
+    )
     with pytest.raises(InputError, match="the run overflowed"):
         trace.circuit(token="b")
 
@@ -487,3 +488,13 @@ def test_a_token_that_looks_like_terminal_markup_is_printed() -> None:
 def test_a_run_whose_logits_are_all_zero_has_a_circuit() -> None:
     found = load("hand-built-skip-trigrams").trace([0]).circuit(token=1)
     assert found.total == 0.0 and found.remainder == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_any_precision(dtype: torch.dtype) -> None:
+    model = construct.induction().to(dtype)
+    found = model.trace("a b c d a").circuit(token="b")
+    assert "L0H0@2→L1H0@5.k" in {str(edge) for edge in found.edges}
+    # Shares are rounded one by one, to the precision of the model.
+    whole = added_up(found, Node("logits", found.position), "v")
+    assert abs(whole - found.total) <= 8 * torch.finfo(dtype).eps * abs(found.total)

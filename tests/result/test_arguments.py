@@ -90,6 +90,15 @@ def test_the_sentence(hint: Any, value: object, said: str) -> None:
     assert isinstance(found.value.__cause__, RuntimeError)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_that_python_does_not_print(sign: int) -> None:
+    def call(x: int) -> None:
+        _fails(x=x)
+
+    with pytest.raises(ArgumentError, match="x is a number that is too long to print; give an int"):
+        checked(call)(sign * 10**5000)
+
+
 def test_other_errors_stay() -> None:
     """An argument that fits, too many arguments and errors on purpose are left alone."""
 

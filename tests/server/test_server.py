@@ -274,7 +274,7 @@ class TestRunning:
 
     def test_explore_in_a_notebook_is_a_widget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("anywidget")
-        module = sys.modules["pathsum.server.explore"]
+        module = sys.modules["pathsum.server.running"]
         monkeypatch.setattr(module, "in_jupyter", lambda: True)
         widget = ps.explore(ALL["two layers"](), place="/atlas")
         assert widget.place == "/atlas"
@@ -282,7 +282,7 @@ class TestRunning:
         assert ps.explore(ALL["two layers"]()).height < 610 < widget.height
 
     def test_a_script_is_no_notebook(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from pathsum.server.explore import in_jupyter, in_marimo
+        from pathsum.server.running import in_jupyter, in_marimo
 
         assert not in_jupyter() and not in_marimo()
 

@@ -16,8 +16,8 @@ from pathsum.explorer.in_flight import CanceledError
 from pathsum.explorer.wire import decode
 from pathsum.result import Progress
 from pathsum.server import ExplorerServer
+from pathsum.server.app import PROGRESS
 from pathsum.server.queue import SLOW_THREADS, WAITING
-from pathsum.server.streaming import PROGRESS
 
 Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
 HEADERS = {"Content-Type": "application/json", "Accept": PROGRESS}
@@ -83,7 +83,7 @@ def asked(server: ExplorerServer) -> Iterator[Asking]:
 
 
 def test_a_quick_answer_is_a_plain_one(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.server.streaming.FIRST_SECONDS", 60.0)
+    monkeypatch.setattr("pathsum.server.app.FIRST_SECONDS", 60.0)
     found = asked("run", {"ids": "1,2"}).getresponse()
     assert found.headers["Content-Type"] == "application/octet-stream"
     assert decode(found.read())["ids"] == [1, 2]

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from tests.sources import tiny
@@ -79,7 +80,15 @@ _PHI2 = {
 }
 _NAMES = {"gpt2": _GPT2, "gpt_neox": _NEOX, "gpt_neox-serial": _NEOX, "gptj": _GPTJ, "phi": _PHI2}
 _NAMES |= {case: {**_LLAMA, **_AFTER} for case in ("gemma2", "gemma3", "olmo2")}
-_ARCHITECTURES = {"gpt_neox": "gptneox", "phi": "phi2"}
+_NAMES["gpt_oss"] = {
+    **_LLAMA,
+    "post_attention_layernorm": "post_attention_norm",
+    "self_attn.sinks": "attn_sinks.weight",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+}
+_ARCHITECTURES = {"gpt_neox": "gptneox", "phi": "phi2", "gpt_oss": "gpt-oss"}
 
 
 def adjacent(weight: torch.Tensor, d_head: int) -> torch.Tensor:
@@ -103,7 +112,7 @@ def convert(case: str, folder: Path, kind: Any = None, **metadata: Any) -> Path:
         writer.add_tensor("rope_freqs.weight", factors.numpy())
     for name, value in metadata.items():
         writer.add_uint32(name.replace("__", "."), value)
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    for name, tensor in _tensors(case, folder).items():
         numbers = _as_stored(case, name, tensor, fields).contiguous().numpy()
         for theirs, ours in _NAMES.get(case, _LLAMA).items():
             name = name.replace(theirs, ours)
@@ -123,7 +132,7 @@ def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None
     d = fields.get("hidden_size", fields.get("n_embd"))
     d_head = fields.get("head_dim", d // heads)
     writer.add_block_count(fields.get("num_hidden_layers", 2))
-    writer.add_context_length(32)
+    writer.add_context_length(fields.get("max_position_embeddings", 32))
     writer.add_embedding_length(d)
     writer.add_feed_forward_length(fields.get("intermediate_size", 4 * d))
     writer.add_head_count(heads)
@@ -138,6 +147,12 @@ def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None
         writer.add_value_length(d_head)
         writer.add_rope_freq_base(full["rope_theta"])
         writer.add_rope_dimension_count(int(d_head * full.get("partial_rotary_factor", 1.0)))
+    if full.get("rope_type") == "longrope":
+        _write_longrope(writer, fields)
+    if "num_local_experts" in fields:
+        writer.add_expert_count(fields["num_local_experts"])
+        writer.add_expert_used_count(fields["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(fields["intermediate_size"])
     if fields.get("rotary_dim"):
         writer.add_rope_dimension_count(fields["rotary_dim"])
     if full.get("rope_type") in ("linear", "yarn"):
@@ -156,6 +171,33 @@ def _write_sizes(writer: Any, fields: dict[str, Any], architecture: str) -> None
         writer.add_final_logit_softcapping(fields["final_logit_softcapping"])
     if architecture == "gptneox":
         writer.add_parallel_residual(fields.get("use_parallel_residual", True))
+
+
+def _write_longrope(writer: Any, fields: dict[str, Any]) -> None:
+    """Both sets of factors and the attention factor, as llama.cpp's converter computes it."""
+    rope, trained = fields["rope_parameters"], fields["original_max_position_embeddings"]
+    grown = fields["max_position_embeddings"] / trained
+    writer.add_rope_scaling_orig_ctx_len(trained)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(grown) / math.log(trained)))
+    for name in ("long", "short"):
+        factors = np.array(rope[f"{name}_factor"], dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{name}.weight", factors)
+
+
+def _tensors(case: str, folder: Path) -> dict[str, torch.Tensor]:
+    """A checkpoint's tensors, those of experts in the order in which llama.cpp stores them."""
+    found = load_file(folder / "model.safetensors")
+    if case != "gpt_oss":
+        return found
+    for layer in ("model.layers.0.", "model.layers.1."):
+        both = found.pop(f"{layer}mlp.experts.gate_up_proj").mT
+        bias = found.pop(f"{layer}mlp.experts.gate_up_proj_bias")
+        for part, name in enumerate(("gate", "up")):
+            found[f"{layer}ffn_{name}_exps.weight"] = both[:, part::2]
+            found[f"{layer}ffn_{name}_exps.bias"] = bias[:, part::2]
+        down = f"{layer}mlp.experts.down_proj"
+        found[down] = found[down].mT
+    return found
 
 
 def _llama3_factors(fields: dict[str, Any]) -> torch.Tensor | None:

@@ -28,7 +28,7 @@ TOKENS = torch.randint(0, 61, (2, 11), generator=torch.Generator().manual_seed(1
         *("llama", "qwen2", "qwen3", "phi3", "phi3-windows", "olmo2"),
         *("gemma", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_neox-serial", "gptj", "phi"),
         *("stablelm", "stablelm-parallel", "stablelm-yarn", "qwen3-yarn"),
-        *("llama-llama3", "llama-yarn", "llama-linear", "llama-biases"),
+        *("llama-llama3", "llama-yarn", "llama-linear", "llama-biases", "phi3-longrope", "gpt_oss"),
     ],
 )
 def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:

@@ -161,6 +161,37 @@ CASES |= {
         },
     ),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GQA),
+    # Planes that turn at speeds of their own; the tests' 30 tokens are within the trained length.
+    "phi3-longrope": (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            **_GQA,
+            "hidden_size": 32,
+            "sliding_window": None,
+            "max_position_embeddings": 128,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 5_000.0,
+                "short_factor": [1.0, 1.1, 1.3, 1.7],
+                "long_factor": [1.5, 2.5, 4.0, 6.0],
+            },
+        },
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 8,
+            "max_position_embeddings": 64,
+            "sliding_window": 7,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {**_YARN, "truncate": False},
+        },
+    ),
 }
 
 

@@ -17,8 +17,7 @@ import pytest
 from pathsum.errors import FailedError, FileError, InputError
 from pathsum.text import packages
 from pathsum.text.cache import locked
-from pathsum.text.documents import Document, Files, PythonLibrary, chapters
-from pathsum.text.hub import HubDataset
+from pathsum.text.documents import Document, Files, HubDataset, PythonLibrary, chapters
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import Package
 

@@ -17,7 +17,7 @@ from pathsum.model.losses import run_losses
 from pathsum.model.storage import HELD_OUT
 from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
-from pathsum.training.dynamics.dynamics_views import line_plot
+from pathsum.training.dynamics.dynamics_record import line_plot
 from pathsum.training.run_folder import held_out_tokens
 from pathsum.training.snapshots import save_snapshot
 

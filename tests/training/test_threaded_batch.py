@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.identities.configs import configs
 
 from pathsum.model import Config
+from pathsum.training.batching import ThreadedBatch
 from pathsum.training.network import Network
 from pathsum.training.recipe import Start
-from pathsum.training.threaded_batch import ThreadedBatch
 
 
 @settings(max_examples=25)

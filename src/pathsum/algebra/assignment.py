@@ -55,9 +55,10 @@ def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row opti
     square = np.zeros((size, size))
     square[:m, :n] = values.double().cpu().numpy()
     rows, columns = (part.numpy() for part in best_assignment(values))
-    column_of = np.full(size, -1)
+    every = np.arange(size)
+    column_of = np.empty_like(every)
     column_of[rows] = columns
-    column_of[column_of < 0] = np.setdiff1d(np.arange(size), columns)
+    column_of[np.setdiff1d(every, rows)] = np.setdiff1d(every, columns)
     # loss[i, k]: what row i loses by taking the column of row k.
     moved = square[:, column_of]
     loss = moved.diagonal()[:, None] - moved

@@ -85,6 +85,11 @@ def eigvals(square: Float[Tensor, "*batch n n"]) -> Complex[Tensor, "*batch n"]:
     return torch.cat(parts).unflatten(0, square.shape[:-2])
 
 
+def log_determinant(square: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
+    """log |det M|; −∞ where M is singular."""
+    return torch.linalg.slogdet(require_finite(square)).logabsdet
+
+
 def thin_svd(
     matrix: Float[Tensor, "*batch m n"],
 ) -> tuple[Float[Tensor, "*batch m q"], Float[Tensor, "*batch q"], Float[Tensor, "*batch q n"]]:

@@ -327,7 +327,7 @@ def _check_factors(A: object, B: object) -> None:
     if A.shape[-1] != B.shape[-2]:
         raise InputError(
             f"factors {list(A.shape)} and {list(B.shape)} do not multiply: the last dimension of A "
-            f"is {A.shape[-1]} and the one before the last of B is {B.shape[-2]}; "
+            f"is {A.shape[-1]} and the second-to-last of B is {B.shape[-2]}; "
             "both are the inner dimension r"
         )
     if 0 in A.shape[-2:] or 0 in B.shape[-2:]:

@@ -15,10 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.decompositions import cholesky, eigh, eigvals, solve_lower
+from pathsum.algebra.decompositions import (
+    cholesky,
+    eigh,
+    eigvals,
+    solve_lower,
+)
+from pathsum.algebra.eigenvalue_sums import SumBounds
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
@@ -32,6 +38,8 @@ STOP_AT = 10
 """Draws at or above a value after which no more are made for it: it is not an unusual one."""
 _DRAWN_TOGETHER = 10
 """Draws, each with its negative, between two looks at who needs more."""
+_MARGIN = 0.01
+"""How far a bound must be from a ratio to decide about it: far above the rounding of both."""
 
 
 def random_frames(
@@ -106,16 +114,23 @@ def spectra_between(
     """`rotated_spectra`, given its `rotated_cores`."""
     half, r, _ = cores[0].shape
     batch = own[0].shape[:-1]
-    flat = [values[..., :r].double().reshape(-1, 1, r, 1).cpu() for values in own]
+    flat = [values[..., :r].double().reshape(-1, 1, r).cpu() for values in own]
     found: list[Tensor] = []
     at_once = max(1, _ENTRIES_AT_ONCE // (half * r * r))
     for start in range(0, len(flat[0]), at_once):
         part = slice(start, start + at_once)
-        product = flat[0][part] * cores[0]
-        for values, core in zip(flat[1:], cores[1:], strict=True):
-            product = product @ (values[part] * core)
-        found.append(eigvals(product))
+        found.append(_spectra(cores, [values[part] for values in flat]))
     return torch.cat(found).reshape(*batch, half, r)
+
+
+def _spectra(
+    cores: Sequence[Float[Tensor, "*#batch r r"]], own: Sequence[Float[Tensor, "*#batch r"]]
+) -> Complex[Tensor, "*batch r"]:
+    """Eigenvalues of `diag(own₁) core₁ diag(own₂) core₂ …`."""
+    product = own[0][..., None] * cores[0]
+    for values, core in zip(own[1:], cores[1:], strict=True):
+        product = product @ (values[..., None] * core)
+    return eigvals(product)
 
 
 def rotated_ratios(
@@ -153,6 +168,9 @@ def sequential_p(
     """
     n, half = len(ratios), len(cores[0])
     least = ratios.double().cpu() - TIE
+    flat = [
+        values[:, : core.shape[-1]].double().cpu() for values, core in zip(own, cores, strict=True)
+    ]
     count, used = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long)
     going = ~least.isnan()
     for start in range(0, half, _DRAWN_TOGETHER):
@@ -160,16 +178,45 @@ def sequential_p(
         if not len(who):
             break
         some = [core[start : start + _DRAWN_TOGETHER] for core in cores]
-        drawn = positivity(spectra_between(some, [values[who.to(values.device)] for values in own]))
-        above = (drawn >= least[who, None]).long() + (-drawn >= least[who, None]).long()
+        above = _at_or_above(least[who], some, [values[who] for values in flat])
         running = count[who, None] + above.cumsum(-1)
         before = (running < STOP_AT).sum(-1)  # draws that did not end it
-        last = before.clamp(max=drawn.shape[-1] - 1)
+        last = before.clamp(max=above.shape[-1] - 1)
         count[who] = running.gather(-1, last[:, None])[:, 0]
         used[who] += last + 1
-        going[who] = before == drawn.shape[-1]
+        going[who] = before == above.shape[-1]
     p = (1 + count).double() / (1 + 2 * used)
     return torch.where(least.isnan(), torch.nan, p)
+
+
+def _at_or_above(
+    least: Float[Tensor, " matrix"],
+    cores: Sequence[Float[Tensor, "half r r"]],
+    own: Sequence[Float[Tensor, "matrix r"]],
+) -> Int[Tensor, "matrix half"]:
+    """How many of each draw's ratio and its negative, none to two, are at or above `least`.
+
+    Eigenvalues are computed only where bounds on Σ|λ| leave it open.
+    """
+    size = least.abs()[:, None].expand(-1, len(cores[0]))
+    smaller, larger = torch.zeros_like(size).bool(), torch.zeros_like(size).bool()
+    if len(cores) == 1:
+        bounds = SumBounds(cores[0], own[0])
+        smaller = bounds.trace < size * bounds.low * (1 - _MARGIN)
+        larger = bounds.trace > size * bounds.high * (1 + _MARGIN)
+        # Where both are zero there is no ratio, and no bound.
+        open_still = (~(smaller | larger) & (bounds.high > 0)).nonzero(as_tuple=True)
+        low = bounds.by_determinant(*open_still)
+        smaller[open_still] = bounds.trace[open_still] < size[open_still] * low * (1 - _MARGIN)
+    # A ratio x or its negative is above a positive least if |x| is; both are above a negative one
+    # if |x| is not, and else one of them.
+    found = torch.where(smaller, torch.where(least < 0, 2, 0)[:, None], 1)
+    matrix, draw = (~(smaller | larger)).nonzero(as_tuple=True)
+    for some in torch.arange(len(matrix)).split(max(1, _ENTRIES_AT_ONCE // cores[0][0].numel())):
+        here, at = matrix[some], least[matrix[some]]
+        ratio = positivity(_spectra([core[draw[some]] for core in cores], [D[here] for D in own]))
+        found[here, draw[some]] = (ratio >= at).long() + (-ratio >= at).long()
+    return found
 
 
 def with_negatives(ratios: Float[Tensor, "*batch half"]) -> Float[Tensor, "*batch draws"]:

@@ -23,7 +23,7 @@ from pathsum.errors import InputError
 
 def widened(f: Factored) -> Factored:
     """`f` itself; half precision, which has no decompositions, is converted to float32."""
-    return f.to(torch.float32) if torch.finfo(f.dtype).bits < 32 else f
+    return f.to(torch.promote_types(f.dtype, torch.float32))
 
 
 def balanced(f: Factored) -> Factored:
@@ -195,6 +195,7 @@ def _unit_columns(vectors: Complex[Tensor, "*batch n q"]) -> Complex[Tensor, "*b
     peak = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
     size = peak.abs()
     safe = torch.where(size > 0, size, torch.ones_like(size))
-    rotated = vectors / safe * torch.where(size > 0, peak.conj() / safe, torch.ones_like(peak))
+    # The largest entry is 1, so the length is at least that, or 0 if all entries are.
+    rotated = vectors / safe * (peak.conj() / safe)
     length = torch.linalg.vector_norm(rotated, dim=-2, keepdim=True)
-    return rotated / torch.where(length > 0, length, torch.ones_like(length))
+    return rotated / length.clamp(min=1)

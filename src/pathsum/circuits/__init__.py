@@ -30,8 +30,7 @@ from pathsum.circuits.tokens.clusters import clusters
 from pathsum.circuits.tokens.head_card import HeadCard, head_card, token_card
 from pathsum.circuits.tokens.ov import Effect, effect, token_ov
 from pathsum.circuits.tokens.qk import attention, token_qk
-from pathsum.circuits.trigrams.bug_cost import bug_cost
-from pathsum.circuits.trigrams.bugs import forced_bugs
+from pathsum.circuits.trigrams.bugs import bug_cost, forced_bugs
 from pathsum.circuits.trigrams.skip_trigrams import SkipTrigrams, skip_trigrams
 from pathsum.circuits.trigrams.source_table import source_table
 from pathsum.model.sequences import open_text

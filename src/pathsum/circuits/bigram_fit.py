@@ -205,7 +205,12 @@ def fit_bigrams(
         weights = times[here]
         found.append(
             FrequencyBucket(
-                *(low, high, int(inside.sum()), int(weights.sum()), kl, correlation),
+                low,
+                high,
+                int(inside.sum()),
+                int(weights.sum()),
+                kl,
+                correlation,
                 *(_mean(values[here], weights) for values in (ours, unigram, bigram)),
             )
         )

@@ -49,8 +49,7 @@ from pathsum.model.folding import value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import checked
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import checked, parse_choice
 from pathsum.result.p_value import counted_p
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
@@ -189,10 +188,9 @@ class CopyingNull:
         self._model, self._draws, self._seed = model, draws, seed
         self._centered = model.config.norm == "layer"
         self._products: dict[bool, Tensor] = {}
-        self._around: dict[bool, Tensor] = {}
-        # Random frames are the same for all circuits of one order and rank, and a page asks for
-        # the draws of one circuit twice.
-        self._cores: dict[tuple[bool, int, int], list[Tensor]] = {}
+        # Random frames are the same for all circuits of one order, and a page asks for the draws of
+        # one circuit twice.
+        self._cores: dict[tuple[bool, int], list[Tensor]] = {}
         self._last: tuple[tuple[Path, ...], Tensor] | None = None
 
     def product(self, path: Path) -> Float[Tensor, "d d"]:
@@ -217,23 +215,30 @@ class CopyingNull:
         """`sequential_p` of the ratios of circuits of one order and depth."""
         return sequential_p(ratios, *self._cores_and_values(paths))
 
+    def cores(self, path: Path) -> list[Float[Tensor, "half r r"]]:
+        """`rotated_cores` of circuits of the order and depth of this one, computed once."""
+        config, normed = self._model.config, _normed(self._model, path)
+        d = config.d_model - self._centered
+        key = (normed, path.order)
+        if key not in self._cores:
+            around = svdvals(self.product(path).double().cpu())[:d]
+            between = torch.ones(d, dtype=torch.float64)
+            self._cores[key] = rotated_cores(
+                [between] * (path.order - 1) + [around],
+                d,
+                min(config.d_head, d),
+                draws=self._draws,
+                seed=self._seed,
+            )
+        return self._cores[key]
+
     def _cores_and_values(
         self, paths: Sequence[Path]
     ) -> tuple[list[Float[Tensor, "half r r"]], list[Float[Tensor, "path k"]]]:
         """What random heads have in place of circuits of one order and depth: see `rotations`."""
-        d = self._model.config.d_model - self._centered
-        normed = _normed(self._model, paths[0])
-        if normed not in self._around:
-            self._around[normed] = svdvals(self.product(paths[0]).double().cpu())[:d]
         orders = zip(*(path.heads for path in paths), strict=True)
         own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
-        between = torch.ones(d, dtype=torch.float64)
-        around = [between] * (len(own) - 1) + [self._around[normed]]
-        r = min(own[0].shape[-1], d)
-        key = (normed, len(own), r)
-        if key not in self._cores:
-            self._cores[key] = rotated_cores(around, d, r, draws=self._draws, seed=self._seed)
-        return self._cores[key], own
+        return self.cores(paths[0]), own
 
     def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
         """Ratios of random heads, the draws of each circuit."""
@@ -319,7 +324,8 @@ def _measured(
     return HeadCopying(
         head=circuit_label(path),
         ratio=ratio,
-        null=float(null.mean()),
+        # Draws come with their negatives: added pair by pair their mean is 0 without rounding.
+        null=float(null.unflatten(0, (2, -1)).sum(0).mean()),
         null_sd=sd,
         z=ratio / sd if sd > 0 else math.nan,
         p=math.nan if silent_head else (1 + at_or_above) / (1 + len(null)),

@@ -16,6 +16,7 @@ from pathsum.cli.options import (
     analysis,
 )
 from pathsum.cli.view import write_page
+from pathsum.errors import InputError
 from pathsum.files import check_output
 
 
@@ -68,8 +69,6 @@ def atlas(
 
 
 def _thresholds(given: list[str]) -> dict[str, float]:
-    from pathsum.errors import InputError
-
     found: dict[str, float] = {}
     for each in given:
         name, _, value = each.partition("=")

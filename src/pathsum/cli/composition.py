@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from pathsum.cli.options import Offset, Session, analysis
+from pathsum.errors import InputError
 
 
 class Kind(StrEnum):
@@ -55,7 +56,6 @@ def composition(
     from pathsum.circuits import empirical_composition
     from pathsum.circuits.composition.pair_components import compare_pair
     from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
-    from pathsum.errors import InputError
     from pathsum.model.processes import join_world
 
     loaded = session.open()

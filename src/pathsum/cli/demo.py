@@ -8,6 +8,7 @@ from rich.text import Text
 
 from pathsum.cli.options import open_model
 from pathsum.cli.view import SMALL_MODEL, console, progress, use_one_thread_if_small
+from pathsum.errors import TokenError
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
@@ -132,8 +133,6 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
 
 def _prompt(model: "Model") -> tuple[str, list[int]]:
     """The text of the demo as token ids or, if the model cannot read it, tokens that repeat."""
-    from pathsum.errors import TokenError
-
     try:
         return repr(TEXT), model.encode(TEXT)
     except TokenError:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from pathsum.cli.options import Offset, Session, analysis
+from pathsum.errors import InputError
 
 
 @analysis
@@ -40,7 +41,6 @@ def head(
     With --token, its circuits at one token; with --places, where in a text it does most.
     """
     from pathsum.circuits import head_card, token_card
-    from pathsum.errors import InputError
     from pathsum.names import ARROW, Path
     from pathsum.names.path import split_arrows
 

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pathsum.errors import InputError, near_misses
+from pathsum.names import is_number
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -38,8 +41,6 @@ def measured_sequences(
 
 def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
     """One text or one sequence of ids, from an argument and an option of which one is given."""
-    from pathsum.errors import InputError
-
     if (text is None) == (tokens is None):
         raise InputError(
             "give the model something to read: a text, or token ids as in --tokens 3,5,7"
@@ -58,8 +59,6 @@ def given_sequences(
     model: "Model", text: Path | None, tokens: list[str] | None, count: int | None = None
 ) -> "Tensor | list[list[int]] | None":
     """The first windows of a text file, or sequences of ids; None if neither is given."""
-    from pathsum.errors import InputError
-
     if text is not None and tokens is not None:
         raise InputError("--text and --tokens were both given; give one of them")
     if tokens is not None:
@@ -69,8 +68,6 @@ def given_sequences(
 
 def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> list[list[int]]:
     """Sequences of ids from `3,5,7`, one per use of the option."""
-    from pathsum.errors import InputError
-
     found: list[list[int]] = []
     for each in given:
         parts = each.replace(",", " ").split()
@@ -82,16 +79,12 @@ def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> lis
 
 
 def _is_id(part: str, least: int) -> bool:
-    # Longer numbers do not fit into 64 bits.
-    digits = part.removeprefix("-")
-    return digits.isdecimal() and len(digits) < 19 and int(part) >= least
+    return is_number(part.removeprefix("-")) and int(part) >= least
 
 
 def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tensor | None":
     """The target of each position of the sequences of ids, −1 for none."""
     import torch
-
-    from pathsum.errors import InputError
 
     if targets is None:
         return None
@@ -150,7 +143,6 @@ def read_prompts(file: Path) -> "list[Prompt]":
 
 
 def _prompt(read: Any, where: str) -> "Prompt":
-    from pathsum.errors import InputError, near_misses
     from pathsum.paths.circuit import Prompt
 
     given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
@@ -166,8 +158,6 @@ def _prompt(read: Any, where: str) -> "Prompt":
 
 
 def _span(at: Any, name: str, where: str) -> Any:
-    from pathsum.errors import InputError
-
     numbers: list[Any] = at if isinstance(at, list) else [at]
     whole = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
     if isinstance(at, str) or (whole and len(numbers) == (2 if isinstance(at, list) else 1)):

@@ -38,7 +38,7 @@ from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
 from pathsum.cli.view import INTERRUPTED
 from pathsum.cli.why import why
-from pathsum.errors import PathsumError, first_line
+from pathsum.errors import FileError, PathsumError, first_line
 from pathsum.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
 
 app = typer.Typer(
@@ -106,6 +106,7 @@ def main(arguments: list[str]) -> int:
     arguments, debug = _take_debug(arguments)
     warnings.showwarning = _show_warning
     try:
+        _check_working_folder()
         found = app(arguments, prog_name="pathsum", standalone_mode=False)
         sys.stdout.flush()
         return found if isinstance(found, int) else 0
@@ -118,6 +119,17 @@ def main(arguments: list[str]) -> int:
         if debug and not hasattr(error, "format_message"):
             raise
         return _report(error, arguments)
+
+
+def _check_working_folder() -> None:
+    """Libraries that are loaded later end the process if there is none."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise FileError(
+            f"the working folder cannot be read ({error.strerror}): it may have been removed; "
+            "change to another one"
+        ) from error
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -180,11 +192,14 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
     """The traceback in a file of the cache folder, or of the temporary folder; its path."""
-    from pathsum.text.cache import cache_folder
+    folders = [Path(tempfile.gettempdir())]
+    with suppress(ImportError, PathsumError):  # torch cannot be imported, or there is no home
+        from pathsum.text.cache import cache_folder
 
+        folders.insert(0, cache_folder() / "logs")
     text = f"pathsum {__version__}, Python {sys.version}\n{arguments!r}\n\n"
     text += "".join(traceback.format_exception(error))
-    for folder in (cache_folder() / "logs", Path(tempfile.gettempdir())):
+    for folder in folders:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             file = folder / f"pathsum-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

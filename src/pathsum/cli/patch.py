@@ -15,6 +15,7 @@ from pathsum.cli.options import (
     analysis,
     parse_versus,
 )
+from pathsum.errors import InputError
 
 OtherText: TypeAlias = Annotated[
     str | None,
@@ -87,8 +88,7 @@ def patch(
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
     names = [*(edge or []), *(node or [])]
-    _check_choice(other_text, by, names, into)
-    _check_sweep(sweep, by, names, edge, into, patched_run)
+    _check_options(other_text, by, names, edge, into, sweep, patched_run)
     loaded = session.open()
     given = read_input(text, tokens)
     there: Any = other_text
@@ -98,7 +98,9 @@ def patch(
     if sweep:
         with session.progress() as advance:
             swept = patch_sweep(
-                *(loaded, given, there),
+                loaded,
+                given,
+                there,
                 **target,
                 by=by,
                 nodes=node or None,
@@ -117,15 +119,16 @@ def patch(
     session.show(ranked)
 
 
-def _check_choice(
+def _check_options(
     other_text: str | None,
     by: str | None,
     names: list[str],
+    edges: list[str] | None,
     into: list[str] | None,
+    sweep: bool,
+    patched_run: str | None,
 ) -> None:
-    """Raise InputError if the options do not say one thing."""
-    from pathsum.errors import InputError
-
+    """Raise InputError if the options do not say one thing, or if one of them would be ignored."""
     if (other_text is None) == (by is None):
         raise InputError(
             "say what replaces the patched parts: --with OTHER_TEXT takes them from that run, "
@@ -133,19 +136,6 @@ def _check_choice(
         )
     if names and into:
         raise InputError("--into ranks edges, and --edge and --node patch named ones; give one")
-
-
-def _check_sweep(
-    sweep: bool,
-    by: str | None,
-    names: list[str],
-    edges: list[str] | None,
-    into: list[str] | None,
-    patched_run: str | None,
-) -> None:
-    """Raise InputError for options that a sweep, or its absence, would ignore."""
-    from pathsum.errors import InputError
-
     if by is not None and not names and not sweep:
         raise InputError("--by replaces nodes and edges; give --node or --edge, or --sweep for all")
     if sweep and (edges or into):

@@ -17,6 +17,7 @@ from pathsum.cli.options import (
     TokenIds,
     analysis,
 )
+from pathsum.errors import InputError
 
 if TYPE_CHECKING:
     from pathsum.paths import CopyingPart, ScoreTerm, TopTokens
@@ -69,7 +70,6 @@ def replace(
 
     What share of its ablation cost does the description recover?
     """
-    from pathsum.errors import InputError
     from pathsum.paths import replace as put_in_place
 
     if pattern is None and term is None and not copying and top_tokens is None:
@@ -81,7 +81,9 @@ def replace(
     measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
     with session.progress() as advance:
         found = put_in_place(
-            *(loaded, head, measured),
+            loaded,
+            head,
+            measured,
             pattern=_pattern(pattern, term),
             ov=_ov(copying, top_tokens),
             knockout=knockout,
@@ -96,7 +98,6 @@ def replace(
 
 
 def _pattern(pattern: str | None, term: tuple[str, str] | None) -> "str | ScoreTerm | None":
-    from pathsum.errors import InputError
     from pathsum.paths import ScoreTerm
 
     if pattern is not None and term is not None:
@@ -105,7 +106,6 @@ def _pattern(pattern: str | None, term: tuple[str, str] | None) -> "str | ScoreT
 
 
 def _ov(copying: bool, top_tokens: int | None) -> "CopyingPart | TopTokens | None":
-    from pathsum.errors import InputError
     from pathsum.paths import CopyingPart, TopTokens
 
     if copying and top_tokens is not None:

@@ -9,6 +9,7 @@ import typer
 from pathsum.allocator import keep_freed_memory
 from pathsum.cli.options import LARGEST, AsJson
 from pathsum.cli.view import INTERRUPTED, say, show
+from pathsum.errors import InputError
 from pathsum.terminal import printable
 
 if TYPE_CHECKING:
@@ -125,8 +126,6 @@ def _changes(short: dict[str, Any], settings: list[str]) -> dict[str, Any]:
 def _setting(text: str) -> tuple[str, Any]:
     """One --set: the value parsed as TOML, or kept as text if that fails."""
     import tomllib
-
-    from pathsum.errors import InputError
 
     name, equals, value = text.partition("=")
     if not equals:

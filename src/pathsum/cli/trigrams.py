@@ -48,12 +48,14 @@ def trigrams(
     with session.progress() as advance:
         if source is not None:
             found = source_table(
-                *(loaded, source, head, k), rare=rare, offset=offset, progress=advance
+                loaded, source, head, k, rare=rare, offset=offset, progress=advance
             )
         else:
             text = None if corpus is None else open_text(loaded, corpus, progress=advance)
             found = skip_trigrams(
-                *(loaded, head, k),
+                loaded,
+                head,
+                k,
                 corpus=text,
                 rank=rank,
                 rare=rare,

@@ -19,6 +19,7 @@ from pathsum.cli.options import (
     analysis,
     parse_versus,
 )
+from pathsum.errors import InputError
 from pathsum.files import check_output
 
 if TYPE_CHECKING:
@@ -199,8 +200,6 @@ def _check_faithfulness(
     faithfulness: bool, diff: str | None, options: "Mapping[str, object]"
 ) -> None:
     """Raise InputError for options that would be ignored."""
-    from pathsum.errors import InputError
-
     if faithfulness and diff is not None:
         raise InputError("--diff and --faithfulness print different tables; give one of them")
     for name, value in options.items():
@@ -216,8 +215,6 @@ def _check_arguments(
     other: str | None,
     rival: int | None,
 ) -> None:
-    from pathsum.errors import InputError
-
     single = {"TEXT": text, "--tokens": tokens, "--other": other, "--rival": rival}
     for name, value in single.items():
         if prompts is not None and value is not None:

@@ -12,7 +12,7 @@ Everything that the front end shows is the answer to a question. In reading orde
     memo             the cache, and how much a cached value holds
     kept             slow answers on disk
     wire             an answer as bytes
-    explorer         `Explorer`, which answers; the server, reports and notebooks use it
+    explorer         `Explorer`, which answers; slow questions are asked in the background
     report           answers in one HTML file; report_contents says which
     notebook         answers over a notebook's connection
     typescript       the browser's types, generated from the records

@@ -1,9 +1,21 @@
 """Answers in progress: which threads compute them, and the two ways to end one early."""
 
 import ctypes
+import os
+import pathlib
+import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from pathsum import files
+
+# What opens and closes files, and imports: an exception between two of their steps would leave a
+# file open, or a module half imported.
+_NOT_INSIDE = (files.__file__, os.__file__, pathlib.__file__)
+_IMPORTS = "<frozen importlib"
+_RETRY_SECONDS = 0.005
 
 
 class StoppedError(BaseException):
@@ -19,7 +31,8 @@ class InFlight:
 
     A thread that computes while the interpreter shuts down takes the process down with it. Threads
     cannot be killed from outside, but they can be made to raise at their next Python instruction,
-    which is at most one tensor operation away.
+    which is at most one tensor operation away. One that is reading a file or importing a module is
+    let finish that first.
     """
 
     def __init__(self) -> None:
@@ -46,12 +59,30 @@ class InFlight:
 
     def stop(self, seconds: float) -> bool:
         """Abort all answers and wait; returns whether all ended within `seconds`."""
+        end = time.monotonic() + seconds
+        stopped = {threading.get_ident()}
         with self._changed:
-            for thread in set(self._threads) - {threading.get_ident()}:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread), ctypes.py_object(StoppedError)
-                )
-            return self._changed.wait_for(lambda: not self._threads, seconds)
+            while self._threads and (left := end - time.monotonic()) > 0:
+                for thread in set(self._threads) - stopped:
+                    if not _may_not_stop(thread):
+                        stopped.add(thread)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                            ctypes.c_ulong(thread), ctypes.py_object(StoppedError)
+                        )
+                waits = set(self._threads) <= stopped
+                self._changed.wait(left if waits else min(left, _RETRY_SECONDS))
+            return not self._threads
+
+
+def _may_not_stop(thread: int) -> bool:
+    """Whether a thread is at a file or in an import."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name in _NOT_INSIDE or name.startswith(_IMPORTS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Counter:

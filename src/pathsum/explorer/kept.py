@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,8 @@ _LOG = logging.getLogger("pathsum.explorer")
 MIN_SECONDS = 0.5
 KEPT_BYTES = 256 * 2**20
 DIGEST_BYTES = 32
+# After this long an answer that is half written is one that a killed process left.
+LEFT_SECONDS = 24 * 3600.0
 
 
 class KeptAnswers:
@@ -94,6 +97,9 @@ class KeptAnswers:
         return _hash(*parts)
 
     def _shrink(self) -> None:
+        for part in self.folder.glob("*.part"):
+            if part.stat().st_mtime < time.time() - LEFT_SECONDS:
+                part.unlink(missing_ok=True)
         files = sorted(self.folder.glob("*.answer"), key=lambda file: file.stat().st_mtime)
         total = sum(file.stat().st_size for file in files)
         for file in files:

@@ -21,6 +21,8 @@ LOOK_SECONDS = 0.1
 # Shared by everything, or without contents of their own.
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.dtype)
 
+_ATOMS = frozenset((str, bytes, int, float, complex, bool, type(None)))
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -194,13 +196,18 @@ def bytes_held(value: object, shared: tuple[type, ...] = ()) -> int:
     """
     seen: set[int] = set()
     waiting: list[Any] = [value]
+    others = (*_SHARED, *shared)
     total = 0
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or isinstance(item, (*_SHARED, *shared)):
+        if id(item) in seen:
             continue
         seen.add(id(item))
-        if isinstance(item, torch.Tensor):
+        if type(item) in _ATOMS:  # most of what records hold
+            total += sys.getsizeof(item)
+        elif isinstance(item, others):
+            continue
+        elif isinstance(item, torch.Tensor):
             storage = item.untyped_storage()
             if storage.data_ptr() not in seen:
                 seen.add(storage.data_ptr())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pathsum.errors import InputError, near_misses
-from pathsum.result.options import list_choices
+from pathsum.result.arguments import list_choices
 
 PlainParams: TypeAlias = dict[str, str | int | bool]
 """Parameters as they are sent: names and plain values."""

@@ -1,92 +1,80 @@
-"""The registry of questions: for each its parameters, the record that answers it, the function."""
+"""The registry of questions: for each the function that answers it, whose types say the rest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, get_type_hints
 
-from pathsum.circuits import HeadAlignment, SkipTrigrams
 from pathsum.errors import InputError, near_misses
-from pathsum.explorer.answers.atlas import AtlasAnswer, atlas
-from pathsum.explorer.answers.attention import AttentionAnswer, AttentionParams, attention
-from pathsum.explorer.answers.circuit import Story, circuit, story
-from pathsum.explorer.answers.composition import (
-    CompositionAnswer,
-    EdgePage,
-    EdgeParams,
-    composition,
-    edge,
-)
-from pathsum.explorer.answers.ends import EndEdges, ends
-from pathsum.explorer.answers.head import (
-    HeadAblation,
-    HeadPage,
-    OwnLogits,
-    ablation,
-    head,
-    own_logits,
-    trigrams,
-)
-from pathsum.explorer.answers.model import ModelInfo, Vocabulary, model_info, vocabulary
+from pathsum.explorer.answers.atlas import atlas
+from pathsum.explorer.answers.attention import attention
+from pathsum.explorer.answers.circuit import circuit, story
+from pathsum.explorer.answers.composition import composition, edge
+from pathsum.explorer.answers.ends import ends
+from pathsum.explorer.answers.head import ablation, head, own_logits, trigrams
+from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.places import places
-from pathsum.explorer.answers.run import TextRun, run
-from pathsum.explorer.answers.scores import ScoreParts, ScoresParams, scores
-from pathsum.explorer.answers.texts import TextsParams, TwoTexts, texts
-from pathsum.explorer.answers.tokens import TokenParams, TokenTables, token
-from pathsum.explorer.answers.whole_model import CompareParams, compare, terms, training
-from pathsum.explorer.answers.why import WhyParams, why
-from pathsum.explorer.answers.without import WithoutAnswer, WithoutParams, without_parts
-from pathsum.explorer.claims.claim import Claim
-from pathsum.explorer.claims.tour import ClaimParams, Tour, claim, tour
-from pathsum.explorer.params import HeadParams, ModelParams, TextParams
+from pathsum.explorer.answers.run import run
+from pathsum.explorer.answers.scores import scores
+from pathsum.explorer.answers.texts import texts
+from pathsum.explorer.answers.tokens import token
+from pathsum.explorer.answers.whole_model import compare, terms, training
+from pathsum.explorer.answers.why import why
+from pathsum.explorer.answers.without import without_parts
+from pathsum.explorer.claims.tour import claim, tour
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.heads.places import HeadPlaces
-from pathsum.paths import TermImportance
-from pathsum.paths.circuit import Circuit
-from pathsum.paths.explain.answer import PathsAnswer
 from pathsum.result import Record
-from pathsum.training import Dynamics
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question by name, its parameters, the record that answers it, and what computes that.
+    """A question by name, and the function that computes its answer from parameters.
 
     `quick` questions take a fraction of a second; the server computes few of the others at once.
     """
 
     name: str
-    params: type[ModelParams]
-    answer: type[Record]
     compute: Callable[[Workbench, Any], Record]
     quick: bool = False
 
+    @cached_property
+    def params(self) -> type[ModelParams]:
+        """The type of its parameters, the second argument of the function."""
+        return get_type_hints(self.compute)["params"]
+
+    @cached_property
+    def answer(self) -> type[Record]:
+        """The type of the record that answers it, which the function returns."""
+        return get_type_hints(self.compute)["return"]
+
 
 QUESTIONS = (
-    Question("model", ModelParams, ModelInfo, model_info, quick=True),
-    Question("vocabulary", ModelParams, Vocabulary, vocabulary, quick=True),
-    Question("run", TextParams, TextRun, run, quick=True),
-    Question("attention", AttentionParams, AttentionAnswer, attention, quick=True),
-    Question("scores", ScoresParams, ScoreParts, scores, quick=True),
-    Question("why", WhyParams, PathsAnswer, why, quick=True),
-    Question("circuit", WhyParams, Circuit, circuit),
-    Question("story", TextParams, Story, story, quick=True),
-    Question("without", WithoutParams, WithoutAnswer, without_parts, quick=True),
-    Question("atlas", ModelParams, AtlasAnswer, atlas),
-    Question("head", HeadParams, HeadPage, head, quick=True),
-    Question("copying", HeadParams, OwnLogits, own_logits),
-    Question("token", TokenParams, TokenTables, token, quick=True),
-    Question("trigrams", HeadParams, SkipTrigrams, trigrams),
-    Question("ablation", HeadParams, HeadAblation, ablation),
-    Question("places", HeadParams, HeadPlaces, places),
-    Question("composition", ModelParams, CompositionAnswer, composition),
-    Question("ends", ModelParams, EndEdges, ends),
-    Question("edge", EdgeParams, EdgePage, edge),
-    Question("terms", ModelParams, TermImportance, terms),
-    Question("training", ModelParams, Dynamics, training),
-    Question("paper", ModelParams, Tour, tour, quick=True),
-    Question("claim", ClaimParams, Claim, claim),
-    Question("compare", CompareParams, HeadAlignment, compare),
-    Question("texts", TextsParams, TwoTexts, texts),
+    Question("model", model_info, quick=True),
+    Question("vocabulary", vocabulary, quick=True),
+    Question("run", run, quick=True),
+    Question("attention", attention, quick=True),
+    Question("scores", scores, quick=True),
+    Question("why", why, quick=True),
+    Question("circuit", circuit),
+    Question("story", story, quick=True),
+    Question("without", without_parts, quick=True),
+    Question("atlas", atlas),
+    Question("head", head, quick=True),
+    Question("copying", own_logits),
+    Question("token", token, quick=True),
+    Question("trigrams", trigrams),
+    Question("ablation", ablation),
+    Question("places", places),
+    Question("composition", composition),
+    Question("ends", ends),
+    Question("edge", edge),
+    Question("terms", terms),
+    Question("training", training),
+    Question("paper", tour, quick=True),
+    Question("claim", claim),
+    Question("compare", compare),
+    Question("texts", texts),
 )
 
 

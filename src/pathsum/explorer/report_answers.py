@@ -2,13 +2,11 @@
 
 A report consists of parts (`report_contents`). Each process opens the same models and takes the
 next part when it is done with one; the answers are joined in the report's own order. The processes
-are started by their own command (`python -c`), which imports nothing of the caller's.
+are interpreters of their own (`interpreters`).
 """
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -35,13 +33,17 @@ from pathsum.explorer.report_contents import (
     report_parts,
 )
 from pathsum.explorer.wire import encode
+from pathsum.interpreters import (
+    MAX_PROCESSES,
+    REPORT_HELPER,
+    end_interpreter,
+    start_interpreter,
+)
 from pathsum.model import Model
 from pathsum.result import Progress, silent
 
-MAX_PROCESSES = min(4, os.cpu_count() or 1)
 # Larger models are answered by one process with all threads: each process converts its own weights.
 SHARED_PARAMETERS = 100_000_000
-_COMMAND = "from pathsum.explorer.report_answers import serve; serve()"
 
 
 @dataclass(frozen=True)
@@ -169,25 +171,15 @@ class _Helper:
         self._started = {**job.to_json(), "threads": threads}
         self._waiting, self._found = waiting, found
         self._error: FailedError | None = None
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        self._process = start_interpreter(REPORT_HELPER)
         self._thread = threading.Thread(target=self._feed, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """End the process: it is idle by now, unless an error ends the report."""
         self._process.kill()
-        self._process.wait()
         self._thread.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # what was not sent
-                pipe.close()
+        end_interpreter(self._process)
 
     def join(self, still_waiting: Callable[[], None]) -> None:
         """Wait until it has answered its parts; raises FailedError if it could not."""
@@ -224,12 +216,13 @@ class _EndedError(Exception):
 
 def serve() -> None:
     """Answer parts that arrive on stdin until it closes; the main function of a helper."""
-    # An interrupt reaches all processes of a terminal; the first one ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whatever is printed goes to stderr: stdout is for answers.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    given = json.loads(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line:  # started early, and not needed
+        return
+    given = json.loads(line)
     torch.set_num_threads(given["threads"])
     job = Job.from_json(given)
     with suppress(BrokenPipeError):  # the rest is not waited for

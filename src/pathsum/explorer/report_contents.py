@@ -96,7 +96,7 @@ class Parts(StrEnum):
     """The claims that are measured on one other model."""
     TRAINING = "training"
     COMPARE = "compare"
-    """The comparison with another model, or with the first snapshot."""
+    """The comparison with another model, or with an earlier snapshot."""
     MEASURED = "measured"
     """What heads do on held-out text: places, skip-trigrams, ablations."""
     TEXT = "text"
@@ -171,7 +171,7 @@ def questions_of(explorer: Explorer, contents: Contents, part: Part) -> Iterator
             if part.of:
                 yield from _compared(explorer, str(part.of))
             else:
-                yield from _first_snapshot(explorer)
+                yield from _usual_snapshot(explorer)
 
 
 def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
@@ -387,12 +387,12 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("attention", {"example": example, "step": step})
 
 
-def _first_snapshot(explorer: Explorer) -> Iterator[Recorded]:
-    """What the Compare view opens with on a run: the first snapshot, on the first example."""
+def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
+    """What the Compare view opens with on a run: its last snapshot but one, on an example."""
     bench = explorer.workbench
-    first = min(bench.open_model(ModelParams()).snapshots)
-    yield Recorded("compare", {"other": bench.models[0].name, "other_step": first})
+    step = sorted(bench.open_model(ModelParams()).snapshots)[-2:][0]
+    yield Recorded("compare", {"other": bench.models[0].name, "other_step": step})
     yield Recorded("run", {"example": 0})
     yield Recorded("attention", {"example": 0})
-    yield Recorded("run", {"example": 0, "step": first})
-    yield Recorded("attention", {"example": 0, "step": first})
+    yield Recorded("run", {"example": 0, "step": step})
+    yield Recorded("attention", {"example": 0, "step": step})

@@ -8,13 +8,9 @@ begins at a multiple of 8 and is little-endian, so that the browser can view it 
 tensor's dtype determines the encoding: a half float takes two bytes, an integer four.
 """
 
-import dataclasses
 import json
-import math
 import struct
-from collections.abc import Mapping
-from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +19,6 @@ from torch import Tensor
 
 from pathsum.errors import FailedError, InputError
 from pathsum.result import Record, jsonable
-from pathsum.result.record import has_json_form
 
 ALIGNMENT = 8
 _TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}
@@ -53,11 +48,10 @@ def encode(record: Record) -> bytes:
     (['a', '<b>'], [3, 4])
     """
     arrays = _Arrays()
-    fields = arrays.extract(record)
     header = {
         "format": f"pathsum-{record.record_kind}",
         "version": record.version,
-        **fields,
+        **jsonable(record, arrays.add),
         "$arrays": arrays.listed,
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -100,27 +94,8 @@ class _Arrays:
         self.buffers: list[bytes] = []
         self._offset = 0
 
-    def extract(self, value: object) -> Any:
-        """The JSON form of a value, with each tensor replaced by its index."""
-        kind = type(value)
-        if kind is str or kind is int or kind is bool or value is None:
-            return value
-        if kind is float:
-            return value if math.isfinite(cast(float, value)) else None
-        if isinstance(value, Tensor):
-            return {"$array": self._add(value)}
-        names = _fields(kind)
-        if names is not None:
-            return {name: self.extract(getattr(value, name)) for name in names}
-        if has_json_form(kind):
-            return cast(Any, value).to_json()
-        if isinstance(value, Mapping):
-            return {str(key): self.extract(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.extract(item) for item in value]
-        return jsonable(value)
-
-    def _add(self, tensor: Tensor) -> int:
+    def add(self, tensor: Tensor) -> dict[str, int]:
+        """A reference to a tensor, whose numbers are kept apart."""
         plain = tensor.detach().cpu()
         if plain.is_complex():
             plain = torch.view_as_real(plain.resolve_conj())
@@ -141,18 +116,7 @@ class _Arrays:
         padded = data + bytes(-len(data) % ALIGNMENT)
         self.buffers.append(padded)
         self._offset += len(padded)
-        return len(self.listed) - 1
-
-
-@cache
-def _fields(kind: type) -> tuple[str, ...] | None:
-    """The fields of a dataclass that are encoded; None for other types and own JSON forms."""
-    if not dataclasses.is_dataclass(kind):
-        return None
-    if has_json_form(kind) and not issubclass(kind, Record):
-        return None
-    names = (field.name for field in dataclasses.fields(kind))
-    return tuple(name for name in names if not name.startswith("_"))
+        return {"$array": len(self.listed) - 1}
 
 
 def _array(buffers: bytes, entry: dict[str, Any]) -> NDArray[Any]:

@@ -24,7 +24,11 @@ from pathsum.explorer.open_models import (
 )
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
+from pathsum.model.recording import Recording
+from pathsum.model.sequences import padded
+from pathsum.model.trace import trace_run
 from pathsum.model.weights import Weights
+from pathsum.names import is_number
 from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names
 
@@ -184,7 +188,7 @@ class Workbench:
         model = self.model(params)
         kept = tuple(ids[: min(model.config.n_ctx, MAX_TOKENS)])
         key = (self.open_model(params).name, params.step, kept)
-        found = self._runs.get(key, lambda: Run(model.trace(list(kept)), len(ids)))
+        found = self._runs.get(key, lambda: Run(_traced(model, kept), len(ids)))
         return Run(found.trace, len(ids))
 
     def ids(self, params: TextParams) -> list[int]:
@@ -219,11 +223,16 @@ class Workbench:
         return known[params.example]
 
 
+def _traced(model: Model, ids: tuple[int, ...]) -> Trace:
+    """A run without its logits, which answers compute at the positions that they are about."""
+    tokens, lengths = padded(model, list(ids))
+    return trace_run(model, tokens, lengths=lengths, record=Recording.RESIDUAL)
+
+
 def _parse_ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
-        # Twelve digits: more than any vocabulary needs, and quick to parse.
-        if not (part.isascii() and part.isdigit() and len(part) <= 12):
+        if not is_number(part):
             raise InputError(
                 f"{part[:60]!r} is not a token id; write ids with commas between, as in 1,5,7"
             )

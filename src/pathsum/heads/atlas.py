@@ -341,8 +341,13 @@ def _verdicts(
         head: unnamed.get(head)
         or judge(
             HeadEvidence(
-                *(model.head(head), named, profiles.get(head), composed),
-                *(first[head], thresholds, alpha),
+                model.head(head),
+                named,
+                profiles.get(head),
+                composed,
+                first[head],
+                thresholds,
+                alpha,
             )
         )
         for head, named in scores.items()

@@ -22,7 +22,7 @@ from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.heads.score import Score, against_null, best_parts, largest_parts
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result import Progress
 from pathsum.shapes import Tokens
@@ -146,7 +146,7 @@ class _Gathered:
             return found, self._chance(layer, view) if first else []
 
         layers = range(self.model.config.n_layers)
-        every = shared_map(layers, measure, progress, f"heads on {self.what}")
+        every = threaded_map(layers, measure, progress, f"heads on {self.what}")
         names = [score.info.name for score in self.wanted]
         for layer, (found, chance) in zip(layers, every, strict=True):
             for name, one in zip(names, found, strict=True):

@@ -9,6 +9,7 @@ through the transformer's own attention.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import RLock
 from typing import TypeAlias
 
 import torch
@@ -222,10 +223,10 @@ class RandomFrames:
     def __init__(self, model: Model, count: int, seed: int) -> None:
         config = model.config
         self.count, self.seed = count, seed
-        self._generator = seeded(seed)
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
         self._weights = model.weights
         self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
+        self._lock = RLock()  # layers that share them may be computed by several threads
 
     @property
     def query(self) -> Float[Tensor, "drawn d r"]:
@@ -253,19 +254,23 @@ class RandomFrames:
         The same for all layers, and kept.
         """
         key = (len(tokens), *tokens.flatten().tolist())
-        if key not in self._effects:
-            W_U = centered_unembedding(self._weights)
-            columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
-            self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
-        return self._effects[key]
+        with self._lock:
+            if key not in self._effects:
+                W_U = centered_unembedding(self._weights)
+                columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
+                self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
+            return self._effects[key]
+
+    @property
+    def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
+        with self._lock:
+            return self._every
 
     @cached_property
-    def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
+    def _every(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
         # All at once, so that they do not depend on which of them is asked for first.
-        return tuple(self._draw() for _ in range(4))
-
-    def _draw(self) -> Float[Tensor, "drawn d r"]:
-        return random_frames(*self._shape, self._generator).to(self._weights.W_E[:0])
+        W_E, generator = self._weights.W_E[:0], seeded(self.seed)
+        return tuple(random_frames(*self._shape, generator).to(W_E) for _ in range(4))
 
 
 def compare_with_random_heads(

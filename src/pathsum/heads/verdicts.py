@@ -73,7 +73,8 @@ def _shown(known: HeadEvidence, kind: Kind) -> Iterator[_Shown]:
         if score.passes(max(threshold, kind.times_chance * (score.null or 0.0)), known.alpha):
             yield _Shown(f"{score}{where}")
         elif score.part is not None and score.part_passes(threshold, known.alpha):
-            yield _Shown(f"{score.part}{where}", score.part)
+            whole = f"{score.value:.2f} over the whole context"
+            yield _Shown(f"{score.part}{where} ({whole})", score.part)
 
 
 def no_verdict(model: Model) -> dict[HeadId, Verdict]:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
     Norm: TypeAlias = Literal["none", "layer", "rms"]
     Mlp: TypeAlias = Literal[
-        "none", "relu", "gelu", "gelu_tanh", "silu_gated", "gelu_gated", "gelu_tanh_gated"
+        "none",
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu_gated",
+        "gelu_gated",
+        "gelu_tanh_gated",
+        "clamped_gated",
     ]
     NormPlace: TypeAlias = Literal["before", "after", "both"]
     Block: TypeAlias = Literal["serial", "parallel"]
@@ -30,7 +37,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm_place": ("before", "after", "both"),
     "mlp": (
         *("none", "relu", "gelu", "gelu_tanh"),
-        *("silu_gated", "gelu_gated", "gelu_tanh_gated"),
+        *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
     ),
     "block": ("serial", "parallel"),
     "qk_norm": ("none", "rms", "rms_all"),
@@ -46,6 +53,8 @@ CEILINGS = {
     "d_model": 1 << 20,
     "d_head": 1 << 20,
     "d_mlp": 1 << 24,
+    "n_experts": 1 << 16,
+    "experts_per_token": 1 << 16,
     "d_vocab": 1 << 26,
     "d_vocab_out": 1 << 26,
     "n_ctx": 1 << 24,
@@ -68,11 +77,16 @@ class Config:
     each key over the head's width, `"rms_all"` over all heads of a layer, before any rotation.
     `score_cap` and `logit_cap` bend scores and logits with a tanh.
 
-    `windows` gives each layer the number of positions that its heads attend to, the own included,
+    `windows` gives each layer the number of positions that its heads attend to, its own included,
     or None for all. Rotations: plane i turns by `rotary_base^(−2i/width) / rotary_factors[i]` per
     position (no factors: all 1); layers with a window use `rotary_local_base` instead, without
     factors, if it is set. With `sinks` each head has a logit that takes part in its softmax and
     moves nothing, so that rows of a pattern sum to less than 1.
+
+    `mlp="clamped_gated"` is that of gpt-oss: with gate g and input u clamped at 7, a neuron is
+    `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:
+    at each position a router chooses `experts_per_token` of them and weighs their outputs by the
+    softmax of their logits. `d_mlp` counts the neurons of all.
 
     `d_vocab_out` is the number of outputs, by default as many as there are tokens. Where it
     differs, outputs are not tokens (the answers of an algorithmic task, say), and analyses that
@@ -93,6 +107,8 @@ class Config:
     norm_place: NormPlace = "before"
     mlp: Mlp = "none"
     d_mlp: int = 0
+    n_experts: int = 0
+    experts_per_token: int = 0
     n_kv_heads: int = 0
     block: Block = "serial"
     qk_norm: QkNorm = "none"
@@ -266,10 +282,11 @@ def _check_choices(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
-    least = {"n_layers": 0, "d_mlp": 0, "n_kv_heads": 0, "d_vocab_out": 0}
+    least = dict.fromkeys(("n_layers", "d_mlp", "n_kv_heads", "d_vocab_out"), 0)
+    least |= {"n_experts": 0, "experts_per_token": 0}
     for name in (
         *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
-        *("d_mlp", "n_kv_heads", "d_vocab_out"),
+        *("d_mlp", "n_experts", "experts_per_token", "n_kv_heads", "d_vocab_out"),
     ):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 1):
@@ -300,6 +317,16 @@ def _check_fit(config: Config) -> None:
         raise ConfigError(
             f"d_mlp={config.d_mlp} is given, but mlp='none' has no neurons; "
             "name an activation in mlp, or leave d_mlp out"
+        )
+    if config.n_experts and (config.mlp == "none" or config.d_mlp % config.n_experts):
+        raise ConfigError(
+            f"n_experts={config.n_experts} does not divide the d_mlp={config.d_mlp} neurons of "
+            f"mlp={config.mlp!r}; experts are equal blocks of them"
+        )
+    if not bool(config.n_experts) <= config.experts_per_token <= config.n_experts:
+        raise ConfigError(
+            f"experts_per_token={config.experts_per_token} is out of range for "
+            f"n_experts={config.n_experts}; use 1 to n_experts, or 0 for both"
         )
     if config.n_heads % config.n_kv_heads:
         raise ConfigError(

@@ -19,7 +19,7 @@ carries nothing of it, so in analyses of weights a path along such an edge is ze
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -30,22 +30,10 @@ from pathsum.errors import InputError
 from pathsum.model.edits import ModelEdit
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.model.sites import (
-    check_other,
-    check_pattern,
-    check_vector,
-    find_site,
-    site_value,
-)
+from pathsum.model.sites import check_other, check_pattern, check_vector, find_site, site_value
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
-from pathsum.names import (
-    HeadId,
-    Site,
-    Value,
-    Writer,
-    find_head,
-)
+from pathsum.names import HeadId, Site, Value, Writer, find_head
 from pathsum.result import parse_choice
 
 if TYPE_CHECKING:
@@ -65,17 +53,12 @@ def edit_model(
     parsed = [_parse_edit(model, name, value) for name, value in edits.items()]
     _check_pattern_chains(model, parsed)
     _check_writers(parsed)
-    means = _means(model, parsed, reference)
-    changed: dict[str, Tensor] = {}
+    weights, changed = model.weights, dict[str, Tensor]()
     made: list[ModelEdit] = []
-    for number, one in enumerate(parsed):
-        tensor = means[number] if one.mean else one.tensor
-        words = f"mean over {means.text}" if one.mean else one.words
-        in_weights = one.pattern_of is None and one.site.reader is None and not one.pattern
-        if in_weights and _into_weights(model.weights, one.site.writer, tensor, changed):
-            tensor = None
-        made.append(ModelEdit(one.site, words, tensor, one.pattern_of))
-    weights = model.weights
+    for one in _with_means(model, parsed, reference):
+        is_node = one.site.reader is None and not one.gives_pattern
+        in_weights = is_node and _into_weights(weights, one.site.writer, one.tensor, changed)
+        made.append(replace(one, tensor=None) if in_weights else one)
     # With the embedding exchanged, a tied unembedding stays what it was.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
     store = OverlayStore(weights.store, changed)
@@ -84,19 +67,7 @@ def edit_model(
     return replace(model, weights=edited, name=name)
 
 
-@dataclass(frozen=True, eq=False)
-class _ParsedEdit:
-    """One parsed edit: the value is a tensor, a mean to be taken, or another head's pattern."""
-
-    site: Site
-    words: str
-    tensor: Tensor | None = None
-    mean: bool = False
-    pattern: bool = False
-    pattern_of: HeadId | None = None
-
-
-def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
+def _check_writers(parsed: Sequence[ModelEdit]) -> None:
     """Raises InputError if both a head and one of its edges are replaced.
 
     A head that writes a constant writes it as a bias, which all its readers share.
@@ -106,9 +77,8 @@ def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
         for one in parsed
         if isinstance(one.site.writer, HeadId)
         and one.site.reader is None
-        and not one.pattern
-        and one.pattern_of is None
-        and (one.mean or (one.tensor is not None and bool(one.tensor.any())))
+        and not one.gives_pattern
+        and (one.tensor is None or bool(one.tensor.any()))
     }
     for one in parsed:
         if one.site.reader is not None and one.site.writer in constant:
@@ -118,7 +88,8 @@ def _check_writers(parsed: Sequence[_ParsedEdit]) -> None:
             )
 
 
-def _parse_edit(model: "Model", name: Any, value: Any) -> _ParsedEdit:
+def _parse_edit(model: "Model", name: Any, value: Any) -> ModelEdit:
+    """One edit; a mean that is to be taken has neither a tensor nor a pattern yet."""
     if isinstance(name, Value) or (isinstance(name, str) and name.strip().endswith(".pattern")):
         return _parse_pattern_edit(model, Value.parse(name), value)
     site = find_site(model, name)
@@ -131,19 +102,19 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> _ParsedEdit:
     head = isinstance(site.writer, HeadId) and site.reader is None
     width = model.config.d_head if head else model.config.d_model
     if isinstance(value, Tensor):
-        return _ParsedEdit(site, "a given vector", _vector(value, width, str(site), model.weights))
+        check_vector(value, width, str(site))
+        return ModelEdit(site, "a given vector", value.detach().to(model.weights.W_E))
     if not isinstance(value, str):
         raise InputError(
             f"{site} cannot be replaced by a {type(value).__name__}; use 'zero', 'mean' or a "
             f"tensor of shape [{width}]"
         )
     choice = parse_choice(("zero", "mean"), value, f"the edit of {site}")
-    if choice == "mean":
-        return _ParsedEdit(site, "", mean=True)
-    return _ParsedEdit(site, "zero", model.weights.W_E.new_zeros(width))
+    zeros = model.weights.W_E.new_zeros(width)
+    return ModelEdit(site, choice, zeros if choice == "zero" else None)
 
 
-def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> _ParsedEdit:
+def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> ModelEdit:
     head = value.head
     if value.kind != "pattern" or head is None:
         raise InputError(
@@ -154,26 +125,21 @@ def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> _ParsedEdit
     if not isinstance(given, Tensor):
         other = model.head(given).id
         check_other(model.config, head, other)
-        return _ParsedEdit(Site(head), f"that of {other}", pattern_of=other, pattern=True)
+        return ModelEdit(Site(head), f"that of {other}", pattern_of=other)
     check_pattern(model.config, head, given)
-    return _ParsedEdit(Site(head), "a given matrix", given.to(model.weights.W_E), pattern=True)
+    return ModelEdit(Site(head), "a given matrix", given.to(model.weights.W_E))
 
 
-def _check_pattern_chains(model: "Model", parsed: list[_ParsedEdit]) -> None:
+def _check_pattern_chains(model: "Model", parsed: list[ModelEdit]) -> None:
     """Raises InputError if a head would attend by a pattern that is itself another head's."""
-    borrowers = {one.site.writer for one in parsed if one.pattern_of is not None}
-    borrowers |= {edit.site.writer for edit in model.weights.edits if edit.pattern_of is not None}
+    known = (*parsed, *model.weights.edits)
+    borrowers = {one.site.writer for one in known if one.pattern_of is not None}
     for one in parsed:
         if one.pattern_of is not None and one.pattern_of in borrowers:
             raise InputError(
                 f"{one.site.writer} is to attend like {one.pattern_of}, which attends like another "
                 "head itself; name that one"
             )
-
-
-def _vector(given: Tensor, width: int, what: str, weights: Weights) -> Float[Tensor, " n"]:
-    check_vector(given, width, what)
-    return given.detach().to(weights.W_E)
 
 
 def _into_weights(
@@ -206,33 +172,34 @@ def _into_weights(
     at = f"layers.{writer.layer}."
     changed[at + "W_out"] = torch.zeros_like(stored(at + "W_out"))
     changed[at + "b_out"] = constant.clone()
+    if at + "b_experts" in weights.store.shapes:
+        changed[at + "b_experts"] = torch.zeros_like(stored(at + "b_experts"))
     return True
 
 
 # ---- means over text
 
 
-class _Means(dict[int, Tensor]):
-    """The mean of each edit that takes one, by its number, and over what they were taken."""
-
-    text: str = ""
-
-
-def _means(model: "Model", parsed: list[_ParsedEdit], reference: TextOrTokens | None) -> _Means:
-    means = _Means()
-    asked = {number: one.site for number, one in enumerate(parsed) if one.mean}
+def _with_means(
+    model: "Model", parsed: list[ModelEdit], reference: TextOrTokens | None
+) -> list[ModelEdit]:
+    """The edits, with the means that some of them take."""
+    asked = {number: one.site for number, one in enumerate(parsed) if one.in_weights}
     if not asked:
         if reference is not None:
             raise InputError(
                 "reference is given, but no edit takes a mean over it; leave it out, or use 'mean'"
             )
-        return means
+        return parsed
     batches, drawn = _default_reference(model)
     if reference is not None:
         batches, drawn = token_batches(model, reference), ""
-    means.text = f"{sum(batch.numel() for batch in batches):,} tokens{drawn}"
-    means.update(mean_values(model, batches, asked))
-    return means
+    words = f"mean over {sum(batch.numel() for batch in batches):,} tokens{drawn}"
+    means = mean_values(model, batches, asked)
+    return [
+        replace(one, value=words, tensor=means[number]) if number in means else one
+        for number, one in enumerate(parsed)
+    ]
 
 
 def mean_values(

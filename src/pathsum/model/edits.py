@@ -1,4 +1,4 @@
-"""Edits of a run, each a typed value; `edit_plan` sorts them.
+"""Edits of a run, each a typed value; `edit_plan` sorts and applies them, `node_reads` cuts edges.
 
     Attend          a head's pattern is given
     AttendLike      a head attends by another head's pattern
@@ -12,7 +12,7 @@
     ReadShift       one reader sees the stream with something added
     Hook            a function is called with a value of the run and may replace it
 
-`pathsum.model.forward.run` applies them; everything after an edit is recomputed. A `ModelEdit`
+`pathsum.model.forward.run` takes them; everything after an edit is recomputed. A `ModelEdit`
 belongs to a model (`Weights.edits`) and is made in every run.
 """
 

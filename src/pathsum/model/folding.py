@@ -297,7 +297,7 @@ def center_writes(weights: Weights) -> Weights:
             "stream, so centering what is written would change its predictions; only models with "
             "norm='layer' can be centered"
         )
-    written = {"W_E", "W_O", "b_O", "W_out", "b_out"}
+    written = {"W_E", "W_O", "b_O", "W_out", "b_out", "b_experts"}
     if weights.config.positions == "residual":
         written.add("W_pos")
     flat = dict(weights.items()) | {"W_U": weights.W_U}
@@ -374,11 +374,10 @@ def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
     kept = {name: getattr(raw, name) for name in LAYER_NAMES if not name.startswith("ln")}
     if raw.post1_w is not None:
         # Read layers hold the gain of the norm after the heads in W_O; stored ones do not.
-        stored = {name: weights.read_if_there(f"layers.{layer}.{name}") for name in ("W_O", "b_O")}
-        kept |= stored
+        kept |= {n: weights.read_if_there(f"layers.{layer}.{n}") for n in ("W_O", "b_O")}
     folded: dict[str, Tensor] = {name: t for name, t in kept.items() if t is not None}
     reads = [("W_Q", "b_Q", "ln1"), ("W_K", "b_K", "ln1"), ("W_V", "b_V", "ln1")]
-    reads += [("W_in", "b_in", "ln2"), ("W_gate", "b_gate", "ln2")]
+    reads += [(f"W_{name}", f"b_{name}", "ln2") for name in ("in", "gate", "router")]
     for name, bias, norm in reads:
         W = kept[name]
         gain, shift = getattr(raw, f"{norm}_w"), getattr(raw, f"{norm}_b")
@@ -396,6 +395,4 @@ def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
                 "unfolded"
             )
         folded["W_pos"] = raw.W_pos / raw.ln1_w
-    elif raw.W_pos is not None:
-        folded["W_pos"] = raw.W_pos
     return folded

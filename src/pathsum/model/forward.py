@@ -11,17 +11,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
+from pathsum.model.config import Config
 from pathsum.model.edit_plan import EditedReads, Plan, common_batch_size
 from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import bias_in_z, unembed_through
-from pathsum.model.node_reads import Cuts
+from pathsum.model.node_reads import Cuts, LayerReads
 from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
+from pathsum.result.arguments import parse_option
 from pathsum.shapes import (
     AtSources,
     HeadPattern,
-    Logits,
     Pattern,
     PerHead,
     PerKey,
@@ -35,7 +36,7 @@ def run(
     weights: Weights,
     tokens: Tokens,
     edits: Sequence[Edit] = (),
-    record: Recording = Recording.ALL,
+    record: Recording | str = Recording.ALL,
     start: Run | None = None,
     positions: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
@@ -53,6 +54,7 @@ def run(
     `from_position` says that the edits change nothing before it: with `Recording.LOGITS`, earlier
     positions are taken from `start` in all layers. With `kept`, only what it lists is recorded.
     """
+    record = parse_option(Recording, record, "record")
     with torch.set_grad_enabled(requires_grad):
         forward = _Pass(weights, tokens, edits, record, start, from_position, kept)
         forward.to_the_last_stream()
@@ -69,7 +71,7 @@ def run_logits(
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run; nothing else is kept."""
     logits = run(
-        *(weights, tokens, edits, Recording.LOGITS, start, positions), from_position=from_position
+        weights, tokens, edits, Recording.LOGITS, start, positions, from_position=from_position
     ).logits
     assert logits is not None
     return logits
@@ -108,7 +110,7 @@ class _Pass:
     def to_the_last_stream(self) -> None:
         """Run everything but the unembedding."""
         stream = self._embed() if self.start is None else self._take(self.start, self.first)
-        if self.suffix and not self._shares(self.first):
+        if self.suffix and (self.cuts.any or not self._shares(self.first)):
             self.edited.offset, stream = self.suffix, stream[:, self.suffix :]
         for index in range(self.first, self.config.n_layers):
             stream = self.edited.hooked(Value("residual", index), stream)
@@ -122,10 +124,13 @@ class _Pass:
 
     def finish(self, positions: Int[Tensor, " sequence"] | None) -> Run:
         """The logits, and everything that was recorded."""
-        if self.record is Recording.RESIDUAL:
-            logits, final = None, transformer.normalize(self.config, self.last, None, None)[1]
+        read = self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last))
+        plain = read is self.last
+        direct = not self.withheld and Value("logits") not in self.plan.hooks
+        if self.record is Recording.RESIDUAL and direct:
+            logits, final = None, transformer.normalize(self.config, read, None, None)[1]
         else:
-            logits, final = self._logits(positions)
+            logits, final = self._logits(read, positions)
             logits = self.edited.hooked(Value("logits"), logits)
         transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else self.last)
         # A hook that replaced nothing has edited nothing.
@@ -143,6 +148,7 @@ class _Pass:
             edits=tuple(made),
             edited_z=tuple(self.recorded.edited_z),
             kept=self.kept,
+            logits_read=None if plain or self.record is Recording.LOGITS else read,
         )
 
     # ---- the parts, in the order of the forward pass
@@ -201,19 +207,26 @@ class _Pass:
     def _shares(self, index: int) -> bool:
         """Whether a layer's heads do what they did in the run to start from, but for edits."""
         unchanged = self.start is not None and index == self.first < self.config.n_layers
-        kept = self.plan.frozen is None and not self.cuts.any
+        kept = self.plan.frozen is None
         return unchanged and kept and not self.plan.changes_the_stream_of(index)
 
     def _heads(self, index: int, layer: LayerWeights, stream: Stream) -> PerHead:
         """The z of a layer's heads."""
         config, edited, start = self.config, self.plan.heads_of(index), self.start
-        query = key = value = z = None
+        reads: LayerReads | None = None
+        value = z = None
         if self._shares(index):
             assert start is not None
             there = start.patterns[index], start.z(index)
-            pattern, z = (_repeated(tensor, self.batch) for tensor in there)
+            pattern, z = (_repeated(one[:, :, self.edited.offset :], self.batch) for one in there)
             scales = start.scales.attention, start.scales.query, start.scales.key
-            scale, query_scale, key_scale = (_repeated(s[index], self.batch) for s in scales)
+            scale, query_scale, key_scale = (
+                _repeated(one[index][..., self.edited.offset :], self.batch) for one in scales
+            )
+            if self.cuts.any:
+                # Copies, in which nodes are replaced.
+                pattern, z = pattern.clone(), z.clone()
+                reads = _all_reads(config, layer, start.streams[index])
         else:
             read, scale = transformer.attention_read(config, layer, stream)
             places = torch.arange(self.edited.offset, self.tokens.shape[1])
@@ -221,6 +234,7 @@ class _Pass:
                 config, layer, read, places
             )
             key, value = self._from_the_first(index, layer, key, transformer.values(layer, read))
+            reads = stream, query, key, value
             if not (self.recorded.wants_layer(index) or self.plan.needs_patterns(index)):
                 self.recorded.scale(attention=scale, query=query_scale, key=key_scale)
                 self.recorded.heads(
@@ -251,10 +265,8 @@ class _Pass:
                 at = head.head
                 z[:, at] = self.edited.z(head, layer, stream, pattern[:, at], z[:, at])
         if self.cuts.any:
-            assert query is not None
-            assert key is not None
-            assert value is not None
-            self.cuts.heads(layer, stream, (query, key, value), pattern, z)
+            assert reads is not None
+            self.cuts.heads(layer, reads, pattern, z)
         if self.recorded.wants_layer(index):
             self.recorded.add(self.recorded.patterns, pattern)
         else:
@@ -290,8 +302,8 @@ class _Pass:
                 self.withheld.append((edit, written, pattern[:, head.head] * scale[:, None]))
 
     def _logits(
-        self, positions: Int[Tensor, " sequence"] | None
-    ) -> tuple[Logits, Float[Tensor, "batch read"]]:
+        self, read: Stream, positions: Int[Tensor, " sequence"] | None
+    ) -> tuple[Float[Tensor, "batch out vocab"], Float[Tensor, "batch read"]]:
         """Logits, at one position per sequence or at all, and the scale of that read."""
 
         def at(rows: Tensor) -> Tensor:
@@ -302,8 +314,7 @@ class _Pass:
             here = positions - self.edited.offset
             return rows[torch.arange(self.batch, device=rows.device), here][:, None]
 
-        whole = self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last))
-        logits, scale = transformer.unembed_uncapped(self.weights, at(whole))
+        logits, scale = transformer.unembed_uncapped(self.weights, at(read))
         for edit, written, attended in self.withheld:
             # The write belongs to the stream whose size the final normalization measures, so the
             # scale is that of the whole; its direct effect is the table's instead.
@@ -318,7 +329,7 @@ class _Pass:
             logits = torch.cat((before, logits), 1)
         if self.kept is not None:
             # The scale is kept at every position.
-            scale = transformer.normalize(self.config, whole, None, None)[1]
+            scale = transformer.normalize(self.config, read, None, None)[1]
         return logits, scale
 
     # ---- what is taken from another run
@@ -356,6 +367,13 @@ class _Pass:
                 self.edited.written[writer] = _repeated(start.mlp_outputs[writer.layer], self.batch)
         self.cuts.take(start, first)
         return self._embed() if first == 0 else _repeated(start.streams[first], self.batch)
+
+
+def _all_reads(config: Config, layer: LayerWeights, stream: Stream) -> LayerReads:
+    """A stream before a layer, and what the layer's heads read of it."""
+    read, _ = transformer.attention_read(config, layer, stream)
+    query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+    return stream, query, key, transformer.values(layer, read)
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

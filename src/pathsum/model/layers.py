@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import RLock
 from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
@@ -12,22 +13,30 @@ if TYPE_CHECKING:
     from pathsum.model.weights import LayerWeights, Weights
 
 # Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
+# A run needs every layer again and again; what needs heads alone goes through them once.
 CONVERTED_LAYERS_KEPT = 2 << 30
+CONVERTED_HEADS_KEPT = 128 << 20
 
 
 class Layers(Sequence["LayerWeights"]):
     """A model's layers, each read on first use; of each the tensors in `names`.
 
-    Tensors that `parts` has are taken from there, so that both share one copy.
+    Tensors that `heads`, the same layers without their MLPs, has are taken from there, and it takes
+    them from layers that are kept here, so that both share one copy.
     """
 
     def __init__(
-        self, weights: "Weights", names: Sequence[str], parts: "Layers | None" = None
+        self, weights: "Weights", names: Sequence[str], heads: "Layers | None" = None
     ) -> None:
         self.names = tuple(names)
-        self._weights, self._parts = weights, parts
+        self._weights, self._heads = weights, heads
+        self.whole: Layers | None = None
+        if heads is not None:
+            heads.whole = self
         self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
         self._kept_bytes: dict[int, int] = {}
+        # One thread must not drop what another is about to take.
+        self.lock = RLock() if heads is None else heads.lock
 
     def __len__(self) -> int:
         return self._weights.config.n_layers
@@ -47,25 +56,32 @@ class Layers(Sequence["LayerWeights"]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         layer = self.number(index)
-        if layer not in self._kept:
-            self._keep(layer)
-        self._kept.move_to_end(layer)
-        return self._kept[layer]
+        with self.lock:
+            if layer not in self._kept:
+                self._keep(layer)
+            self._kept.move_to_end(layer)
+            return self._kept[layer]
+
+    def kept(self, layer: int) -> "LayerWeights | None":
+        """A layer if it was read and not dropped since."""
+        return self._kept.get(layer)
 
     def _keep(self, layer: int) -> None:
         from pathsum.model.weights import LayerWeights
 
         weights, read = self._weights, dict[str, Any]()
-        if self._parts is not None:
-            part = self._parts[layer]
-            read = {name: getattr(part, name) for name in self._parts.names}
+        whole = None if self.whole is None else self.whole.kept(layer)
+        if self._heads is not None:
+            read = _named(self._heads[layer], self._heads.names)
+        elif whole is not None:
+            read = _named(whole, self.names)
         for name in self.names:
             flat = f"layers.{layer}.{name}"
             if name not in read and flat in weights.store.shapes:
                 read[name] = weights.read(flat)
         if weights.config.positions == "qk" and read.get("W_pos") is None:
             read["W_pos"] = weights.W_pos
-        if self._parts is None:
+        if self._heads is None and whole is None:
             _fold_post_gain(read, layer)
         self._kept[layer] = LayerWeights(**read, index=layer)
         self._kept_bytes[layer] = sum(
@@ -73,7 +89,8 @@ class Layers(Sequence["LayerWeights"]):
             for name, tensor in read.items()
             if isinstance(tensor, Tensor) and self._is_copy(layer, name)
         )
-        while sum(self._kept_bytes.values()) > CONVERTED_LAYERS_KEPT and len(self._kept) > 1:
+        most = CONVERTED_HEADS_KEPT if self._heads is None else CONVERTED_LAYERS_KEPT
+        while sum(self._kept_bytes.values()) > most and len(self._kept) > 1:
             dropped, _ = self._kept.popitem(last=False)
             del self._kept_bytes[dropped]
 
@@ -81,6 +98,10 @@ class Layers(Sequence["LayerWeights"]):
         flat, weights = f"layers.{layer}.{name}", self._weights
         folded = weights.config.norm_place != "before" and name in ("W_O", "b_O")
         return folded or (flat in weights.store.shapes and weights.converts(flat))
+
+
+def _named(layer: "LayerWeights", names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(layer, name) for name in names}
 
 
 def _fold_post_gain(read: dict[str, Any], layer: int) -> None:

@@ -23,15 +23,18 @@ from pathsum.model.sequences import (
 )
 from pathsum.model.transformer import logits_of_read, soft_cap
 from pathsum.model.weights import Weights
+from pathsum.result.arguments import parse_choice
 from pathsum.result.estimate import Estimate, ratio
-from pathsum.result.options import parse_choice
 from pathsum.shapes import Logits, Stream, Tokens
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
+    from pathsum.model.trace import Trace
 
 # Logits held at a time, in numbers: 128 MB in float32.
 _LOGITS_AT_A_TIME = 1 << 25
+# Where pieces need not be large: 16 MB, which the system need not hand out anew for each of them.
+_LOGITS_OF_A_PIECE = 1 << 22
 # Logits of a block stay in the processor's cache, unless that left too few rows for a good product.
 _BLOCK = 1 << 20
 _FEWEST_ROWS = 128
@@ -111,9 +114,20 @@ def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     """The loss of every token after the first, in a run of the model, in bounded memory."""
     require_tokens_out(model, "the loss of the next token")
     tokens = tokens.to(model.weights.device)
-    return torch.cat(
-        [token_losses(model(part), part) for part in split_by_memory(model, tokens)]
-    ).cpu()
+    parts = split_by_memory(model, tokens, at_a_time=_LOGITS_OF_A_PIECE)
+    return torch.cat([token_losses(model(part), part) for part in parts]).cpu()
+
+
+def trace_losses(trace: "Trace") -> Float[Tensor, "batch next"]:
+    """The loss of every token after the first, in a run that need not hold all logits."""
+    targets = next_tokens(trace.tokens)
+    parts = [
+        target_losses(logits.flatten(0, 1), targets[:, at].clamp_min(0).flatten()).reshape(
+            logits.shape[:-1]
+        )
+        for at, logits in trace.logits_in_parts()
+    ]
+    return torch.cat(parts, 1)[:, :-1]
 
 
 def next_tokens(tokens: Tokens) -> Tokens:
@@ -143,10 +157,12 @@ def read_losses(
     return counted_sums(counted, torch.cat(losses))
 
 
-def split_by_memory(model: "Model", tokens: Tokens, streams: int = 1) -> Iterator[Tokens]:
+def split_by_memory(
+    model: "Model", tokens: Tokens, streams: int = 1, at_a_time: int = _LOGITS_AT_A_TIME
+) -> Iterator[Tokens]:
     """A batch in pieces whose logits, for this many variants at once, fit into bounded memory."""
     numbers = tokens.shape[1] * model.config.d_vocab_out * streams
-    yield from tokens.split(max(1, _LOGITS_AT_A_TIME // numbers))
+    yield from tokens.split(max(1, at_a_time // numbers))
 
 
 def counted_sums(

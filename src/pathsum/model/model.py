@@ -22,13 +22,10 @@ from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, HeadName, find_head
+from pathsum.names import HeadId, HeadName, find_head, is_number
 from pathsum.result.arguments import checked_methods
 from pathsum.text import Tokenizer
 from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
-
-# Longer numbers do not fit into 64 bits, and Python refuses to read some.
-LONGEST_ID = 18
 
 
 @checked_methods
@@ -141,8 +138,7 @@ class Model:
         if self.config.predicts_tokens:
             return self.token_id(output)
         outputs = self.config.d_vocab_out
-        given = str(output)
-        if not given.isdecimal() or len(given) > LONGEST_ID or int(output) >= outputs:
+        if not is_number(str(output)) or int(output) >= outputs:
             raise TokenError(
                 f"{output!r} is not an output: the model has {outputs}, which are not tokens, so "
                 f"give a number from 0 to {outputs - 1}"
@@ -154,7 +150,7 @@ class Model:
         if isinstance(token, str):
             if self.tokenizer is not None:
                 return self.tokenizer.id(token)
-            if not token.isdecimal() or len(token) > LONGEST_ID:
+            if not is_number(token):
                 raise TokenError(
                     f"the model {self.name!r} has no tokenizer, so it cannot look up {token!r}; "
                     "give a token id"

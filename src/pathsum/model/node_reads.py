@@ -10,9 +10,9 @@ listed edges, renormalized; keys and values at all other positions are shared.
     CutEdges      the other way round, an edit of the one forward pass (see `run`)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -23,12 +23,22 @@ from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, Node, NodeEdge, Side, Source
+from pathsum.names.node import Component
 from pathsum.shapes import AtSources, Pattern, PerHead, Scale, Stream
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run
 
 Rows = Sequence[Sequence[NodeEdge]]
+# A stream before a layer with its queries, keys and values: of all runs, or of fewer that repeat.
+LayerReads: TypeAlias = tuple[
+    Float[Tensor, "part last d"],
+    Float[Tensor, "part head last k"],
+    Float[Tensor, "part kv src k"],
+    Float[Tensor, "part kv src k"],
+]
+# A node's run, head and position, and the slots that change each of its reads.
+_Reader: TypeAlias = tuple[int, int, int, dict[tuple[Side, int], list[int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +66,35 @@ class _LayerNodes:
     groups: tuple[_Group, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """The listed writes of one component: their slots, runs and positions; `begin` is the first."""
+
+    slots: Int[Tensor, " write"]
+    row: Int[Tensor, " write"]
+    place: Int[Tensor, " write"]
+    begin: int
+
+    def of(
+        self,
+        tensor: Float[Tensor, "part last k"],
+        first: int = 0,
+        before: Callable[[], Float[Tensor, "part pos k"]] | None = None,
+    ) -> Float[Tensor, "write k"]:
+        """A tensor at these runs and positions; a smaller batch is repeated.
+
+        It may start at a later position, `first`; `before` has the positions before that.
+        """
+        found = tensor[self.row % len(tensor), (self.place - first).clamp(min=0)]
+        if self.begin >= first:
+            return found
+        assert before is not None
+        earlier = before()
+        return torch.where(
+            (self.place < first)[:, None], earlier[self.row % len(earlier), self.place], found
+        )
+
+
 class NodeReads:
     """Nodes whose reads the listed edges change, in a batch of runs with one list each.
 
@@ -76,27 +115,35 @@ class NodeReads:
                 sides.setdefault((edge.side, edge.writer.position), []).append(slot)
         for other in others:
             readers.setdefault(other, {})
-        self._writers: dict[int | None, list[tuple[int, int, Node]]] = {}
-        for (row, node), slot in self.slots.items():
-            layer = node.head.layer if node.head else None
-            self._writers.setdefault(layer, []).append((slot, row, node))
         dtype, device = weights.dtype, weights.device
+        writes: dict[Component, list[tuple[int, int, int]]] = {}
+        for (row, node), slot in self.slots.items():
+            writes.setdefault(node.component, []).append((slot, row, node.position))
+        self.written_by = {
+            component: _Written(
+                *torch.tensor(found, dtype=torch.long, device=device).T,
+                begin=min(place for _, _, place in found),
+            )
+            for component, found in writes.items()
+        }
         self.changes = torch.zeros(len(self.slots), self.config.d_model, dtype=dtype, device=device)
-        layers = self.config.n_layers if readers else 0
-        self.layers = [_layer_nodes(layer, readers, device) for layer in range(layers)]
-        into = [
-            (row, node.position, slot)
-            for (row, node), sides in readers.items()
-            if node.component == "logits"
-            for slots in sides.values()
-            for slot in slots
-        ]
+        here: list[list[_Reader]] = [[] for _ in range(self.config.n_layers if readers else 0)]
+        into: list[tuple[int, int, int]] = []
+        for (row, node), sides in readers.items():
+            if (head := node.head) is not None:
+                here[head.layer].append((row, head.head, node.position, sides))
+            elif node.component == "logits":
+                slots = (slot for found in sides.values() for slot in found)
+                into += [(row, node.position, slot) for slot in slots]
+        self.layers = [_layer_nodes(found, device) for found in here]
         # Row, position and slot of what the logits read.
-        self.into_logits = torch.tensor(into, dtype=torch.long, device=weights.device).view(-1, 3).T
+        self.into_logits = torch.tensor(into, dtype=torch.long, device=device).view(-1, 3).T
 
-    def written_at(self, layer: int | None) -> list[tuple[int, int, Node]]:
-        """Slot, row and node of the listed writers: heads of a layer, or, for None, sources."""
-        return self._writers.get(layer, [])
+    def heads_written(self, layer: int) -> Iterator[tuple[HeadId, _Written]]:
+        """The heads of a layer that are listed as writers."""
+        for component, found in self.written_by.items():
+            if isinstance(component, HeadId) and component.layer == layer:
+                yield component, found
 
     def nodes(
         self,
@@ -107,13 +154,13 @@ class NodeReads:
         value: AtSources,
         before: Float[Tensor, "part before d"] | None = None,
     ) -> tuple[Float[Tensor, "node src"], Float[Tensor, "node k"]]:
-        """Pattern and z of a layer's nodes; a stream of one row is that of all runs.
+        """Pattern and z of a layer's nodes; a smaller batch of streams is repeated by the runs.
 
         Streams and queries may start at a later position than keys and values: the stream of the
         positions before it is `before`, which runs repeat.
         """
         nodes = self.layers[layer.index]
-        row = nodes.row if len(stream) > 1 else torch.zeros_like(nodes.row)
+        row = nodes.row % len(stream)
         kv = kv_head(self.config, nodes.head)
         first = 0 if before is None else before.shape[1]
         reads = {
@@ -157,49 +204,48 @@ class Cuts:
 
     def source(self, source: Source, written: Stream) -> None:
         """The output of the embedding or of an MLP."""
-        first = self._first(written.shape[1])
-        for slot, row, node in self.reads.written_at(None):
-            if node.component == source and self.edit is not None:
-                there, at = self.edit.reference.source(source), node.position
-                if at < first:
-                    assert self.start is not None
-                    own = _row(self.start.mlp_outputs[source.layer], row)[at]
-                else:
-                    own = _row(written, row)[at - first]
-                self.reads.changes[slot] = _row(there, row)[at] - own
+        found = self.reads.written_by.get(source)
+        if found is None or self.edit is None:
+            return
+
+        def before() -> Stream:
+            assert self.start is not None
+            return self.start.mlp_outputs[source.layer]
+
+        own = found.of(written, self._first(written.shape[1]), before)
+        self.reads.changes[found.slots] = found.of(self.edit.reference.source(source)) - own
 
     def heads(
         self,
         layer: LayerWeights,
-        stream: Stream,
-        read: tuple[PerHead, AtSources, AtSources],
+        reads: LayerReads,
         pattern: Pattern,
         z: PerHead,
     ) -> None:
-        """Replace patterns and z of the nodes that see a cut edge; `read` is all q, k and v."""
+        """Replace patterns and z of the nodes that see a cut edge."""
         if self.any and len((nodes := self.reads.layers[layer.index]).row):
-            first, before = self._first(stream.shape[1]), None
+            first, before = self._first(reads[0].shape[1]), None
             if first:
                 assert self.start is not None
                 before = self.start.streams[layer.index][:, :first]
-            where = nodes.row, nodes.head, nodes.place - first
-            pattern[where], z[where] = self.reads.nodes(layer, stream, *read, before)
+            where = nodes.row, nodes.head, nodes.place - self._first(z.shape[2])
+            pattern[where], z[where] = self.reads.nodes(layer, *reads, before)
 
     def wrote(self, layer: int, z: PerHead, scale: Scale) -> None:
         """Record the writes of a layer's heads, given z and the scale of the norm after them."""
-        first, before = self._first(z.shape[2]), None
-        for slot, row, node in self.reads.written_at(layer):
-            assert node.head is not None
+        first = self._first(z.shape[2])
+        for head, found in self.reads.heads_written(layer):
             assert self.edit is not None
-            head, at = node.head.head, node.position
-            if at < first:
+
+            def before(number: int = head.head) -> Float[Tensor, "part pos k"]:
                 assert self.start is not None
-                before = self.start.z(layer) if before is None else before
-                own = _row(before, row)[head, at] * _row(self.start.scales.write[layer], row)[at]
-            else:
-                own = _row(z, row)[head, at - first] * _row(scale, row)[at - first]
-            there = _row(self.edit.reference.z[layer], row)[head, at]
-            self.reads.changes[slot] = (there - own) @ self.weights.layers[layer].W_O[head]
+                scaled = self.start.scales.write[layer][..., None]
+                return self.start.z(layer)[:, number] * scaled
+
+            own = found.of(z[:, head.head] * scale[..., None], first, before)
+            there = found.of(self.edit.reference.z[layer][:, head.head])
+            W_O = self.weights.layers[layer].W_O[head.head]
+            self.reads.changes[found.slots] = (there - own) @ W_O
 
     def take(self, start: "Run", first: int) -> None:
         """Take over what the layers below `first` wrote in the unedited run."""
@@ -208,7 +254,7 @@ class Cuts:
             return
         self.source(Source("embed"), self.weights.W_E[start.tokens])
         for layer in range(first):
-            if self.reads.written_at(layer):
+            if any(self.reads.heads_written(layer)):
                 self.wrote(layer, start.z(layer), start.scales.write[layer])
         for layer, output in enumerate(start.mlp_outputs[:first]):
             self.source(Source("mlp", layer), output)
@@ -237,11 +283,10 @@ def kept_logits(
     heads = ((row, edge.writer) for row, edges in enumerate(rows) for edge in edges)
     reads = NodeReads(weights, rows, (pair for pair in heads if pair[1].head is not None))
     own = Writes.of(start)
-    for slot, _, node in reads.written_at(None):
-        assert isinstance(node.component, Source)
-        at = node.position
-        there, here = reference.source(node.component), own.source(node.component)
-        reads.changes[slot] = here[0, at] - there[0, at]
+    for component, found in reads.written_by.items():
+        if isinstance(component, Source):
+            change = found.of(own.source(component)) - found.of(reference.source(component))
+            reads.changes[found.slots] = change
     streams = reference_streams(start, own, reference)
     for index, nodes in enumerate(reads.layers):
         if len(nodes.row):
@@ -298,17 +343,8 @@ def reference_streams(start: "Run", own: Writes, reference: Writes) -> list[Stre
     return streams
 
 
-def _layer_nodes(
-    layer: int,
-    readers: dict[tuple[int, Node], dict[tuple[Side, int], list[int]]],
-    device: torch.device,
-) -> _LayerNodes:
-    """The nodes of one layer out of all readers, their changed reads grouped by head and side."""
-    here = [
-        (row, node.head.head, node.position, sides)
-        for (row, node), sides in readers.items()
-        if node.head is not None and node.head.layer == layer
-    ]
+def _layer_nodes(here: Sequence[_Reader], device: torch.device) -> _LayerNodes:
+    """The nodes of one layer, their changed reads grouped by head and side."""
 
     def long(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -334,8 +370,3 @@ def _layer_nodes(
         place=long([place for _, _, place, _ in here]),
         groups=groups,
     )
-
-
-def _row(tensor: Tensor, row: int) -> Tensor:
-    """One sequence of a batch; a smaller batch is repeated."""
-    return tensor[row % len(tensor)]

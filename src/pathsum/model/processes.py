@@ -3,15 +3,18 @@
     torchrun --nproc-per-node 4 -m pathsum composition smollm2
 
 `join_world` is this process's place among them; `shared_map` computes independent pieces of an
-analysis, each in one process. The pieces are joined in their own order, so the result is that of a
-single process.
+analysis, each in one process, and `threaded_map` also shares them among the threads of a process.
+The pieces are joined in their own order, so the result is that of a single process.
 """
 
 import io
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -101,33 +104,91 @@ def shared_map(
     return list(_shared(pieces, compute, progress, what))
 
 
+def threaded_map(
+    pieces: Sequence[Piece],
+    compute: Callable[[Piece], Found],
+    progress: Progress = silent,
+    what: str = "",
+) -> list[Found]:
+    """`shared_map` for pieces that several threads may compute at a time.
+
+    Faster than torch's own threads where a piece is many small operations, each too short to
+    share. What pieces have in common should be computed before.
+    """
+    return list(_shared(pieces, compute, progress, what, torch.get_num_threads()))
+
+
+def in_threads(
+    pieces: Sequence[Piece], compute: Callable[[Piece], Found], workers: int | None = None
+) -> Generator[Found]:
+    """`compute` of each piece, in order, by several threads; the first error ends it.
+
+    torch's own threads are divided among them: one for each worker, by default.
+    """
+    threads = torch.get_num_threads()
+    workers = min(threads if workers is None else workers, len(pieces))
+    if workers <= 1:
+        yield from map(compute, pieces)
+        return
+    gradients = torch.is_grad_enabled()
+
+    def compute_here(piece: Piece) -> Found:
+        # Whether gradients are recorded is a setting of the thread.
+        with torch.set_grad_enabled(gradients):
+            return compute(piece)
+
+    own = max(1, threads // workers)
+    pool = ThreadPoolExecutor(workers, "piece", initializer=torch.set_num_threads, initargs=(own,))
+    try:
+        # Few at a time, so that what is computed does not wait in memory.
+        coming = iter(pieces)
+        waiting = deque(pool.submit(compute_here, each) for each in islice(coming, workers + 1))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(pool.submit(compute_here, each) for each in islice(coming, 1))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        # Threads that start later take the setting that was made last.
+        torch.set_num_threads(threads)
+
+
 def shared_sum(
     pieces: Sequence[Piece],
     compute: Callable[[Piece], Tensor],
     progress: Progress = silent,
     what: str = "",
+    workers: int = 1,
 ) -> Tensor:
-    """The sum of `compute(piece)`, added in the order of the pieces, however they are shared."""
+    """The sum of `compute(piece)`, added in the order of the pieces, however they are shared.
+
+    In each process so many threads compute at a time.
+    """
     total: Tensor | None = None
-    for part in _shared(pieces, compute, progress, what):
+    for part in _shared(pieces, compute, progress, what, workers):
         total = part if total is None else total.add_(part)
     assert total is not None, "there is nothing to add"
     return total
 
 
 def _shared(
-    pieces: Sequence[Piece], compute: Callable[[Piece], Found], progress: Progress, what: str
-) -> Iterator[Found]:
+    pieces: Sequence[Piece],
+    compute: Callable[[Piece], Found],
+    progress: Progress,
+    what: str,
+    workers: int = 1,
+) -> Generator[Found]:
     joined = dist.is_available() and dist.is_initialized()
     rank, size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+    places = range(rank, len(pieces), size)
     mine: dict[int, Found] = {}
-    for place in range(rank, len(pieces), size):
-        progress(place, len(pieces), what)
-        found = compute(pieces[place])
-        if size == 1:
-            yield found
-        else:
-            mine[place] = found
+    with closing(in_threads([pieces[place] for place in places], compute, workers)) as computed:
+        for place in places:
+            progress(place, len(pieces), what)
+            found = next(computed)
+            if size == 1:
+                yield found
+            else:
+                mine[place] = found
     progress(len(pieces), len(pieces), what)
     if size > 1:
         gathered: list[Any] = [None] * size

@@ -167,7 +167,8 @@ class Recording(enum.Enum):
     """What a run keeps.
 
     `LOGITS`    the logits alone; attention is fused wherever no edit needs a pattern
-    `RESIDUAL`  everything but the logits, without the cost of the unembedding
+    `RESIDUAL`  everything but the logits, without the cost of the unembedding; logits that do not
+                follow from what the unembedding reads (tables, hooks) are kept all the same
     `ALL`       patterns, streams, scales, MLP outputs and logits
     """
 
@@ -205,7 +206,8 @@ class Run:
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
-    stream and the pattern, and is None.
+    stream and the pattern, and is None. `logits_read` is what the unembedding read where edits made
+    that another stream than the last one, else None.
     """
 
     weights: Weights
@@ -218,6 +220,7 @@ class Run:
     edits: tuple[Edit, ...]
     edited_z: tuple[PerHead | None, ...]
     kept: Kept | None
+    logits_read: Stream | None
 
     @property
     def logits(self) -> Float[Tensor, "batch out vocab"] | None:

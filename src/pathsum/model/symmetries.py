@@ -21,8 +21,8 @@ from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 
-_WRITES = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out")
-_READS = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U")
+_WRITES = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out", "b_experts")
+_READS = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_router", "W_U")
 
 
 def rotate_stream(model: Model, rotation: Float[Tensor, "d d"]) -> Model:

@@ -1,6 +1,6 @@
 """Trace: the record of one run of a model, from which everything about the run is derived."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
 from pathsum.model.forward import run
-from pathsum.model.recording import Keep, KeptLayers, NormScales, Run
+from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
 from pathsum.model.sequences import require_position
 from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
 from pathsum.result import Progress, silent
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathsum.paths import PathSum, ScoreSum
     from pathsum.paths.circuit import Circuit
     from pathsum.paths.target import PositionName, TokenName, Versus
+
+# Logits held at once where they are computed some positions at a time: 16 MB in float32.
+LOGITS_AT_ONCE = 4_000_000
 
 
 @checked_methods
@@ -45,8 +48,13 @@ class Trace(Run):
 
     @property
     def logits(self) -> Logits:
-        """The logits at every position, [batch, pos, vocab]."""
-        assert self.recorded_logits is not None
+        """The logits at every position, [batch, pos, vocab].
+
+        Computed at each call if the run did not record them: `logits_at` and `logits_in_parts` are
+        cheaper.
+        """
+        if self.recorded_logits is None:
+            return self._capped(self._unembedded(self.unembedding_input))
         if self.kept is not None and not self.kept.all_logits:
             raise InputError(
                 f"logits were kept at positions {list(self.kept.positions)} of "
@@ -55,12 +63,25 @@ class Trace(Run):
             )
         return self.recorded_logits
 
-    def logits_at(self, position: int) -> Float[Tensor, "batch vocab"]:
-        """The logits at one position, negative from the end."""
+    def logits_at(self, position: int | Int[Tensor, " batch"]) -> Float[Tensor, "batch vocab"]:
+        """The logits at one position, negative from the end, or at one position per sequence."""
+        if self.recorded_logits is None:
+            return self._capped(self.uncapped_logits_at(position))
+        if isinstance(position, Tensor):
+            return self._rows(self.logits, position)
         position = require_position(position, self.tokens.shape[1], of="the text")
-        assert self.recorded_logits is not None
         row = position if self.kept is None else self.kept.logits_row(position)
         return self.recorded_logits[:, row]
+
+    def logits_in_parts(self) -> Iterator[tuple[slice, Float[Tensor, "batch part vocab"]]]:
+        """Some positions at a time and their logits, so that not all need be held at once."""
+        length, recorded = self.tokens.shape[1], self.recorded_logits
+        whole = self.unembedding_input if recorded is None else self.logits
+        step = max(1, LOGITS_AT_ONCE // (whole.shape[0] * self.weights.config.d_vocab_out or 1))
+        for begin in range(0, length, step):
+            at = slice(begin, min(begin + step, length))
+            part = whole[:, at]
+            yield at, part if recorded is not None else self._capped(self._unembedded(part))
 
     def prefix(self, sequence: int, length: int) -> "Trace":
         """The unedited run of one sequence's first tokens.
@@ -70,7 +91,7 @@ class Trace(Run):
         """
         rows = slice(sequence, sequence + 1)
         tokens = self.tokens[rows, :length]
-        if self.every_edit or self.kept is not None or self.recorded_logits is None:
+        if self.every_edit or self.kept is not None:
             return self.model.trace(tokens)
 
         def part(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -84,7 +105,9 @@ class Trace(Run):
             self,
             tokens=tokens,
             lengths=self.lengths[rows].clamp(max=length),
-            recorded_logits=self.recorded_logits[rows, :length],
+            recorded_logits=None
+            if self.recorded_logits is None
+            else self.recorded_logits[rows, :length],
             patterns=tuple(one[rows, :, :length, :length] for one in self.patterns),
             streams=part(self.streams),
             mlp_outputs=part(self.mlp_outputs),
@@ -109,7 +132,35 @@ class Trace(Run):
         """The logits before the model's soft cap, which are sums over paths; else the logits."""
         if self.weights.config.logit_cap is None:
             return self.logits
-        return transformer.unembed_uncapped(self.weights, self.streams[-1])[0]
+        return self._unembedded(self.unembedding_input)
+
+    def uncapped_logits_at(
+        self, position: int | Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch vocab"]:
+        """`logits_at`, before the model's soft cap."""
+        if self.weights.config.logit_cap is None and self.recorded_logits is not None:
+            return self.logits_at(position)
+        return self._unembedded(self._rows(self.unembedding_input, position)[:, None])[:, 0]
+
+    @property
+    def unembedding_input(self) -> Stream:
+        """The stream that the unembedding read: the last one, unless edits changed this read."""
+        return self.streams[-1] if self.logits_read is None else self.logits_read
+
+    def _rows(
+        self, tensor: Float[Tensor, "batch pos n"], position: int | Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch n"]:
+        if isinstance(position, Tensor):
+            return tensor[torch.arange(len(tensor), device=tensor.device), position]
+        return tensor[:, require_position(position, tensor.shape[1], of="the text")]
+
+    def _unembedded(self, read: Float[Tensor, "batch part d"]) -> Float[Tensor, "batch part v"]:
+        logits = transformer.unembed_uncapped(self.weights, read)[0]
+        transformer.refuse_overflow(logits)
+        return logits
+
+    def _capped(self, logits: Float[Tensor, "batch *part v"]) -> Float[Tensor, "batch *part v"]:
+        return transformer.soft_cap(logits, self.weights.config.logit_cap)
 
     def pattern(self, head: HeadName) -> HeadPattern:
         """One head's attention, [batch, dest, src]."""
@@ -198,7 +249,16 @@ class Trace(Run):
         from pathsum.paths.circuit import find_circuit
 
         return find_circuit(
-            *(self, position, token, versus, threshold, rival, sequence, effects, other, progress),
+            self,
+            position,
+            token,
+            versus,
+            threshold,
+            rival,
+            sequence,
+            effects,
+            other,
+            progress,
             max_nodes=max_nodes,
         )
 
@@ -246,13 +306,17 @@ def trace_run(
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
     keep: Keep | None = None,
+    record: Recording | str = Recording.ALL,
 ) -> Trace:
     """Run a model, with edits if there are any, and record everything, or what `keep` lists.
 
-    `lengths` are those of padded sequences; by default all are as long as `tokens`.
+    `lengths` are those of padded sequences; by default all are as long as `tokens`. A run that
+    starts from one without logits does not record them either.
     """
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
-    found = run(model.weights, tokens, edits, start=start, requires_grad=requires_grad, kept=kept)
+    if start is not None and start.recorded_logits is None:
+        record = Recording.RESIDUAL
+    found = run(model.weights, tokens, edits, record, start, requires_grad=requires_grad, kept=kept)
     batch, length = found.tokens.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=tokens.device)

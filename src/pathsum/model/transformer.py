@@ -44,6 +44,8 @@ from pathsum.shapes import (
 
 # Patterns of more entries than this are made for one head at a time where no kernel fuses them.
 ONE_HEAD_AT_A_TIME = 1 << 20
+# Of mlp="clamped_gated": where gate and input are clamped, and the gate's gain inside its sigmoid.
+CLAMP, SIGMOID_GAIN = 7.0, 1.702
 
 
 def embed(weights: Weights, tokens: Tokens) -> Stream:
@@ -159,7 +161,7 @@ def head_read(
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
     """Scores before the soft cap, mask and softmax; each key head serves as many query heads."""
     key = for_query_heads(key, query.shape[1])
-    return (query * config.score_scale) @ key.transpose(-1, -2)
+    return (query * config.score_scale) @ key.mT
 
 
 def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> Pattern:
@@ -308,24 +310,64 @@ def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scal
 
 def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """The output of a layer's MLP, and the scale of its read."""
-    assert layer.W_in is not None
     assert layer.W_out is not None
     read, scale = _block_read(config, stream, layer.ln2_w, layer.ln2_b)
-    before = read @ layer.W_in
-    if layer.b_in is not None:
-        before = before + layer.b_in
-    if config.gated:
-        assert layer.W_gate is not None
-        gate = read @ layer.W_gate
-        neurons = activation(config, gate if layer.b_gate is None else gate + layer.b_gate) * before
+    if config.n_experts:
+        written = _mixed_experts(config, layer, read)
     else:
-        neurons = activation(config, before)
-    written = neurons @ layer.W_out
+        written = _neurons(config, layer, read, slice(None)) @ layer.W_out
     if layer.b_out is not None:
         written = written + layer.b_out
     if config.norm_place != "before":
         written = normalize(config, written, layer.post2_w, None)[0]
     return written, scale
+
+
+def expert_weights(
+    config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"]
+) -> Float[Tensor, "*pos expert"]:
+    """What the router multiplies each expert's output by: 0 for those that it did not choose."""
+    assert layer.W_router is not None
+    logits = read @ layer.W_router
+    if layer.b_router is not None:
+        logits = logits + layer.b_router
+    best = logits.topk(config.experts_per_token)
+    return torch.zeros_like(logits).scatter(-1, best.indices, best.values.softmax(-1))
+
+
+def _mixed_experts(config: Config, layer: LayerWeights, read: Stream) -> Stream:
+    """The sum of the experts' outputs, each computed at the positions that chose it."""
+    assert layer.W_out is not None
+    shares = expert_weights(config, layer, read)
+    written = torch.zeros_like(read)
+    width = config.d_mlp // config.n_experts
+    for expert in range(config.n_experts):
+        here = shares[..., expert].nonzero(as_tuple=True)
+        if len(here[0]):
+            block = slice(expert * width, (expert + 1) * width)
+            neurons = _neurons(config, layer, read[here], block)
+            weighed = (neurons @ layer.W_out[block]) * shares[..., expert][here][:, None]
+            written = written.index_put(here, weighed, accumulate=True)
+    return written if layer.b_experts is None else written + shares @ layer.b_experts
+
+
+def _neurons(
+    config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
+) -> Float[Tensor, "*pos m"]:
+    """The activations of a block of an MLP's neurons."""
+    assert layer.W_in is not None
+    before = read @ layer.W_in[:, block]
+    if layer.b_in is not None:
+        before = before + layer.b_in[block]
+    if not config.gated:
+        return activation(config, before)
+    assert layer.W_gate is not None
+    gate = read @ layer.W_gate[:, block]
+    if layer.b_gate is not None:
+        gate = gate + layer.b_gate[block]
+    if config.mlp == "clamped_gated":
+        gate, before = gate.clamp(max=CLAMP), before.clamp(-CLAMP, CLAMP) + 1
+    return activation(config, gate) * before
 
 
 def activation(config: Config, x: Tensor) -> Tensor:
@@ -335,6 +377,8 @@ def activation(config: Config, x: Tensor) -> Tensor:
         return F.relu(x)
     if kind == "silu":
         return F.silu(x)
+    if kind == "clamped":
+        return x * torch.sigmoid(SIGMOID_GAIN * x)
     return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 

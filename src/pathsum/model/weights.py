@@ -28,7 +28,8 @@ class LayerWeights:
 
     `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only). Where a norm
     follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`.
-    `index` is the layer's number.
+    With experts, `b_experts` is the bias of each one's output, `b_out` one that all share. `index`
+    is the layer's number.
     """
 
     W_Q: Float[Tensor, "head d k"]
@@ -51,6 +52,9 @@ class LayerWeights:
     b_in: Float[Tensor, " m"] | None = None
     b_gate: Float[Tensor, " m"] | None = None
     b_out: Float[Tensor, " d"] | None = None
+    W_router: Float[Tensor, "d expert"] | None = None
+    b_router: Float[Tensor, " expert"] | None = None
+    b_experts: Float[Tensor, "expert d"] | None = None
     ln2_w: Float[Tensor, " d"] | None = None
     ln2_b: Float[Tensor, " d"] | None = None
     post1_w: Float[Tensor, " d"] | None = None
@@ -59,7 +63,10 @@ class LayerWeights:
 
 
 LAYER_NAMES = tuple(field.name for field in fields(LayerWeights) if field.name != "index")
-MLP_NAMES = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out", "ln2_w", "ln2_b", "post2_w")
+MLP_NAMES = (
+    *("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out", "ln2_w", "ln2_b", "post2_w"),
+    *("W_router", "b_router", "b_experts"),
+)
 ATTENTION_NAMES = tuple(name for name in LAYER_NAMES if name not in MLP_NAMES)
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
@@ -99,6 +106,9 @@ def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         shapes |= {name.replace("1", "2"): (d,) for name in ("ln1_w", "ln1_b") if name in shapes}
     if config.gated:
         shapes |= {"W_gate": (d, m), "b_gate": (m,)}
+    if config.n_experts:
+        e = config.n_experts
+        shapes |= {"W_router": (d, e), "b_router": (e,), "b_experts": (e, d)}
     return shapes
 
 
@@ -121,7 +131,9 @@ def required_in_layer(config: Config) -> tuple[str, ...]:
     """Tensors that every layer of this config must have."""
     mlp = () if config.mlp == "none" else ("W_in", "W_out")
     gate = ("W_gate",) if config.gated else ()
-    return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate, *(("sinks",) if config.sinks else ()))
+    router = ("W_router",) if config.n_experts else ()
+    sinks = ("sinks",) if config.sinks else ()
+    return ("W_Q", "W_K", "W_V", "W_O", *mlp, *gate, *router, *sinks)
 
 
 @checked_methods
@@ -227,7 +239,7 @@ class Weights:
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Weights":
         """The same weights computed in another dtype or on another device."""
         return Weights(
-            *(self.config, self.store, dtype or self.dtype, device or self.device), self.edits
+            self.config, self.store, dtype or self.dtype, device or self.device, self.edits
         )
 
     @cached_property
@@ -347,6 +359,7 @@ def _why(config: Config) -> str:
     shown = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
     shown += ["positions", "norm", "mlp"]
     shown += ["d_mlp"] if config.mlp != "none" else []
+    shown += ["n_experts"] if config.n_experts else []
     shown += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
     shown += ["d_vocab_out"] if not config.predicts_tokens else []
     shown += ["tied"] if config.tied else []

@@ -26,7 +26,7 @@ from pathsum.names.edge import (
     parse_read,
     parse_writer,
 )
-from pathsum.names.head_id import HeadId, HeadName, find_head
+from pathsum.names.head_id import HeadId, HeadName, find_head, is_number
 from pathsum.names.node import Node, NodeEdge, Site, Value
 from pathsum.names.path import ARROW, Part, PartName, Path, Source
 
@@ -50,6 +50,7 @@ __all__ = [
     "Value",
     "Writer",
     "find_head",
+    "is_number",
     "parse_read",
     "parse_writer",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pathsum.errors import InputError, PathError
-from pathsum.names.head_id import LABEL, HeadId, HeadName
+from pathsum.names.head_id import LABEL, NUMBER, HeadId, HeadName
 from pathsum.names.path import ARROW, Printed, Source, split_arrows
 
 
@@ -84,7 +84,7 @@ def parse_read(name: "HeadName | Reader", side: str | Side | None = None) -> Rea
         return name
     if isinstance(name, str):
         text = name.strip()
-        mlp = re.fullmatch(r"mlp(\d+)", text, re.ASCII)
+        mlp = re.fullmatch(rf"mlp({NUMBER})", text, re.ASCII)
         if (text == "logits" or mlp) and side is not None:
             raise PathError(f"{text} has one read only; leave {side!r} out")
         if text == "logits":

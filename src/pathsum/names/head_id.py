@@ -6,6 +6,10 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from pathsum.errors import HeadError
 
+# A number in a name. Python refuses to convert very long ones, with an error of its own.
+DIGITS = 9
+NUMBER = rf"\d{{1,{DIGITS}}}"
+
 
 class HeadId(str):
     """A head by layer and number: a string, equal to its label, ordered by (layer, head).
@@ -24,9 +28,12 @@ class HeadId(str):
     def __new__(cls, layer: SupportsIndex, head: SupportsIndex) -> "HeadId":  # noqa: PYI034 (beartype does not know Self outside its own classes)
         """The head of this layer with this number, both counted from 0."""
         at, number = operator.index(layer), operator.index(head)
-        if at < 0 or number < 0:
+        beyond = 10**DIGITS
+        if not (0 <= at < beyond and 0 <= number < beyond):
+            at, number = (max(-beyond, min(beyond, one)) for one in (at, number))
             raise HeadError(
-                f"layer {at}, head {number} is not a head: layers and heads count from 0"
+                f"layer {at}, head {number} is not a head: layers and heads count from 0 and have "
+                f"at most {DIGITS} digits"
             )
         self = super().__new__(cls, f"L{at}H{number}")
         self.layer, self.head = at, number
@@ -79,7 +86,16 @@ class HeadId(str):
 HeadName: TypeAlias = str | tuple[int, int] | HeadId
 """Any form of a head: a label, a pair, or a `HeadId`."""
 
-LABEL = re.compile(r"[Ll](\d+)[Hh](\d+)", re.ASCII)
+LABEL = re.compile(rf"[Ll]({NUMBER})[Hh]({NUMBER})", re.ASCII)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as names and token ids are written: up to nine digits, 0 to 9.
+
+    >>> is_number("12"), is_number("-1"), is_number("1" * 10), is_number("²")
+    (True, False, False, False)
+    """
+    return re.fullmatch(NUMBER, text, re.ASCII) is not None
 
 
 def is_pair(name: object) -> bool:

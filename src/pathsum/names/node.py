@@ -22,7 +22,7 @@ from pathsum.names.edge import (
     parse_read,
     parse_writer,
 )
-from pathsum.names.head_id import LABEL, HeadId, is_pair
+from pathsum.names.head_id import LABEL, NUMBER, HeadId, is_number, is_pair
 from pathsum.names.path import ARROW, Part, Printed, Source, split_arrows
 
 Component: TypeAlias = HeadId | Source | Part | Literal["logits"]
@@ -49,7 +49,7 @@ class Node(Printed):
         if isinstance(text, Node):
             return text
         name, at, position = text.strip().rpartition("@")
-        if not at or not position.isdecimal():
+        if not at or not is_number(position):
             raise PathError(
                 f"{text!r} is not a node; a node is a component at a position, such as 'L0H3@4'"
             )
@@ -219,10 +219,10 @@ class Value(Printed):
         text = name.strip() if isinstance(name, str) else ""
         if text == "logits":
             return cls("logits")
-        stream = re.fullmatch(r"residual@L(\d+)", text, re.ASCII)
+        stream = re.fullmatch(rf"residual@L({NUMBER})", text, re.ASCII)
         if stream is not None:
             return cls("residual", int(stream[1]))
-        if re.fullmatch(r"embed|mlp\d+", text, re.ASCII):
+        if re.fullmatch(rf"embed|mlp{NUMBER}", text, re.ASCII):
             return cls("written", Source.parse(text))
         label, _, what = text.partition(".")
         if LABEL.fullmatch(label) and what in ("pattern", "z"):
@@ -251,7 +251,7 @@ def _split_position(name: Any) -> tuple[Any, int | None]:
     """`L0H7@4` as `L0H7` and 4; `L1H4@9.k` as `L1H4.k` and 9."""
     if not isinstance(name, str) or "@" not in name:
         return name, None
-    found = re.fullmatch(r"([^@]+)@(-?\d+)(\.\w+)?", name.strip(), re.ASCII)
+    found = re.fullmatch(rf"([^@]+)@(-?{NUMBER})(\.\w+)?", name.strip(), re.ASCII)
     if found is None:
         raise PathError(
             f"{name!r} does not name a position; write the number of a token after the @, as in "

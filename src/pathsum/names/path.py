@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.errors import PathError
-from pathsum.names.head_id import LABEL, HeadId, HeadName
+from pathsum.names.head_id import LABEL, NUMBER, HeadId, HeadName
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
@@ -75,7 +75,7 @@ class Source(Printed):
             return cls("embed") if text == "embed" else cls("pos")
         if text == "bias_U":
             return cls("unembed_bias")
-        match = re.fullmatch(r"(mlp|bias)(\d+)", text, re.ASCII)
+        match = re.fullmatch(rf"(mlp|bias)({NUMBER})", text, re.ASCII)
         if match is None:
             raise PathError(
                 f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
@@ -237,7 +237,7 @@ class Part(Printed):
         text = name.strip()
         if text in ("b_Q", "b_K"):
             return cls.bias("query" if text == "b_Q" else "key")
-        if re.fullmatch(r"pos@\d+", text, re.ASCII):
+        if re.fullmatch(rf"pos@{NUMBER}", text, re.ASCII):
             return cls.position(int(text.removeprefix("pos@")))
         if LABEL.fullmatch(text):
             return cls.writer(HeadId.parse(text))

@@ -33,7 +33,7 @@ from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
 from pathsum.paths.intervene.patch_sweep import PatchSweep, patch_sweep
-from pathsum.paths.intervene.patching import patch
+from pathsum.paths.intervene.patching import patch, without
 from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.score_sum import ScoreSum, expand_scores
@@ -104,4 +104,5 @@ __all__ = [
     "routes",
     "term_importance",
     "virtual_head",
+    "without",
 ]

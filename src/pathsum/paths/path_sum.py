@@ -7,6 +7,7 @@ from math import comb
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import InputError, PathError
@@ -21,9 +22,6 @@ from pathsum.shapes import Logits, Stream
 
 if TYPE_CHECKING:
     from pathsum.paths.explain.toward import Toward
-
-# Logits held at once while the sum is compared with the model's: 16 MB in float32.
-LOGITS_AT_ONCE = 4_000_000
 
 
 def expand_logits(trace: Trace) -> "PathSum":
@@ -102,7 +100,7 @@ class PathSum:
     def contribution(self, path: Path) -> Logits:
         """The contribution of one path to the logits, [batch, pos, vocab]."""
         if self.check(path).source.kind == "unembed_bias":
-            return logit_bias(self.trace.weights).expand(self.trace.logits.shape)
+            return logit_bias(self.trace.weights).expand(*self.trace.tokens.shape, -1)
         return self.unembedded(self.frozen.along(path))
 
     def unembedded(self, stream: Stream) -> Logits:
@@ -123,18 +121,10 @@ class PathSum:
 
         Some positions at a time, so that no second copy of all logits is made.
         """
-        stream, logits = final_stream(self.frozen), self.trace.logits
-        stream = stream * self.frozen.final_scale[..., None]
-        weights, cap = self.trace.model.weights, self.trace.model.config.logit_cap
-        bias = logit_bias(weights)
-        step = max(1, LOGITS_AT_ONCE // (logits[:, :1].numel() or 1))
-        errors: list[Tensor] = []
-        for some, own in zip(stream.split(step, 1), logits.split(step, 1), strict=True):
-            found = soft_cap(unembed(weights, some).add_(bias), cap)
-            errors.append(torch.linalg.vector_norm(found.sub_(own), ord=torch.inf))
-        size = float(torch.linalg.vector_norm(logits, ord=torch.inf))
-        error = float(torch.stack(errors).max())
-        return error / size if size else error
+        found = PartialRemainder(self)
+        for at, logits in self.trace.logits_in_parts():
+            found.add(at, logits)
+        return found.value
 
     def toward(
         self,
@@ -174,6 +164,30 @@ class PathSum:
     @property
     def _size(self) -> tuple[int, int]:
         return self.trace.model.config.n_layers, self.trace.model.config.n_heads
+
+
+class PartialRemainder:
+    """The remainder of a `PathSum` over the positions that were added so far."""
+
+    def __init__(self, paths: PathSum) -> None:
+        self._weights = paths.trace.model.weights
+        self._read = final_stream(paths.frozen) * paths.frozen.final_scale[..., None]
+        self._bias = logit_bias(self._weights)
+        self._errors: list[Tensor] = []
+        self._sizes: list[Tensor] = []
+
+    def add(self, at: slice, logits: Float[Tensor, "batch part vocab"]) -> None:
+        """Compare the sum with the model's logits at some positions."""
+        found = unembed(self._weights, self._read[:, at]).add_(self._bias)
+        found = soft_cap(found, self._weights.config.logit_cap)
+        self._errors.append(torch.linalg.vector_norm(found.sub_(logits), ord=torch.inf))
+        self._sizes.append(torch.linalg.vector_norm(logits, ord=torch.inf))
+
+    @property
+    def value(self) -> float:
+        """max|cap(total) − model's logits| / max|model's logits|."""
+        error, size = (float(torch.stack(each).max()) for each in (self._errors, self._sizes))
+        return error / size if size else error
 
 
 def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tuple[HeadId, ...]]:

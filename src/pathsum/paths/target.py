@@ -46,7 +46,11 @@ class Target:
     def of(self, logits: Logits) -> Float[Tensor, " batch"]:
         """The number, from any run's logits."""
         rows = torch.arange(len(self.tokens), device=logits.device)
-        at = logits[rows, self.positions]
+        return self.of_rows(logits[rows, self.positions])
+
+    def of_rows(self, at: Float[Tensor, "batch vocab"]) -> Float[Tensor, " batch"]:
+        """The number, from the logits at its position in each sequence."""
+        rows = torch.arange(len(self.tokens), device=at.device)
         value = at[rows, self.tokens]
         if isinstance(self.versus, Tensor):
             return value - at[rows, self.versus]
@@ -110,10 +114,9 @@ def find_target(
     versus: Versus = None,
 ) -> Target:
     """The target on this run; without a token, the one that the model predicts there."""
-    batch, positions = len(trace.tokens), _positions(trace, position)
+    positions = _positions(trace, position)
     if token is None:
-        rows = torch.arange(batch, device=trace.tokens.device)
-        tokens = trace.logits[rows, positions].argmax(-1)
+        tokens = trace.logits_at(positions).argmax(-1)
     else:
         tokens = _tokens(trace, token, "token")
     if versus is None or (isinstance(versus, str) and versus == "mean"):
@@ -134,12 +137,10 @@ class Measure:
     positions: Int[Tensor, " batch"] | None
     function: Metric
 
-    def of(self, logits: Logits) -> Float[Tensor, " batch"]:
-        """The numbers of one run, from its logits at all positions."""
-        if self.positions is not None:
-            rows = torch.arange(self.batch, device=logits.device)
-            logits = logits[rows, self.positions][:, None]
-        return self.of_each(logits)[0]
+    def of(self, trace: Trace) -> Float[Tensor, " batch"]:
+        """The numbers of one run."""
+        here = self.positions
+        return self.of_each(trace.logits if here is None else trace.logits_at(here)[:, None])[0]
 
     def of_each(self, logits: Float[Tensor, "sequence out vocab"]) -> Float[Tensor, "run batch"]:
         """The numbers of several runs after each other, from logits where they are needed."""

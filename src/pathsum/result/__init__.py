@@ -5,11 +5,11 @@ estimate    Estimate, the uncertainty type: value, standard error, interval, nul
 p_value     how p-values are printed, in text and in tables
 table       Table and its columns: terminal, HTML and CSV views
 schema      the JSON schema of a record, from its fields
-options     parsing of options, an enum member or its string; progress callbacks
+arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
 """
 
+from pathsum.result.arguments import Progress, parse_choice, parse_option, silent
 from pathsum.result.estimate import Estimate
-from pathsum.result.options import Progress, parse_choice, parse_option, silent
 from pathsum.result.record import Record, jsonable, records
 from pathsum.result.schema import schema
 from pathsum.result.table import (

@@ -1,6 +1,10 @@
-"""Arguments of the wrong type: a one-sentence error instead of one from deep inside.
+"""Arguments of public functions: options parsed at entry, wrong types named in one sentence.
 
-Duck typing is kept: an argument that works is accepted, of any type. Only when a call has
+An option is an enum member or its string value. Every public function parses its options at entry,
+so that a misspelled string is an error there and never a silent default further down. Long ones
+also take a callback, `Progress`.
+
+Of types, duck typing is kept: an argument that works is accepted, of any type. Only when a call has
 failed with an error that pathsum does not raise itself are its arguments compared with the
 annotations, and the first that does not fit is what the error names. Nothing is checked, and
 nothing costs time, in a call that succeeds.
@@ -15,16 +19,17 @@ from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from pathsum.errors import ArgumentError, PathsumError
-from pathsum.result.options import list_choices
+from pathsum.errors import ArgumentError, InputError, PathsumError, near_misses
 from pathsum.terminal import shorten
+
+Option = TypeVar("Option", bound=enum.Enum)
+Choice = TypeVar("Choice", bound=str)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
-
 # What Python and torch raise about arguments that they cannot use.
 _FROM_INSIDE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SPECIAL = ("__call__", "__getitem__", "__contains__", "__mul__", "__matmul__")
@@ -38,6 +43,69 @@ _NOUNS = {
     NoneType: "None",
     Path: "a path",
 }
+
+
+def parse_option(options: type[Option], value: Option | str, name: str) -> Option:
+    """The member of the enum `options` that `value` is, or whose string value it is.
+
+    `name` is the parameter's name, for the error.
+
+    >>> class Color(enum.StrEnum):
+    ...     RED = "red"
+    ...     GREEN = "green"
+    >>> parse_option(Color, "green", "color") is Color.GREEN
+    True
+    >>> parse_option(Color, "gren", "color")
+    Traceback (most recent call last):
+    pathsum.errors.InputError: color is 'gren'; choose 'red' or 'green'; did you mean 'green'?
+    """
+    # A member of another StrEnum is a string too, but equal strings of different enums are not the
+    # same option.
+    if isinstance(value, options):
+        return value
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        for member in options:
+            if member.value == value:
+                return member
+    raise _unknown(value, tuple(str(member.value) for member in options), name)
+
+
+def parse_choice(choices: tuple[Choice, ...], value: str, name: str) -> Choice:
+    """`parse_option` for plain strings: `value` if it is one of `choices`.
+
+    >>> parse_choice(("q", "k", "v"), "k", "kind")
+    'k'
+    """
+    for choice in choices:
+        if isinstance(value, str) and choice == value:
+            return choice
+    raise _unknown(value, choices, name)
+
+
+def list_choices(choices: tuple[str, ...]) -> str:
+    """Choices as a phrase for messages.
+
+    >>> list_choices(("zero", "mean", "resample"))
+    "'zero', 'mean' or 'resample'"
+    """
+    quoted = [repr(str(choice)) for choice in choices]
+    if len(quoted) < 2:
+        return "".join(quoted)
+    return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
+    wrong = str(value) if isinstance(value, enum.Enum) else value
+    hint = near_misses(wrong, choices) if isinstance(wrong, str) else ""
+    return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
+
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with (steps done, total steps, description of the current step)."""
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """The default callback: does nothing."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -160,7 +228,10 @@ def _shown(value: object) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None:
         return f"{type(value).__name__} of shape {tuple(shape)}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits, which Python does not print
+        return "a number that is too long to print"
     # The address of an object says nothing.
     return f"a {type(value).__name__}" if text.startswith("<") else shorten(text, _LONGEST)
 

@@ -9,7 +9,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, cast
 
@@ -25,47 +25,6 @@ from pathsum.result.table import Cell, Table, prose_column, text_column
 from pathsum.terminal import SafeConsole
 
 
-@cache
-def has_json_form(kind: type) -> bool:
-    """Whether values of a type have a JSON form of their own, as paths and labels of heads do."""
-    return callable(getattr(kind, "to_json", None))
-
-
-def jsonable(value: object) -> Any:
-    """The JSON form of any value that a record may hold.
-
-    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
-    is no value.
-
-    >>> jsonable((1, float("nan"), 2 + 3j))
-    [1, None, [2.0, 3.0]]
-    """
-    if value is None or isinstance(value, bool | int | str):
-        return value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, complex):
-        return [jsonable(value.real), jsonable(value.imag)]
-    if isinstance(value, Tensor):
-        return _tensor(value)
-    if has_json_form(type(value)):
-        return cast(Any, value).to_json()
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: jsonable(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if not field.name.startswith("_")
-        }
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        return [jsonable(item) for item in value]
-    raise FailedError(
-        f"a result holds a {type(value).__name__}, which has no JSON form; "
-        "give the type a to_json method or store a plain value"
-    )
-
-
 def _tensor(value: Tensor) -> Any:
     plain = value.detach().cpu()
     if plain.is_complex():
@@ -73,6 +32,50 @@ def _tensor(value: Tensor) -> Any:
     if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
         return jsonable(plain.tolist())
     return plain.tolist()
+
+
+def jsonable(value: object, tensor: Callable[[Tensor], Any] = _tensor) -> Any:
+    """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
+
+    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
+    is no value.
+
+    >>> jsonable((1, float("nan"), 2 + 3j))
+    [1, None, [2.0, 3.0]]
+    """
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Tensor):
+        return tensor(value)
+    if getattr(kind, "to_json", Record.to_json) is not Record.to_json:
+        return cast(Any, value).to_json()
+    names = _public_fields(kind)
+    if names is not None:
+        return {name: jsonable(getattr(value, name), tensor) for name in names}
+    if isinstance(value, int | str):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, complex):
+        return [jsonable(value.real), jsonable(value.imag)]
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item, tensor) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [jsonable(item, tensor) for item in value]
+    raise FailedError(
+        f"a result holds a {type(value).__name__}, which has no JSON form; "
+        "give the type a to_json method or store a plain value"
+    )
+
+
+@cache
+def _public_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass that are written; None for other types."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = (field.name for field in dataclasses.fields(kind))
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 _RECORDS: dict[str, type["Record"]] = {}
@@ -112,12 +115,12 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values, with its format and version."""
-        fields = jsonable_fields(self)
-        return {"format": f"pathsum-{self.record_kind}", "version": self.version, **fields}
+        header = {"format": f"pathsum-{self.record_kind}", "version": self.version}
+        return header | self.to_json()
 
     def to_json(self) -> dict[str, Any]:
         """The fields without format and version, for use inside another record."""
-        return jsonable_fields(self)
+        return {name: jsonable(getattr(self, name)) for name in _fields(self)}
 
     def dumps(self, indent: int | None = 2) -> str:
         """The record as JSON text."""
@@ -126,7 +129,7 @@ class Record:
     def to_table(self) -> Table:
         """The record as a table; by default its plain fields, one per row."""
         rows: list[tuple[Cell, ...]] = []
-        for name in _public_fields(self):
+        for name in _fields(self):
             value = getattr(self, name)
             if isinstance(value, Printed | Estimate):
                 value = str(value)
@@ -168,19 +171,15 @@ def as_text(shown: RenderableType) -> str:
 
 def _plain_fields(record: Record) -> list[str]:
     shown: list[str] = []
-    for name in _public_fields(record):
+    for name in _fields(record):
         value = getattr(record, name)
         if value is None or isinstance(value, bool | int | float | str):
             shown.append(f"{name}={value!r}")
-    return shown if len(shown) == len(_public_fields(record)) else [*shown, "…"]
+    return shown if len(shown) == len(_fields(record)) else [*shown, "…"]
 
 
-def _public_fields(record: Record) -> list[str]:
-    if not dataclasses.is_dataclass(record):
+def _fields(record: Record) -> tuple[str, ...]:
+    names = _public_fields(type(record))
+    if names is None:
         raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
-    return [f.name for f in dataclasses.fields(record) if not f.name.startswith("_")]
-
-
-def jsonable_fields(record: Record) -> dict[str, Any]:
-    """The public fields of a record as JSON-ready values."""
-    return {name: jsonable(getattr(record, name)) for name in _public_fields(record)}
+    return names

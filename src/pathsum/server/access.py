@@ -7,7 +7,9 @@ Programs send the token as `Authorization: Bearer TOKEN`.
 
 import re
 import secrets
+from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha256
 from hmac import compare_digest
 from urllib.parse import parse_qs
 
@@ -21,7 +23,11 @@ from pathsum.errors import InputError
 TOKEN_BYTES = 32
 MIN_CHARACTERS, MAX_CHARACTERS = 16, 256
 
-SIGN_IN = """<!doctype html>
+# A form leaves out the part of the address after #, which says what the page shows.
+_KEEP_STATE = 'document.forms[0].onsubmit = (event) => (event.target.action = "/" + location.hash);'
+KEEP_STATE_HASH = b64encode(sha256(_KEEP_STATE.encode()).digest()).decode()
+
+_SIGN_IN = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>pathsum: the link is needed</title></head>
 <body>
@@ -31,9 +37,13 @@ Every start has a new one. Or paste the token here:</p>
 <form method="get" action="/"><label>Token
 <input name="token" type="password" autocomplete="off" required autofocus></label>
 <button>Open</button></form>
+<script>{script}</script>
 </body>
 </html>
 """
+
+
+SIGN_IN = _SIGN_IN.replace("{script}", _KEEP_STATE)
 
 
 def make_token() -> str:

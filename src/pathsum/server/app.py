@@ -1,16 +1,28 @@
-"""The application: the bundle's files, and `POST /api/<question>`."""
+"""The application: the bundle's files, and `POST /api/<question>`.
 
+An answer that takes a while is a stream: lines of progress, and then the answer.
+
+    {"done": 3, "total": 12, "what": "heads on split words"}      while it is computed
+    {"answer": 5120}                                              and then 5,120 bytes
+    {"error": "…", "kind": "InputError", "status": 400}           or why there is none
+
+Only clients that accept `PROGRESS` get one, and only after `FIRST_SECONDS`: what is answered
+sooner, or refused, is a plain response.
+"""
+
+import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive
 
 from pathsum import bundle
 from pathsum.errors import InputError, NotExactError, PathsumError
@@ -20,12 +32,15 @@ from pathsum.explorer.questions import UnknownQuestionError
 from pathsum.server.access import Access
 from pathsum.server.guard import Guard, Names, refuse
 from pathsum.server.queue import RETRY_SECONDS, AnswerQueue, Asked, BusyError
-from pathsum.server.streaming import PROGRESS, respond
 
 _LOG = logging.getLogger("pathsum.server")
 
 # A question holds a few parameters and a text.
 MAX_BYTES = 1_000_000
+
+PROGRESS = "application/vnd.pathsum.progress"
+# A page says nothing about shorter waits, and draws progress no more often than this.
+FIRST_SECONDS, LINE_SECONDS = 0.2, 0.2
 
 
 def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
@@ -126,3 +141,49 @@ def _failed(error: Exception) -> Response:
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
     return refuse(500, text, "FailedError")
+
+
+async def respond(
+    asked: Asked, answer: Awaitable[Response], receive: Receive, *, stream: bool
+) -> Response:
+    """The response to a question; the question is withdrawn when its client leaves."""
+    computing = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_leave_with_client(asked, receive))
+    computing.add_done_callback(lambda _: leaving.cancel())
+    try:
+        if stream:
+            await asyncio.wait({computing}, timeout=FIRST_SECONDS)
+        if not stream or computing.done():
+            return await computing
+    except asyncio.CancelledError:
+        asked.leave()
+        raise
+    return StreamingResponse(_lines(asked, computing), media_type=PROGRESS)
+
+
+async def _leave_with_client(asked: Asked, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    asked.leave()
+
+
+async def _lines(asked: Asked, computing: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
+    said = None
+    try:
+        while not computing.done():
+            if asked.at != said:
+                said = asked.at
+                yield _line(dict(zip(("done", "total", "what"), said, strict=True)))
+            await asyncio.wait({computing}, timeout=LINE_SECONDS)
+        found = await computing
+        if found.status_code == 200:
+            yield _line({"answer": len(found.body)})
+            yield bytes(found.body)
+        else:
+            yield _line({**json.loads(bytes(found.body)), "status": found.status_code})
+    finally:
+        asked.leave()
+
+
+def _line(values: dict[str, object]) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pathsum.server.access import SIGN_IN, Access
+from pathsum.server.access import KEEP_STATE_HASH, SIGN_IN, Access
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -133,6 +133,7 @@ def _ask_for_token(scope: Scope) -> Response:
     """A page with a field for the token if the page was requested; else a sentence."""
     if scope["method"] == "GET" and scope["path"] == "/":
         policy = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
+        policy = policy.replace("script-src 'self'", f"script-src 'sha256-{KEEP_STATE_HASH}'")
         return HTMLResponse(SIGN_IN, 401, headers={"Content-Security-Policy": policy})
     return refuse(
         401,

@@ -67,7 +67,10 @@ class AnswerQueue:
         asked.at = (0, 0, "")
         try:
             return await anyio.to_thread.run_sync(
-                *(self._explorer.ask, asked.name, asked.params, asked.report),
+                self._explorer.ask,
+                asked.name,
+                asked.params,
+                asked.report,
                 limiter=self._threads,
                 abandon_on_cancel=True,
             )

@@ -1,18 +1,30 @@
-"""ExplorerServer: serves in the foreground for the command line, in a thread for a script."""
+"""`explore` and `ExplorerServer`: open the explorer in a notebook, a script or a shell.
+
+The server runs in the foreground for the command line, and in a thread for a script.
+"""
 
 import atexit
 import errno
 import socket
+import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from pathsum.errors import FailedError, InputError
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.notebook import explorer_widget
+from pathsum.model import Model
+from pathsum.result.arguments import checked
 from pathsum.server.access import Access, check_token, make_token
 from pathsum.server.app import make_app
 from pathsum.server.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, ListeningSocket
 from pathsum.server.guard import ALL_INTERFACES, LOOPBACK, Names, names_of
+
+# A marimo cell shows at most 610 pixels and scrolls what is higher.
+MARIMO_HEIGHT = 580
 
 HOST, PORT = "127.0.0.1", 7321
 # How long to wait for pending answers on closing, and for the server to start.
@@ -22,6 +34,46 @@ START_SECONDS = 30
 STOP_SECONDS = 60.0
 # Connections that the system keeps until they are accepted.
 BACKLOG = 128
+
+
+@checked
+def explore(
+    *models: str | Path | Model,
+    place: str = "",
+    port: int | None = None,
+    token: str | None = None,
+) -> "ExplorerServer | Any":
+    """Open the explorer: as a widget in a notebook, as a server in a thread elsewhere.
+
+        ps.explore(model)                    in Jupyter or marimo, shows in the cell
+        page = ps.explore("two-layer")       in a script: page.url, and page.close()
+
+    Several models can be compared; the page opens with the first. `place` is the view to open, as
+    in the explorer's URL after the `#`. A server in a thread ends with the process; for one that
+    stays, use the command `pathsum explore`. The URL contains a random token; `token=""` serves
+    without one, to everyone who uses this machine.
+    """
+    explorer = Explorer(models, keep=True)
+    if in_marimo():
+        return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
+    if in_jupyter():
+        return explorer_widget(explorer, place=place)
+    server = ExplorerServer(explorer, HOST, port, token).start()
+    explorer.prepare()
+    return server
+
+
+def in_marimo() -> bool:
+    """Whether this runs in a marimo notebook."""
+    marimo = sys.modules.get("marimo")
+    return marimo is not None and bool(marimo.running_in_notebook())
+
+
+def in_jupyter() -> bool:
+    """Whether this runs in a Jupyter kernel, which can show widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 class ExplorerServer:

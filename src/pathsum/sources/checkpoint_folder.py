@@ -1,8 +1,7 @@
 """Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole."""
 
 import pickle
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +97,7 @@ class ShardedStore(Store):
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        if twice:
-            raise FileError(f"{index} lists {twice[0]} twice; download it again")
-        return dict(pairs)
-
-    found = parse_json(read_text(index), index, "download it again", object_pairs_hook=unique)
+    found = parse_json(read_text(index), index, "download it again")
     place = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(place, dict) or not place:
         raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")

@@ -59,6 +59,13 @@ class Facts:
             raise ConfigError(f"{self.where} says {name}={value!r}, which is not finite")
         return float(value)
 
+    def numbers(self, name: str) -> list[float]:
+        """A list of finite numbers."""
+        values = self._get(name, None)
+        if not isinstance(values, list):
+            raise ConfigError(f"{self.where} says {name}={values!r}, which is not a list")
+        return [Facts({name: one}, self.where).number(name) for one in values]
+
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
         value = self._get(name, default)

@@ -8,8 +8,15 @@ from typing import Any
 from pathsum.errors import ConfigError, FileError, near_misses
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
+from pathsum.result.arguments import parse_choice
 from pathsum.sources.facts import Facts
-from pathsum.sources.families.rotary import rotary, scale_queries
+from pathsum.sources.families.rotary import (
+    CONTEXTS,
+    Context,
+    require_one_context,
+    rotary,
+    scale_queries,
+)
 from pathsum.sources.gguf_file import GgufFile
 from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
 from pathsum.sources.mapped_store import Layout, Stored
@@ -29,6 +36,19 @@ _LAYER = {
     "b_out": Stored("ffn_down.bias", "d", optional=True),
     "q_norm_w": Stored("attn_q_norm.weight", "k"),
     "k_norm_w": Stored("attn_k_norm.weight", "k"),
+}
+# Of gpt-oss: experts, sinks, and another name for the norm before them.
+_EXPERT_LAYER = {
+    "ln2_w": Stored("post_attention_norm.weight", "d"),
+    "W_router": Stored("ffn_gate_inp.weight", "e d -> d e"),
+    "b_router": Stored("ffn_gate_inp.bias", "e"),
+    "W_in": Stored("ffn_up_exps.weight", "e m d -> d (e m)"),
+    "b_in": Stored("ffn_up_exps.bias", "e m -> (e m)"),
+    "W_gate": Stored("ffn_gate_exps.weight", "e m d -> d (e m)"),
+    "b_gate": Stored("ffn_gate_exps.bias", "e m -> (e m)"),
+    "W_out": Stored("ffn_down_exps.weight", "e d m -> (e m) d"),
+    "b_experts": Stored("ffn_down_exps.bias", "e d"),
+    "sinks": Stored("attn_sinks.weight", "h"),
 }
 _SPLIT = ("h k", "g k", "g k")
 _MODEL = {
@@ -55,6 +75,7 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
         "block": "parallel",
         "rotary_pairing": "adjacent",
     },
+    "gpt-oss": {**_RMS, "mlp": "clamped_gated", "sinks": True},
     "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
     "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
     "llama": {**_RMS, "rotary_pairing": "adjacent"},
@@ -70,11 +91,18 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
 # Files do not store the score scale of Gemma's largest models, which their depth gives away.
 _WIDE_SCORES = {"gemma2": 46, "gemma3": 62}
 # All layers but each so manieth have a sliding window, unless the file lists them.
-_FULL_EVERY = {"gemma2": 2, "gemma3": 6}
+_FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
+_EXPERTS = ("gpt-oss",)
+# LongRoPE: the factors of each plane, for texts up to the length of pretraining and longer ones.
+_FACTORS: dict[Context, str] = {
+    "original": "rope_factors_short.weight",
+    "extended": "rope_factors_long.weight",
+}
 
 
-def open_gguf(file: Path, name: str | None = None) -> Model:
+def open_gguf(file: Path, name: str | None = None, context: Context = "original") -> Model:
     """The model and the tokenizer of a GGUF file; tensors are dequantized layer by layer."""
+    context = parse_choice(CONTEXTS, context, "context")
     opened = GgufFile(file)
     architecture = opened.metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
@@ -85,7 +113,8 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
         )
     _refuse_split(opened)
     facts = _facts(opened, architecture)
-    config = _config(opened, architecture, facts)
+    rope = _rotations(opened, architecture, facts, context)
+    config = _config(opened, architecture, facts, rope)
     tokenizer = _tokenizer(opened)
     if tokenizer is not None:
         start = start_token(opened.metadata)
@@ -98,7 +127,7 @@ def open_gguf(file: Path, name: str | None = None) -> Model:
     model = _model_table(opened, config, architecture)
     layer = _layer_table(opened, config)
     if config.positions == "rotary":
-        layer = scale_queries(_rotations(facts, config.d_head), layer, config.rotary_width)
+        layer = scale_queries(rope, layer, config.rotary_width)
     layout = Layout(config, model, layer, "blk.{}.")
     store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
     label = name or str(opened.metadata.get("general.name", file.stem))
@@ -116,15 +145,20 @@ def _facts(opened: GgufFile, architecture: str) -> Facts:
     return Facts(own, f"the metadata of {opened.file}")
 
 
-def _rotations(facts: Facts, d_head: int) -> Facts:
+def _rotations(opened: GgufFile, architecture: str, facts: Facts, context: Context) -> Facts:
     """The metadata about rotations, by the names that a config.json gives them."""
-    facts.only("rope.scaling.type", "none", "linear", "yarn")
-    for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor"):
+    facts.only("rope.scaling.type", "none", "linear", "yarn", "longrope")
+    two = _FACTORS["extended"] in opened.shapes
+    for name in ("yarn_attn_factor", "yarn_ext_factor", *(() if two else ("attn_factor",))):
         facts.only(f"rope.scaling.{name}", 1.0)
     facts.only("rope.scaling.yarn_log_multiplier", 0.0)
-    kind = facts.values.get("rope.scaling.type", "none")
+    kind = "longrope" if two else facts.values.get("rope.scaling.type", "none")
+    if not two:
+        require_one_context(facts.where, context)
+    d_head = _d_head(facts)
     width = facts.size("rope.dimension_count", d_head)
-    named = {
+    named: dict[str, Any] = {
+        "longest": facts.size("context_length"),
         "rope_type": "default" if kind == "none" else kind,
         "rope_theta": facts.number("rope.freq_base", 10_000.0),
         # Half a dimension more, which is cut off: the quotient may be rounded down.
@@ -135,26 +169,39 @@ def _rotations(facts: Facts, d_head: int) -> Facts:
         ),
         "beta_fast": facts.values.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": facts.values.get("rope.scaling.yarn_beta_slow"),
+        # Files of gpt-oss do not say that its ramp ends between planes, as its config.json does.
+        "truncate": False if architecture == "gpt-oss" else None,
     }
+    if two:
+        named["plane_factors"] = opened.get(_FACTORS[context]).flatten().tolist()
+        named["attention_factor"] = facts.number("rope.scaling.attn_factor", 1.0)
+    if two and context == "original":
+        trained = facts.size("rope.scaling.original_context_length")
+        named["longest"] = min(trained, facts.size("context_length"))
     return Facts(named, facts.where)
 
 
-def _config(opened: GgufFile, architecture: str, facts: Facts) -> Config:
+def _d_head(facts: Facts) -> int:
+    d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
+    return facts.size("attention.key_length", d // heads)
+
+
+def _config(opened: GgufFile, architecture: str, facts: Facts, rope: Facts) -> Config:
     own = facts.values
     fields = dict(_ARCHITECTURES[architecture])
     d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
-    d_head = facts.size("attention.key_length", d // heads)
+    d_head = _d_head(facts)
     eps = "rms_epsilon" if fields["norm"] == "rms" else "epsilon"
     if facts.size("attention.value_length", d_head) != d_head:
         raise ConfigError(f"{facts.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        fields |= rotary(_rotations(facts, d_head), d_head)
+        fields |= rotary(rope, d_head)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
     if architecture == "gemma3":
         fields["rotary_local_base"] = facts.number("rope.freq_base_swa", 10_000.0)
-    if architecture in ("gemma2", "gemma3", "phi3"):
+    if architecture in ("gemma2", "gemma3", "gpt-oss", "phi3"):
         fields["windows"] = _windows(facts, _FULL_EVERY.get(architecture))
         fields["score_cap"] = facts.cap("attn_logit_softcapping")
         fields["logit_cap"] = facts.cap("final_logit_softcapping")
@@ -171,13 +218,25 @@ def _config(opened: GgufFile, architecture: str, facts: Facts) -> Config:
         d_model=d,
         d_head=d_head,
         d_vocab=opened.shapes.get("token_embd.weight", (facts.size("vocab_size", 1),))[0],
-        n_ctx=facts.size("context_length"),
-        d_mlp=facts.size("feed_forward_length", 4 * d),
+        n_ctx=rope.size("longest"),
         norm_eps=facts.number(f"attention.layer_norm_{eps}", 1e-5),
+        **_neurons(facts, architecture),
         # Gemma multiplies embeddings and not the unembedding: two tensors for us.
         tied="output.weight" not in opened.shapes and not architecture.startswith("gemma"),
         **fields,
     )
+
+
+def _neurons(facts: Facts, architecture: str) -> dict[str, int]:
+    """The fields of `Config` that count neurons and experts."""
+    if architecture not in _EXPERTS:
+        return {"d_mlp": facts.size("feed_forward_length", 4 * facts.size("embedding_length"))}
+    experts = facts.size("expert_count")
+    return {
+        "d_mlp": experts * facts.size("expert_feed_forward_length"),
+        "n_experts": experts,
+        "experts_per_token": facts.size("expert_used_count"),
+    }
 
 
 def _windows(facts: Facts, full_every: int | None) -> tuple[int | None, ...]:
@@ -215,7 +274,9 @@ def _model_table(opened: GgufFile, config: Config, architecture: str) -> dict[st
 
 def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
     table = dict(_LAYER)
-    if not config.mlp.endswith("gated"):
+    if config.n_experts:
+        table |= _EXPERT_LAYER
+    elif not config.mlp.endswith("gated"):
         del table["W_gate"], table["b_gate"]
     elif "blk.0.ffn_gate.weight" not in opened.shapes:
         # Gate and input are one matrix.
@@ -248,7 +309,7 @@ def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
 
 def _unused(config: Config) -> set[str]:
     """Tensors that follow from the metadata."""
-    return {"rope_freqs.weight"} if config.positions == "rotary" else set()
+    return {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()
 
 
 def _tokenizer(opened: GgufFile) -> Any:

@@ -15,6 +15,7 @@ from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint_folder import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family, is_buffer
+from pathsum.sources.families.rotary import Context, choose_context
 from pathsum.sources.mapped_store import Layout
 from pathsum.text import Tokenizer
 
@@ -40,22 +41,26 @@ _TEXT_DEFAULTS = {
 }
 
 
-def open_hugging_face(folder: Path, name: str | None = None) -> Model:
+def open_hugging_face(
+    folder: Path, name: str | None = None, context: Context = "original"
+) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
     facts = Facts.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
     facts, source = text_part(facts, open_tensors(folder))
-    layout = _describe(facts)
+    layout = _describe(facts, context)
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
 
 
-def from_hf(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Model:
+def from_hf(
+    model: Any, tokenizer: Any = None, *, name: str | None = None, context: Context = "original"
+) -> Model:
     """A transformers model as a pathsum model; the two share their memory.
 
     `tokenizer` is the one of transformers, of `tokenizers` or of pathsum. The weights are those of
-    the moment: train the model further and this one changes with it.
+    the moment: train the model further and this one changes with it. `context` is as in `load`.
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
     if config is None or not hasattr(config, "to_dict") or state is None:
@@ -70,7 +75,7 @@ def from_hf(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Mo
     start = None if ours is None else _leading_special(ours)
     label = name or str(getattr(config, "name_or_path", "") or where)
     facts, source = text_part(facts, MemoryStore(tensors))
-    return _model(_describe(facts), source, where, label, ours, start)
+    return _model(_describe(facts, context), source, where, label, ours, start)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
@@ -88,11 +93,11 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
     )
 
 
-def _describe(facts: Facts) -> Layout:
+def _describe(facts: Facts, context: Context) -> Layout:
     family = find_family(facts)
     _refuse_quantized(facts)
     try:
-        return family.describe(facts)
+        return family.describe(choose_context(facts, context))
     except PathsumError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

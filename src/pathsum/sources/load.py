@@ -9,8 +9,9 @@ from pathsum.files import exists, read_object, require_regular
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked
+from pathsum.result.arguments import checked, parse_choice
 from pathsum.sources.checkpoint_folder import SAFETENSORS
+from pathsum.sources.families.rotary import CONTEXTS, Context, require_one_context
 from pathsum.sources.fetched import FETCHED, load_fetched
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.sources.hub import download
@@ -27,6 +28,7 @@ def load(
     *,
     revision: str | None = None,
     token: str | bool | None = None,
+    context: Context = "original",
     progress: Progress = silent,
 ) -> Model:
     """A model: a name that pathsum knows, else an existing folder or file, else a hub id.
@@ -37,8 +39,10 @@ def load(
     A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
     safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout; a file
     is GGUF. `revision` and `token` are for hub ids and mean what they mean to huggingface_hub.
-    `progress` is called while a model is fetched. Tensors are memory-mapped and read layer by layer
-    when they are first used.
+    `context="extended"` loads a LongRoPE checkpoint (Phi-3 128k) with its factors for texts longer
+    than those of pretraining; by default it has those for texts up to that length, and its context
+    ends there. `progress` is called while a model is fetched. Tensors are memory-mapped and read
+    layer by layer when they are first used.
     """
     text = str(name)
     known, path = (*known_names(), *FETCHED), Path(text).expanduser()
@@ -47,41 +51,46 @@ def load(
             f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
             "leave it out"
         )
+    if isinstance(name, str) and text in known:
+        require_one_context(text, parse_choice(CONTEXTS, context, "context"))
     if isinstance(name, str) and text in known_names():
         return load_named(text)
     if isinstance(name, str) and text in FETCHED:
         return load_fetched(text, progress)
     if exists(path):
-        return open_path(path)
+        return open_path(path, context=context)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
-        return open_path(download(text, revision, token), name=text)
+        return open_path(download(text, revision, token), name=text, context=context)
     raise FileError(
         f"there is no model {text!r}: it is not a name that pathsum knows ({', '.join(known)}), "
         f"nor a folder or file, nor a hub id (owner/name){near_misses(text, known)}"
     )
 
 
-def open_path(path: Path, name: str | None = None) -> Model:
+def open_path(path: Path, name: str | None = None, context: Context = "original") -> Model:
     """The model of a folder (pathsum, Hugging Face, TransformerLens) or of a GGUF file."""
     if not path.is_dir():
-        return _open_file(path)
+        return _open_file(path, context)
     found = _read_config(path)
     if found is None:
         files = sorted(path.glob("*.gguf"))
         if len(files) == 1:
-            return open_gguf(files[0])
+            return open_gguf(files[0], context=context)
         if files:
             listed = ", ".join(file.name for file in files[:4])
             raise FileError(f"{path} holds several GGUF files ({listed}); name one of them")
+        require_one_context(str(path), context)
         return read_model(path)
+    if "model_type" not in found:
+        require_one_context(str(path), context)
     if found.get("format") == FORMAT or ("format" in found and "model_type" not in found):
         return read_model(path)
     if is_transformer_lens(found):
         return open_transformer_lens(path, name)
-    return open_hugging_face(path, name)
+    return open_hugging_face(path, name, context)
 
 
-def _open_file(file: Path) -> Model:
+def _open_file(file: Path, context: Context) -> Model:
     require_regular(file)
     try:
         with file.open("rb") as opened:
@@ -89,7 +98,7 @@ def _open_file(file: Path) -> Model:
     except OSError as error:
         raise FileError(f"{file} cannot be read ({error.strerror})") from error
     if start == b"GGUF" or file.suffix == ".gguf":
-        return open_gguf(file)
+        return open_gguf(file, context=context)
     raise FileError(
         f"{file} is a file; a model is a folder with {CONFIG} and {SAFETENSORS}, or a GGUF file: "
         "name one of these"

@@ -4,9 +4,10 @@ A family says where each of our tensors is stored, as a fact:
 
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
-Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, m d_mlp, v d_vocab,
-o d_vocab_out, p n_ctx; a number stands for itself. The left side is the shape in the checkpoint, so
-a tensor that does not have it is found before anything is read.
+Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts, m d_mlp
+(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx; a number stands for itself.
+The left side is the shape in the checkpoint, so a tensor that does not have it is found before
+anything is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,8 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "g": lambda config: config.n_kv_heads,
     "k": lambda config: config.d_head,
     "d": lambda config: config.d_model,
-    "m": lambda config: config.d_mlp,
+    "e": lambda config: config.n_experts,
+    "m": lambda config: config.d_mlp // (config.n_experts or 1),
     "v": lambda config: config.d_vocab,
     "o": lambda config: config.d_vocab_out,
     "p": lambda config: config.n_ctx,
@@ -40,7 +42,8 @@ class Stored:
     Several of ours may share one of the checkpoint's. `split` lists the blocks that are joined
     along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
     them this is; interleaved ones are a number among the axes that comes first on the right side
-    ("(h 3 k) d -> 3 h d k"), and `part` is its index. `add` is added to every entry (norms that
+    ("(h 3 k) d -> 3 h d k"), and `part` is its index; axes in parentheses on the right side are
+    joined. `add` is added to every entry (norms that
     store their gain minus 1), then the first `upto` entries of the last axis (None: all) are
     multiplied by `multiply`. An `optional` tensor is used if the checkpoint has it. Where programs
     disagree on a name, `name` lists the alternatives: "embed_out.weight|lm_head.weight".
@@ -68,16 +71,18 @@ class Stored:
         return tuple(sizes)
 
     def of(self, tensor: Tensor, config: Config) -> Tensor:
-        """Our tensor: a view of the checkpoint's wherever nothing is added or multiplied."""
+        """Our tensor: a view of the checkpoint's unless it `copies`."""
         if self.split:
             lengths = [_size(block.split(), config) for block in self.split]
             start = sum(lengths[: self.part])
             tensor = tensor.narrow(self.axis, start, lengths[self.part])
         atoms = [atom for group in _groups(self._left) for atom in group]
         tensor = tensor.reshape([_size([atom], config) for atom in atoms])
-        order = self._right.split()
-        tensor = tensor.permute([atoms.index(atom) for atom in order])
-        if order[0].isdigit():
+        right = _groups(self._right)
+        tensor = tensor.permute([atoms.index(atom) for group in right for atom in group])
+        if self._joins:
+            tensor = tensor.reshape([_size(group, config) for group in right])
+        if right[0][0].isdigit():
             tensor = tensor[self.part]
         if self.add:
             tensor = tensor + self.add
@@ -86,6 +91,15 @@ class Stored:
         if self.upto is None or self.upto == tensor.shape[-1]:
             return tensor * self.multiply
         return torch.cat((tensor[..., : self.upto] * self.multiply, tensor[..., self.upto :]), -1)
+
+    @property
+    def copies(self) -> bool:
+        """Whether our tensor is more than a view of the checkpoint's."""
+        return bool(self.add) or self.multiply != 1.0 or self._joins
+
+    @property
+    def _joins(self) -> bool:
+        return "->" in self.axes and "(" in self._right
 
     @property
     def _left(self) -> str:
@@ -118,7 +132,7 @@ class MappedStore(Store):
     def copies(self, name: str) -> bool:
         """Whether one of our tensors is more than a view of the checkpoint's."""
         fact = self._stored[name]
-        return bool(fact.add) or fact.multiply != 1.0 or self._source.copies(fact.name)
+        return fact.copies or self._source.copies(fact.name)
 
     def device(self, name: str) -> torch.device:
         """The device of the checkpoint's tensor."""

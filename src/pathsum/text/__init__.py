@@ -3,8 +3,8 @@
 In reading order:
 
 tokenizer      text to ids and back; byte-level BPE
-documents      texts of the standard library, of files and folders
-packages, hub  texts of published packages, of datasets on the hub
+documents      texts of the standard library, of files and folders, of datasets on the hub
+packages       texts of published packages
 named_corpora  corpora with a name
 building       from documents to a tokenizer and shards of tokens on disk
 shards         token ids in memory-mapped files

@@ -1,12 +1,12 @@
 """The cache folder, and locks that keep two processes from writing the same folder."""
 
 import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pathsum.errors import FailedError
+from pathsum.files import lock
 
 
 def cache_folder() -> Path:
@@ -15,7 +15,12 @@ def cache_folder() -> Path:
     if own:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "pathsum"
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "pathsum"
+    except RuntimeError as error:  # a user whom the system does not know, without $HOME
+        raise FailedError(
+            "there is no home folder to keep files in; set PATHSUM_CACHE to a folder for them"
+        ) from error
 
 
 @contextmanager
@@ -31,20 +36,7 @@ def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
         raise FailedError(f"cannot write the lock {file} ({error})") from error
     with opened:
         try:
-            _lock(opened.fileno(), wait)
+            lock(opened.fileno(), wait=wait)
         except OSError as error:
             raise FailedError(taken) from error
         yield
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int, wait: bool) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(descriptor: int, wait: bool) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -29,8 +29,7 @@ from pathsum.text.building import (
     survey,
 )
 from pathsum.text.cache import cache_folder, locked
-from pathsum.text.documents import Documents, Files
-from pathsum.text.hub import HubDataset
+from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.named_corpora import NAMED
 from pathsum.text.packages import fetch_all, packages_of
 from pathsum.text.probes import with_start

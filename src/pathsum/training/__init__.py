@@ -6,12 +6,11 @@ train           `train`: from a recipe to a trained model in a folder
 recipe          `Recipe`: everything that determines a run
 presets/        `recipe`: recipes by name, from TOML files
 loop            `TrainingLoop`: the loop, its reports, stopping and resuming
-batching        the windows of text that a step learns from
+batching        the windows of text that a step learns from; a batch in parts, one per thread
 network         the transformer as a trainable module
 fused_ops       hand-written autograd functions: mean loss, packed QKV read
 optimizers      which optimizer updates which parameter; the learning rate at a step
 muon            the Muon optimizer, blockwise
-threaded_batch  a batch in parts, one per thread
 distributed     several processes as one run: DDP, FSDP2
 metrics         what a run reports: losses, head scores, speed; metrics.jsonl
 memory          whether a run fits, before it starts

@@ -17,7 +17,7 @@ from pathsum.errors import FailedError, FileError
 from pathsum.model import Model
 from pathsum.model.processes import World
 from pathsum.text import Corpus
-from pathsum.training.batching import Batches
+from pathsum.training.batching import Batches, ThreadedBatch, count_parts
 from pathsum.training.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from pathsum.training.distributed import Strategy, distribute, gather_weights
 from pathsum.training.metrics import (
@@ -34,7 +34,6 @@ from pathsum.training.network import Network
 from pathsum.training.optimizers import Optimizers, first_not_finite
 from pathsum.training.recipe import Recipe
 from pathsum.training.snapshots import save_snapshot, snapshot_steps
-from pathsum.training.threaded_batch import ThreadedBatch, count_parts
 
 
 @dataclass

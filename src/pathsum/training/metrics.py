@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.files import require_regular, write_text
+from pathsum.files import read_bytes, write_text
 from pathsum.heads.kinds.induction_stripe import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
@@ -24,6 +24,8 @@ from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training.memory import layer_parameters
 
 METRICS = "metrics.jsonl"
+# Ten million lines; other texts are smaller.
+LARGEST_METRICS = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -202,9 +204,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     file = folder / METRICS
     if not file.exists():
         return []
-    require_regular(file)
     # A killed process can leave an incomplete last line, without a newline.
-    *whole, _ = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    *whole, _ = read_bytes(file, LARGEST_METRICS).decode("utf-8", "replace").split("\n")
     parsed = [_parse(line) for line in whole]
     found = [line for line in parsed if line is not None]
     if len(found) < len(parsed):

@@ -189,7 +189,7 @@ def _fill(cls: type[Any], values: Any, where: str) -> Any:
             shown = [known if known != "config" else "model" for known in hints]
             raise InputError(
                 f"a recipe has no {full!r}{near_misses(str(name), shown)} "
-                f"(there is {', '.join(shown)})"
+                f"(it has {', '.join(shown)})"
             )
         made[str(name)] = _value(hints[name], value, full)
     missing = [
@@ -271,13 +271,15 @@ def _check(recipe: Recipe) -> None:
             "score_cap and logit_cap cannot be trained, because fused attention does not support "
             "them; leave them out"
         )
-    for name in ("norm_place", "windows", "sinks", "rotary_factors", "rotary_local_base"):
+    imported = ("norm_place", "windows", "sinks", "rotary_factors", "rotary_local_base")
+    for name in (*imported, "n_experts"):
         default = type(recipe.config).__dataclass_fields__[name].default
         if getattr(recipe.config, name) != default:
             raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")
-    if recipe.config.qk_norm == "rms_all" or recipe.config.mlp in ("gelu_gated", "gelu_tanh_gated"):
+    gates = ("gelu_gated", "gelu_tanh_gated", "clamped_gated")
+    if recipe.config.qk_norm == "rms_all" or recipe.config.mlp in gates:
         raise InputError(
-            "qk_norm='rms_all' and gated GELU MLPs cannot be trained (this recipe has qk_norm="
-            f"{recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' or "
-            "'none', and an ungated GELU or 'silu_gated'"
+            "qk_norm='rms_all' and gated GELU or clamped MLPs cannot be trained (this recipe has "
+            f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' "
+            "or 'none', and an ungated GELU or 'silu_gated'"
         )

@@ -449,6 +449,12 @@ export interface Bug {
   decided_by: "text" | "list" | "direct path";
 }
 
+export interface TriplePlace {
+  ids: number[];
+  source: number;
+  destination: number;
+}
+
 export interface SkipTrigram {
   head: string;
   source: Token;
@@ -463,6 +469,7 @@ export interface SkipTrigram {
   fires: number | null;
   variants: string[];
   occurrence: string;
+  place: TriplePlace | null;
 }
 
 export interface BugCost {

@@ -49,6 +49,15 @@ const answer = {
 const graph = new CircuitGraph(answer);
 
 describe("the circuit of a prediction", () => {
+  it("names other heads that wrote as much into the same key", () => {
+    const second = { ...answer, nodes: [...answer.nodes, node("L0H1@5", 4), node("L0H1@2", 9)] } as Circuit;
+    const edges = [edge("L0H1@5→L1H0@9.k", 4), edge("L0H1@2→L1H0@9.k", 5), edge("L0H1@5→L1H0@9.v", 5)];
+    const both = new CircuitGraph({ ...second, edges: [...answer.edges, ...edges] } as Circuit);
+    const reason = both.reason("L1H0@9");
+    expect(reason && both.alsoWrote(reason).map((each) => each.id)).toEqual(["L0H1@5→L1H0@9.k"]);
+    const alone = graph.reason("L1H0@9");
+    expect(alone && graph.alsoWrote(alone)).toEqual([]);
+  });
   it("has nodes at a layer and a position", () => {
     const at = (id: string) => [graph.nodes.get(id)?.component, graph.nodes.get(id)?.position, graph.nodes.get(id)?.layer];
     expect(at("pos@0@4")).toEqual(["pos@0", 4, -1]);

@@ -128,6 +128,14 @@ export class CircuitGraph {
     return null;
   }
 
+  /** Other heads that wrote at least half as much as the reason into the same key or query. */
+  alsoWrote({ edge, kind, writer }: Reason): readonly Edge[] {
+    return this.inputs(edge.to, kind).filter((each) => {
+      const other = this.nodes.get(each.from);
+      return each.id !== edge.id && other?.isHead && other.position === writer.position && each.share >= edge.share / 2;
+    });
+  }
+
   /** The head that raises the prediction most. */
   get top(): Edge | null {
     return this.inputs(this.target.id).find((edge) => this.nodes.get(edge.from)?.isHead && edge.share > 0) ?? null;

@@ -26,6 +26,8 @@ export class Explorer {
   /** A picture is being made: parts that load when they are seen are loaded, and everything is drawn. */
   whole = $state(false);
   info = $state.raw<ModelInfo>() as ModelInfo;
+  /** Scrolls the view to its top. */
+  toTop: () => void = () => undefined;
   /** Shows how to read the view, and the keys. */
   help: () => void = () => undefined;
 

@@ -1,11 +1,27 @@
 import { describe, expect, it } from "vitest";
-import { count, fixed, number, percent, plural, pValue, signed, smallP, tickLabel } from "./format";
+import { count, countedP, fixed, number, percent, plural, pValue, readableExponents, signed, smallP, tickLabel, wrapped } from "./format";
 
 describe("numbers for reading", () => {
   it("has few digits and a true minus", () => {
     expect([0, 0.1234, 3.4567, 127.4, -0.5, 1.2e-7, 2.5e7, null, NaN, -Infinity].map((x) => number(x))).toEqual([
       "0", "0.123", "3.46", "127", "−0.500", "1.2e−7", "2.5e7", "–", "–", "−∞",
     ]);
+  });
+  it("prints a counted p as a bound where its draws cannot show less", () => {
+    const shown = [[1 / 201, 200], [1 / 401, 400], [0.0348, 200], [1, 200], [0.0004, null], [NaN, 200]] as const;
+    expect(shown.map(([p, draws]) => countedP(p, draws))).toEqual([
+      "< 0.005", "< 0.0025", "0.035", "1", "< 0.001", "–",
+    ]);
+  });
+  it("writes exponents in sentences as it does in numbers", () => {
+    expect(readableExponents("an error of 1e-07, at most 2.5e-5; L1H0 e-mail")).toBe(
+      "an error of 1e−7, at most 2.5e−5; L1H0 e-mail",
+    );
+  });
+  it("breaks between words, and loses none", () => {
+    expect(wrapped("random tokens, the first copy", 14)).toEqual(["random tokens,", "the first copy"]);
+    expect(wrapped("short", 14)).toEqual(["short"]);
+    expect(wrapped("incomprehensibilities of it", 14)).toEqual(["incomprehensibilities", "of it"]);
   });
   it("signs effects, and zero is no sign", () => {
     expect([1.234, -1.234, 0.001, -0.001].map((x) => signed(x))).toEqual(["+1.23", "−1.23", "0.00", "0.00"]);

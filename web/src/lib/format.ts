@@ -18,6 +18,11 @@ export function number(value: number | null | undefined, digits = 3): string {
   return minus(value.toFixed(Math.min(decimals, 6)));
 }
 
+/** A sentence whose small numbers read as those of the page: 1e-07 is 1e−7. */
+export function readableExponents(text: string): string {
+  return text.replace(/(\d)e-0*(\d+)/g, `$1e${MINUS}$2`);
+}
+
 /** With its sign: +0.4, −2.1, for effects. */
 export function signed(value: number | null | undefined, decimals = 2): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -68,6 +73,15 @@ export function sentenceCase(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** Text in lines of at most so many letters, broken between words; a longer word has a line of its own. */
+export function wrapped(text: string, letters: number): string[] {
+  return text.split(" ").reduce<string[]>((lines, word) => {
+    const last = lines[lines.length - 1];
+    if (last === undefined || last.length + 1 + word.length > letters) return [...lines, word];
+    return [...lines.slice(0, -1), `${last} ${word}`];
+  }, []);
+}
+
 /** A count with its noun: "1 token", "3 tokens". */
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;
@@ -78,6 +92,16 @@ export function pValue(p: number | null | undefined): string {
   if (p === null || p === undefined || Number.isNaN(p)) return "p –";
   return p < 0.001 ? "p < 0.001" : `p ${p.toFixed(3)}`;
 }
+
+/** A p that was counted over so many random draws: below what they can show, the bound. */
+export function countedP(p: number | null | undefined, draws: number | null | undefined): string {
+  if (p === null || p === undefined || Number.isNaN(p)) return "–";
+  const least = draws ? 1 / draws : 0.001;
+  return p < least ? `< ${plain(least)}` : plain(p);
+}
+
+/** Two significant digits without zeros at the end: 0.005, 0.12, 1. */
+const plain = (value: number): string => String(Number(value.toPrecision(2)));
 
 /** A p-value for a narrow column: two decimals, or that it is below what they can say. */
 export function smallP(p: number | null | undefined): string {

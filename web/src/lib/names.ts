@@ -85,9 +85,12 @@ export function parseHeadEdge(text: string): HeadEdge | null {
   return edge && edge.side !== null && HEAD.test(edge.writer) ? { ...edge, side: edge.side } : null;
 }
 
+/** The name of what a node or an edge is at all positions: "L0H3@4→L1H0@9.k" is one of "L0H3→L1H0.k". */
+export const everywhere = (name: string): string => name.replaceAll(/@\d+/g, "");
+
 /** Whether this can be switched off in a model with these heads: a head, a source or an edge, anywhere or at positions. */
 export function isSwitch(name: string, heads: readonly string[]): boolean {
-  const plain = name.replaceAll(/@\d+/g, "");
+  const plain = everywhere(name);
   if (HEAD.test(plain)) return heads.includes(plain);
   if (SOURCE.test(plain)) return true;
   const edge = parseEdge(plain);

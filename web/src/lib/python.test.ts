@@ -18,13 +18,14 @@ function lines(view: string, values: Record<string, string>, more: Partial<Shown
 /** The lines of each view, which Python's tests run. */
 const SHOWN = {
   text: lines("text", {}),
+  "text, a head that is pointed at": lines("text", {}, { head: "L1H0" }),
   "text, a head": lines("text", { h: "L1H0" }, { text: { text: "c a\tb d\n" } }),
   "text, a cell": lines("text", { h: "L1H0", d: "5.3" }),
   "text, effects": lines("text", { h: "L1H0", w: "effect" }),
   why: lines("why", {}),
   "why, the last token": lines("why", {}, { position: 6, token: 4 }),
   "why, a token against another": lines("why", { tok: "3", vs: "4" }),
-  "why, with a head off": lines("why", { off: "L0H0" }),
+  "why, with a head and an edge off": lines("why", { off: "L0H0,L0H1@2→L1H0@5.k" }),
   paths: lines("paths", { vs: "none" }),
   "paths of ids": lines("paths", {}, { text: { example: 1 }, position: 2 }),
   head: lines("head", { h: "L1H0" }),

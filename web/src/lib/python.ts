@@ -9,6 +9,8 @@ export interface ShownState {
   /** The position whose prediction is explained, and the id of the token that is predicted there. */
   position: number | null;
   token: number | null;
+  /** The head that is shown, where the state does not say it. */
+  head?: string | null;
 }
 
 const literal = (value: string | number): string => JSON.stringify(value);
@@ -66,7 +68,8 @@ function asked(state: ShownState, question: string, params: object): string[] {
   ];
 }
 
-const known = (state: ShownState): string | undefined => state.info.heads.find((head) => head === state.get("h"));
+const known = (state: ShownState): string | undefined =>
+  state.info.heads.find((head) => head === (state.get("h") ?? state.head));
 
 const VIEWS: Record<string, (state: ShownState) => string[]> = {
   text: (state) => {
@@ -83,14 +86,15 @@ const VIEWS: Record<string, (state: ShownState) => string[]> = {
   why: (state) => {
     const off = state.get("off");
     if (off === undefined) return [trace(state), `shown = trace.circuit(${target(state)})`];
-    const [token, versus] = [state.get("tok"), state.get("vs")];
-    return asked(state, "without", {
-      ...given(state),
-      position: state.position ?? 0,
-      ...(token === undefined ? {} : { token: Number(token) }),
-      ...(versus === undefined ? {} : { versus: /^\d+$/.test(versus) ? Number(versus) : versus }),
-      off,
-    });
+    return [
+      "from pathsum.paths import without",
+      "",
+      trace(state),
+      `cut = without(trace, [${off.split(",").map(literal).join(", ")}])`,
+      `before, after = (run.logits[0, ${state.position ?? -1}].softmax(-1) for run in (trace, cut))`,
+      "top = before.maximum(after).topk(8).indices.tolist()",
+      "shown = {model.token_text(token): (float(before[token]), float(after[token])) for token in top}",
+    ];
   },
   paths: (state) => [trace(state), `shown = trace.paths().toward(${target(state)})`],
   atlas: () => ["shown = ps.atlas(model)"],
@@ -100,7 +104,9 @@ const VIEWS: Record<string, (state: ShownState) => string[]> = {
   },
   circuit: (state) => {
     const edge = state.get("edge");
-    return edge === undefined ? ["shown = ps.composition(model)"] : asked(state, "edge", { edge });
+    if (edge === undefined) return ["shown = ps.composition(model)"];
+    const [writer = "", read = ""] = edge.split("→");
+    return ["from pathsum.circuits import virtual_weights", "", `shown = virtual_weights(model, ${literal(writer)}, ${literal(read)})`];
   },
   training: ({ info }) => [`shown = ps.dynamics(${literal(info.path)})`],
   paper: () => ["shown = ps.paper(model)"],

@@ -13,7 +13,7 @@ from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
 from pathsum.errors import InputError
 from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Column, Record, Table, text_column
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import parse_choice
 from pathsum.result.p_value import LEAST_FITTED, ProbabilityColumn
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 from pathsum.errors import InputError
 from pathsum.model import Head, Model, random_model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import parse_choice
 from pathsum.result.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn
 
 TWINS = 4

@@ -13,6 +13,7 @@ columns of X, used, and dropped, and blocks below the diagonal are the ones abov
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import local
 from typing import Literal, TypeAlias
 
 import torch
@@ -30,8 +31,12 @@ BLOCK_BYTES = 256 << 20
 """Bytes that one block of all forms may take. Large enough for products to run at full rate."""
 WIDEST_BLOCK = 144
 """Wider blocks of one form no longer stay in a core's cache while they are made."""
-PAIRS_AT_ONCE = 128
-"""Up to this many heads, all pairs are multiplied, needed or not: that is faster."""
+DIAGONAL_STRIP = 48
+"""Blocks on the diagonal are made in strips of so many rows, each from the diagonal on."""
+MOST_WORKERS = 4
+"""Threads that make blocks at a time, each in its share of the memory."""
+READERS_AT_ONCE = 64
+"""About so many heads are multiplied with all that one of them can read: that is faster."""
 
 Method: TypeAlias = Literal["blocks", "factors"]
 
@@ -180,15 +185,6 @@ class Forms:
         """What products are computed in: the dtype of the weights."""
         return self.layers[0].dtype
 
-    def columns(
-        self, start: int, stop: int, out: Float[Tensor, "n k b"] | None = None
-    ) -> Float[Tensor, "n k b"]:
-        """Columns start … stop − 1 of X of every form."""
-        whole = self.layers[0].space(len(self), stop - start) if out is None else out
-        for layer, out in zip(self.layers, whole.split([len(x) for x in self.layers]), strict=True):
-            layer.columns(start, stop, out)
-        return whole
-
     def along_ones(self) -> Float[Tensor, " n"]:
         """The share of each form that lies along the ones-vector; by chance it is 1/d."""
         sums = torch.cat([layer.sums() for layer in self.layers])
@@ -196,7 +192,10 @@ class Forms:
 
     def roots(self) -> Float[Tensor, "n k d"]:
         """Y with `Yᵀ Y = Xᵀ A X`: the whole outer factors, times a root of A."""
-        return psd_root(self.inner.double()).to(self.dtype) @ self.columns(0, self.d)
+        whole = self.layers[0].space(len(self), self.d)
+        for layer, out in zip(self.layers, whole.split([len(x) for x in self.layers]), strict=True):
+            layer.columns(0, self.d, out)
+        return psd_root(self.inner.double()).to(self.dtype) @ whole
 
 
 def inner_products(
@@ -208,7 +207,7 @@ def inner_products(
     method: Method | None = None,
     block_bytes: int = BLOCK_BYTES,
     width: int | None = None,
-    pairs_at_once: int = PAIRS_AT_ONCE,
+    readers_at_once: int = READERS_AT_ONCE,
 ) -> list[Float[Tensor, "n n"]]:
     """tr(P G) for each writer (row) and reader (column) of the same or a later place, in float64.
 
@@ -223,10 +222,12 @@ def inner_products(
         method = "factors" if by_factors <= by_blocks else "blocks"
     if method == "factors":
         return _by_factors(write, reads, heads, progress, block_bytes)
+    workers = min(torch.get_num_threads(), MOST_WORKERS) if write.inner.device.type == "cpu" else 1
     if width is None:
         forms = len(write) * (1 + len(reads))
-        width = block_width(forms, write.d, write.dtype.itemsize, block_bytes)
-    return _by_blocks(write, reads, heads, progress, width, pairs_at_once)
+        k, each = write.inner.shape[1], max(1, block_bytes // workers)
+        width = block_width(forms, write.d, k, write.dtype.itemsize, each)
+    return _by_blocks(write, reads, heads, progress, width, readers_at_once, workers)
 
 
 def flops(write: Forms, reads: Sequence[Forms], heads: int) -> tuple[int, int]:
@@ -244,18 +245,19 @@ def flops(write: Forms, reads: Sequence[Forms], heads: int) -> tuple[int, int]:
     return pairs * d * d + made * d * d * k, pairs * 2 * d * k * k
 
 
-def block_width(n_forms: int, d: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> int:
+def block_width(n_forms: int, d: int, k: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> int:
     """How wide a block is, so that one block of that many forms fits into `block_bytes`.
 
-    A multiple of 16, and not a power of two: rows of 2ⁿ numbers all fall into the same few lines of
+    A multiple of 8, and not a power of two: rows of 2ⁿ numbers all fall into the same few lines of
     a cache, which halves the rate of a product.
     """
     if not block_bytes >= 1:
         raise InputError(f"block_bytes={block_bytes} is out of range; use 1 or more")
-    fits = int((block_bytes / (n_forms * itemsize)) ** 0.5)
-    width = max(16, min(fits, WIDEST_BLOCK) // 16 * 16)
+    # A block of w² entries and w columns of A X for each form: w² + k w numbers at most.
+    fits = int((block_bytes / (n_forms * itemsize) + k**2 / 4) ** 0.5 - k / 2)
+    width = max(16, min(fits, WIDEST_BLOCK) // 8 * 8)
     if width > 16 and width & (width - 1) == 0:
-        width -= 16
+        width -= 8
     return min(d, width)
 
 
@@ -263,30 +265,49 @@ class _Side:
     """Blocks of many forms, made in the same memory again and again.
 
     Fresh memory for each block would cost more than the products: the system clears every page of
-    it first.
+    it first. Columns of X are those of one layer at a time, which stay in a core's cache.
     """
 
     def __init__(self, forms: Forms, width: int) -> None:
-        self._forms = forms
-        self._left = forms.layers[0].space(len(forms), width)
-        self._columns = torch.empty_like(self._left)
-        self._right = self._left.new_empty(self._left.numel())
-        self._block = self._left.new_empty(len(forms) * width * width)
+        n, k = forms.inner.shape[:2]
+        self._layers = forms.layers
+        self._inner = forms.inner.split([len(layer) for layer in forms.layers])
+        self._columns = forms.layers[0].space(max(map(len, forms.layers)), width)
+        self._products = forms.inner.new_empty(n * k * width)
+        self._block = forms.inner.new_empty(n * width * width)
+        self._start, self._made = 0, list[Tensor]()
 
     def set_columns(self, start: int, stop: int) -> None:
-        """Make A X for columns start … stop − 1, the right half of the next blocks."""
-        n, k = self._forms.inner.shape[:2]
-        columns = self._forms.columns(start, stop, self._columns[..., : stop - start])
-        self._product = self._right[: n * k * (stop - start)].view(n, k, stop - start)
-        torch.bmm(self._forms.inner, columns, out=self._product)
+        """Make A X for columns start … stop − 1, one half of the next blocks."""
+        self._start = start
+        self._made = self._parts(self._products, self._inner[0].shape[-1], stop - start)
+        for layer, inner, made in zip(self._layers, self._inner, self._made, strict=True):
+            torch.bmm(inner, self._columns_of(layer, start, stop), out=made)
 
     def block(self, start: int, stop: int) -> Float[Tensor, "n entries"]:
-        """Rows start … stop − 1 of every form in the columns set; valid until the next call."""
-        left = self._forms.columns(start, stop, self._left[..., : stop - start])
-        n, width = len(self._forms), self._product.shape[-1]
-        made = self._block[: n * (stop - start) * width].view(n, stop - start, width)
-        torch.bmm(left.mT, self._product, out=made)
-        return made.flatten(1)
+        """Rows start … stop − 1 of every form in the columns set; valid until the next call.
+
+        Column by column. Rows of the block on the diagonal begin there: columns before them are
+        left out.
+        """
+        skip = max(0, start - self._start)
+        width, height = self._made[0].shape[-1] - skip, stop - start
+        parts = self._parts(self._block, width, height)
+        for layer, made, part in zip(self._layers, self._made, parts, strict=True):
+            torch.bmm(made[..., skip:].mT, self._columns_of(layer, start, stop), out=part)
+        n = sum(map(len, self._layers))
+        return self._block[: n * width * height].view(n, -1)
+
+    def _columns_of(self, layer: Outer, start: int, stop: int) -> Float[Tensor, "head k b"]:
+        out = self._columns[: len(layer), :, : stop - start]
+        layer.columns(start, stop, out)
+        return out
+
+    def _parts(self, memory: Float[Tensor, " _"], rows: int, columns: int) -> list[Tensor]:
+        """The memory as one matrix per form, layer by layer."""
+        n = sum(map(len, self._layers))
+        whole = memory[: n * rows * columns].view(n, rows, columns)
+        return list(whole.split([len(layer) for layer in self._layers]))
 
 
 def _by_blocks(
@@ -295,59 +316,61 @@ def _by_blocks(
     heads: int,
     progress: Progress,
     width: int,
-    pairs_at_once: int,
+    readers_at_once: int,
+    workers: int,
 ) -> list[Float[Tensor, "n n"]]:
     d, n, kinds = write.d, len(write), len(reads)
-    writing = _Side(write, width)
-    reading = _Side(_layer_by_layer(reads, heads), width)
+    read_by_layer = _layer_by_layer(reads, heads)
+    own = local()  # each thread makes blocks in memory of its own
+    groups = _groups(n // heads, max(1, readers_at_once // heads))
 
     def column_of_blocks(right: int) -> Float[Tensor, "w r"]:
         part = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
+
+        def add(written: Tensor, read: Tensor, weight: float) -> None:
+            for first, last in groups:
+                readers = slice(first * heads * kinds, last * heads * kinds)
+                found = written[: last * heads] @ read[readers].mT
+                part[: last * heads, readers].add_(found, alpha=weight)
+
         stop = min(right + width, d)
+        if not hasattr(own, "sides"):
+            own.sides = (_Side(write, width), _Side(read_by_layer, width))
+        writing, reading = own.sides
         writing.set_columns(right, stop)
         reading.set_columns(right, stop)
-        for left in range(0, right + 1, width):
+        for left in range(0, right, width):
             # A block off the diagonal stands for its mirror image too.
-            weight = 1.0 if left == right else 2.0
-            rows = (left, min(left + width, d))
-            parts = (writing.block(*rows), reading.block(*rows))
-            _add_pairs(part, *parts, heads, weight, pairs_at_once)
+            add(writing.block(left, left + width), reading.block(left, left + width), 2.0)
+        for first in range(right, stop, DIAGONAL_STRIP):
+            rows = first, min(first + DIAGONAL_STRIP, stop)
+            square = (rows[1] - rows[0]) ** 2
+            written, read = writing.block(*rows), reading.block(*rows)
+            add(written[:, :square], read[:, :square], 1.0)
+            if written.shape[1] > square:
+                add(written[:, square:], read[:, square:], 2.0)
         return part
 
     # The longest columns first, so that processes that share them finish together.
     starts = range(0, d, width)[::-1]
-    total = shared_sum(starts, column_of_blocks, progress, "composition")
+    total = shared_sum(starts, column_of_blocks, progress, "composition", workers)
     return list(total.view(n, -1, kinds, heads).transpose(1, 2).flatten(2).unbind(1))
+
+
+def _groups(layers: int, most: int) -> list[tuple[int, int]]:
+    """Layers in as few groups of at most `most` as there can be, of about equal size.
+
+    >>> _groups(8, 3)
+    [(0, 3), (3, 6), (6, 8)]
+    """
+    parts = torch.arange(layers).tensor_split(-(-layers // most))
+    return [(int(part[0]), int(part[-1]) + 1) for part in parts]
 
 
 def _layer_by_layer(reads: Sequence[Forms], heads: int) -> Forms:
     """All kinds of read of a layer next to each other: wide products run at a higher rate."""
     layers = len(reads[0].layers)
     return Forms.join([read.layer(index, heads) for index in range(layers) for read in reads])
-
-
-def _add_pairs(
-    total: Float[Tensor, "w r"],
-    written: Float[Tensor, "w entries"],
-    read: Float[Tensor, "r entries"],
-    heads: int,
-    weight: float,
-    pairs_at_once: int,
-) -> None:
-    """Add one block's part of every inner product that is needed.
-
-    Writers of the first half of the layers against readers of the second half are one wide product;
-    what is left are two triangles half as large. Thin products would run at half the rate.
-    """
-    n = len(written)
-    if n <= max(heads, pairs_at_once):
-        total.add_(written @ read.mT, alpha=weight)
-        return
-    half = n // heads // 2 * heads
-    after = half * (len(read) // n)
-    total[:half, after:].add_(written[:half] @ read[after:].mT, alpha=weight)
-    _add_pairs(total[:half, :after], written[:half], read[:after], heads, weight, pairs_at_once)
-    _add_pairs(total[half:, after:], written[half:], read[after:], heads, weight, pairs_at_once)
 
 
 def _by_factors(

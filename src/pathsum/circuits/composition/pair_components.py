@@ -33,7 +33,7 @@ from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.rotary import check_offset
 from pathsum.names import HeadRead
 from pathsum.result import Column, Record, Table, stacked, text_column
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import parse_choice
 from pathsum.result.p_value import ProbabilityColumn, format_p
 
 
@@ -74,9 +74,9 @@ class PairComponents(Record, kind="composition-pair"):
     dimension: int
     centered: bool
 
-    def to_table(self, rows: int = 10) -> Table:
-        """The pairs of directions with the largest share."""
-        order = self.share.flatten().argsort(descending=True)[:rows].tolist()
+    def to_table(self, k: int = 10) -> Table:
+        """The k pairs of directions with the largest share."""
+        order = self.share.flatten().argsort(descending=True)[:k].tolist()
         width = self.share.shape[1]
         whole = self.score**2
         lines = tuple(

@@ -19,7 +19,7 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.model import HeadId, Model
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import parse_choice
 from pathsum.result.p_value import ProbabilityColumn
 
 

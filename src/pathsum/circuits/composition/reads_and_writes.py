@@ -28,8 +28,9 @@ from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.circuits.composition.forms import Forms, Outer
 from pathsum.circuits.composition.stored_factor import FactorName, StoredFactor, are_held
 from pathsum.model import Config, Head, Model
+from pathsum.model.processes import in_threads
 from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate
-from pathsum.result.options import parse_choice
+from pathsum.result.arguments import parse_choice
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
@@ -94,7 +95,11 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
     LayerNorm projects it out of the reads in any case.
     """
     check_offset(model.config, offset)
-    layers = [_layer(model, number, centered, offset) for number in range(model.config.n_layers)]
+    layers = list(
+        in_threads(
+            range(model.config.n_layers), lambda number: _layer(model, number, centered, offset)
+        )
+    )
     below, above = layers[:-1], layers[1:]
     return Sides(
         write=Forms.join([layer.write for layer in below]),

@@ -181,7 +181,7 @@ def _read(model: Model, reader: Reader, centered: bool, offset: int | None) -> _
         rows = read_factor(head, reader.side.value, centered, offset).to(weights.dtype)
         return _End(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
-    parts = [W for W in (raw.W_in, raw.W_gate) if W is not None]
+    parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]
     rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
     # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
     return _End(remove_mean(rows, centered), (reader.layer, 0 if config.block == "parallel" else 2))

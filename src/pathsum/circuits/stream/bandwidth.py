@@ -205,7 +205,11 @@ def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
         return HeadSubspaces(head.label, q, k, v, w, nan, nan, nan)
     angles = principal_angles(read_basis.mT, write_basis.mT)
     return HeadSubspaces(
-        *(head.label, q, k, v, w),
+        head.label,
+        q,
+        k,
+        v,
+        w,
         overlap=float(angles.cos().square().sum()) / less,
         overlap_chance=more / d,
         closest=float(torch.rad2deg(angles[0])),

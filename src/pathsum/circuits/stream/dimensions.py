@@ -198,7 +198,7 @@ def _layer_reads(model: Model, layer: int, centered: bool) -> Iterator[Float[Ten
         for kind in KINDS:
             yield read_factor(head, kind, centered)
     raw = model.weights.layers[layer]
-    for W in (raw.W_in, raw.W_gate):
+    for W in (raw.W_in, raw.W_gate, raw.W_router):
         if W is not None:
             folded = fold_read(model.config.norm, W, raw.ln2_w)
             yield remove_mean(folded.mT, centered).double()

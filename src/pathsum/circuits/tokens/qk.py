@@ -30,13 +30,7 @@ from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_n
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
-from pathsum.model.rotary import (
-    angular_frequencies,
-    check_offset,
-    mean_cos_sin,
-    rotate,
-    rotate_by,
-)
+from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate, rotate_by
 from pathsum.names import Side
 from pathsum.result import Record, Table
 

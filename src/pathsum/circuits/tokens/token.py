@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError, TokenError
 from pathsum.model import Model
+from pathsum.names import is_number
 from pathsum.result import Column, Table, token_column
 from pathsum.text.token_pool import MINIMUM_COUNT
 
@@ -57,14 +58,14 @@ def find_token(model: Model, name: str | int) -> int:
     one token.
     """
     if isinstance(name, int) or model.tokenizer is None:
-        return model.token_id(int(name) if str(name).isdecimal() else name)
+        return model.token_id(name)
     meant = name.replace("·", " ").replace("⏎", "\n")
     if meant != name and (found := _one_token(model, meant)) is not None:
         return found
     try:
         return model.token_id(name)
     except TokenError as error:
-        if name.isdecimal() and int(name) < model.config.d_vocab:
+        if is_number(name) and int(name) < model.config.d_vocab:
             return int(name)
         other = name.strip() if name != name.strip() else f" {name}"
         if _one_token(model, other) is not None:

@@ -24,17 +24,7 @@ from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Config, Model, Path
 from pathsum.model.folding import fold_read, read_scales, token_basis_note
 from pathsum.model.weights import Weights
-from pathsum.names import (
-    ARROW,
-    Edge,
-    HeadId,
-    HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Side,
-    Source,
-)
+from pathsum.names import ARROW, Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Side, Source
 
 TOKENS = 4096
 """Tokens that a product over the vocabulary takes at a time: these stay in a cache."""

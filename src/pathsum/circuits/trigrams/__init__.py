@@ -6,6 +6,5 @@ text_effects     single triples on text: where they fire, and how much loss each
 trigram_records  the result records: a triple, and a list of them
 source_table     the paper's table for one source token
 triple           one triple: its score, its pattern, its evidence in a corpus
-bugs             cross terms that QK × OV forces
-bug_cost         the loss that bugs cost
+bugs             cross terms that QK × OV forces, and the loss that they cost
 """

@@ -4,7 +4,7 @@ Those that differ only by space or case share a row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,9 +13,8 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import hidden_note, joined, token_of
-from pathsum.circuits.trigrams.bug_cost import bug_cost
-from pathsum.circuits.trigrams.bugs import find_bugs
+from pathsum.circuits.tokens.token import hidden_note, joined
+from pathsum.circuits.trigrams.bugs import bug_cost, find_bugs
 from pathsum.circuits.trigrams.text_effects import (
     CLASSIFIED,
     FIRES,
@@ -24,8 +23,13 @@ from pathsum.circuits.trigrams.text_effects import (
     TextRuns,
     effects_on_text,
 )
-from pathsum.circuits.trigrams.trigram_records import Rank, SkipTrigram, SkipTrigrams
-from pathsum.circuits.trigrams.triple import Triple, gather_evidence, pattern_of
+from pathsum.circuits.trigrams.trigram_records import (
+    Rank,
+    SkipTrigram,
+    SkipTrigrams,
+    TriplePlace,
+)
+from pathsum.circuits.trigrams.triple import Triple, gather_evidence
 from pathsum.model import Head, Model
 from pathsum.model.sequences import Split, TextOrTokens, split
 from pathsum.result import Progress
@@ -101,18 +105,20 @@ def ranked_on_text(
         return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
     triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for one in found.effects[:k]]
     search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
-    bugs = {(bug.head, bug.source.id, bug.destination.id, bug.out.id): bug for bug in search.bugs}
     named = [group[0].ids for group in ranked]
     evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
-    circuits = {
-        head: (token_qk(model, head), token_ov(model, head))
-        for head in dict.fromkeys(group[0].head for group in ranked)
-    }
+    heads_of = dict.fromkeys(group[0].head for group in ranked)
+    circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
     records = tuple(
-        replace(
-            _text_record(model, group, text.rows, *circuits[group[0].head]),
-            bug=bugs.get((group[0].head, *group[0].ids)),
+        SkipTrigram.of(
+            model,
+            _scored(group, *circuits[group[0].head]),
+            bug=search.by_triple.get((group[0].head, group[0].ids)),
             evidence=evidence.get(group[0].ids),
+            fires=sum(one.fires for one in group),
+            variants=tuple(_written(model, one) for one in group[1:]),
+            occurrence=_quoted(model, text.rows, group[0].occurrence),
+            place=_place(text.rows, group[0].occurrence),
         )
         for group in ranked
     )
@@ -148,42 +154,30 @@ def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
     return (effect.head, *texts)
 
 
-def _text_record(
-    model: Model,
-    group: list[TextEffect],
-    rows: Sequence[Int[Tensor, " pos"]],
-    qk: Factored,
-    ov: Factored,
-) -> SkipTrigram:
+def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
+    """The first of a group, with the score of all."""
     best = group[0]
-    source, destination, out = (token_of(model, token) for token in best.ids)
     s, d, o = (torch.tensor([token]) for token in best.ids)
-    others = (
-        " … ".join(map(model.token_text, one.ids[:2])) + f" → {model.token_text(one.ids[2])}"
-        for one in group[1:]
-    )
-    return SkipTrigram(
-        head=best.head,
-        source=source,
-        destination=destination,
-        out=out,
-        attention=float(qk.entries(d, s)),
-        effect=float(ov.entries(s, o)),
-        score=sum(one.worth for one in group),
-        pattern=pattern_of(model.tokenizer, *best.ids),
-        bug=None,
-        evidence=None,
-        fires=sum(one.fires for one in group),
-        variants=tuple(others),
-        occurrence=_quoted(model, rows[best.occurrence.sequence], best.occurrence),
-    )
+    attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
+    return Triple(best.head, *best.ids, attention, effect, sum(one.worth for one in group))
 
 
-def _quoted(model: Model, tokens: Int[Tensor, " pos"], at: Occurrence) -> str:
+def _written(model: Model, effect: TextEffect) -> str:
+    source, destination, out = map(model.token_text, effect.ids)
+    return f"{source} … {destination} → {out}"
+
+
+def _place(rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> TriplePlace:
+    ids = rows[at.sequence][: at.destination + 2].tolist()
+    return TriplePlace(tuple(ids), at.source, at.destination)
+
+
+def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:
     """The source with what is around it, an ellipsis, and the destination with what comes next."""
 
     def words(first: int, last: int) -> str:
-        return "".join(map(model.token_text, tokens[max(first, 0) : last].tolist()))
+        tokens = rows[at.sequence][max(first, 0) : last]
+        return "".join(map(model.token_text, tokens.tolist()))
 
     after = words(at.destination + 1, at.destination + 2)
     if at.destination - at.source <= AROUND + 2:

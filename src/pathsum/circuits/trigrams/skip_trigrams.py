@@ -18,38 +18,30 @@ de-duplicated on (source, out), and the destination listed is the one that atten
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import (
-    RARE,
-    common_tokens,
-    joined,
-    resolve_k,
-    token_of,
-)
-from pathsum.circuits.trigrams.bug_cost import bug_cost
-from pathsum.circuits.trigrams.bugs import find_bugs
+from pathsum.circuits.tokens.token import RARE, common_tokens, joined, resolve_k
+from pathsum.circuits.trigrams.bugs import bug_cost, find_bugs
 from pathsum.circuits.trigrams.ranked_on_text import TEXT_SEQUENCES, ranked_on_text
 from pathsum.circuits.trigrams.text_effects import TextRuns
 from pathsum.circuits.trigrams.trigram_records import Rank, SkipTrigram, SkipTrigrams
 from pathsum.circuits.trigrams.triple import (
     Evidence,
+    Ids,
     Triple,
     check_trigrams,
     gather_evidence,
     note_on_weights,
-    pattern_of,
     source_weights,
 )
 from pathsum.errors import InputError
-from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model import Head, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_text, split
 from pathsum.result import Progress, parse_option, silent
 from pathsum.result.arguments import checked
@@ -113,7 +105,7 @@ def skip_trigrams(
     if chosen is Rank.TEXT:
         text = require_text(model, text)
         return ranked_on_text(model, heads, k, text, common, rare, sequences, progress, runs)
-    triples = _by_weights(model, heads, k, common, offset, progress)
+    triples = _by_weights(heads, k, common, offset, progress)
     note = note_on_weights(model, heads, offset, common, rare)
     return _with_evidence(model, triples, corpus, common, offset, note, progress)
 
@@ -129,20 +121,18 @@ def _rank(rank: Rank | str | None, default: Rank, offset: int | None) -> Rank:
 
 
 def _by_weights(
-    model: Model,
-    heads: Sequence[Head],
-    k: int,
-    common: Tensor,
-    offset: int | None,
-    progress: Progress,
+    heads: Sequence[Head], k: int, common: Tensor, offset: int | None, progress: Progress
 ) -> list[Triple]:
-    """The k strongest triples of some heads by weights alone."""
-    found: list[_Candidates] = []
+    """The k strongest triples of some heads; of a (source, out) of several, the strongest."""
+    found: list[Triple] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
-        found.append(_strongest(each, k, common, offset))
+        found += _strongest(each, k, common, offset)
     progress(len(heads), len(heads), "skip-trigrams")
-    return _best_of(found, k, model.config.d_vocab)
+    kept: dict[tuple[int, int], Triple] = {}
+    for triple in sorted(found, key=lambda triple: -triple.score):
+        kept.setdefault((triple.source, triple.out), triple)
+    return list(kept.values())[:k]
 
 
 def _with_evidence(
@@ -164,49 +154,28 @@ def _with_evidence(
         offset=offset,
         progress=progress,
     )
-    bugs, note = search.bugs, joined((search.note, note))
-    evidence: dict[tuple[int, int, int], Evidence] = {}
+    evidence: dict[Ids, Evidence] = {}
     cost = None
     if parts is not None:
         named = [triple.tokens for triple in triples]
         evidence = gather_evidence(parts.held_out, named, progress=progress)
-        cost = bug_cost(model, bugs, parts.held_out, progress=progress)
-    by_triple = {(bug.head, bug.source.id, bug.destination.id, bug.out.id): bug for bug in bugs}
+        cost = bug_cost(model, search.bugs, parts.held_out, progress=progress)
     records = tuple(
-        SkipTrigram(
-            head=triple.head,
-            source=token_of(model, triple.source),
-            destination=token_of(model, triple.destination),
-            out=token_of(model, triple.out),
-            attention=triple.attention,
-            effect=triple.effect,
-            score=triple.score,
-            pattern=pattern_of(model.tokenizer, *triple.tokens),
-            bug=by_triple.get((triple.head, *triple.tokens)),
+        SkipTrigram.of(
+            model,
+            triple,
+            bug=search.by_triple.get((triple.head, triple.tokens)),
             evidence=evidence.get(triple.tokens),
         )
         for triple in triples
     )
-    return SkipTrigrams(records, tuple(bugs), cost, note)
-
-
-@dataclass(frozen=True, eq=False)
-class _Candidates:
-    """A head's best (source, out) pairs and what their scores are made of."""
-
-    head: HeadId
-    score: Float[Tensor, " k"]
-    source: Int[Tensor, " k"]
-    destination: Int[Tensor, " k"]
-    out: Int[Tensor, " k"]
-    attention: Float[Tensor, " k"]
-    effect: Float[Tensor, " k"]
+    return SkipTrigrams(records, tuple(search.bugs), cost, joined((search.note, note)))
 
 
 def _strongest(
     head: Head, k: int, common: Bool[Tensor, " vocab"], offset: int | None
-) -> _Candidates:
-    """The k best (source, out) of one head among common tokens."""
+) -> list[Triple]:
+    """The triples of the k best (source, out) of one head among common tokens."""
     model = head.model
     ids = common.nonzero().squeeze(1).to(model.weights.device)
     qk = token_qk(model, head.id, offset=offset)
@@ -217,32 +186,10 @@ def _strongest(
     top = extremes.topk(Factored(ov.A[ids] * weight[:, None], ov.B[:, ids]), k)
     real = top.values > 0
     rows, columns = top.rows[real], top.columns[real]
-    return _Candidates(
-        head=head.label,
-        score=top.values[real],
-        source=ids[rows],
-        destination=ids[best.columns[rows]],
-        out=ids[columns],
-        attention=best.values[rows],
-        effect=ov.entries(ids[rows], ids[columns]),
-    )
-
-
-def _best_of(found: list[_Candidates], k: int, vocab: int) -> list[Triple]:
-    """The best k over heads; of a (source, out) that several heads have, the strongest."""
-    rows = [
-        Triple(each.head, *ids, *numbers)
-        for each in found
-        for ids, numbers in zip(
-            torch.stack((each.source, each.destination, each.out), 1).tolist(),
-            torch.stack((each.attention, each.effect, each.score), 1).tolist(),
-            strict=True,
-        )
+    tokens = torch.stack((ids[rows], ids[best.columns[rows]], ids[columns]), 1)
+    effect = ov.entries(ids[rows], ids[columns])
+    numbers = torch.stack((best.values[rows], effect, top.values[real]), 1)
+    return [
+        Triple(head.label, *named, *scored)
+        for named, scored in zip(tokens.tolist(), numbers.tolist(), strict=True)
     ]
-    rows.sort(key=lambda triple: -triple.score)
-    kept: dict[int, Triple] = {}
-    for triple in rows:
-        kept.setdefault(triple.source * vocab + triple.out, triple)
-        if len(kept) == k:
-            break
-    return list(kept.values())

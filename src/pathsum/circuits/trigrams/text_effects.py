@@ -142,7 +142,7 @@ def effects_on_text(
 
     Found by their gain where they are right, then measured wherever their antecedent occurs.
     """
-    gathered = _Gains()
+    gathered = _Gains(model.config.d_vocab)
     predictions = 0
     ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
     for number, text in enumerate(runs):
@@ -150,7 +150,9 @@ def effects_on_text(
         predictions += len(text.tokens) - 1
         for head in heads:
             gathered.add(head.id, number, *_right_places(text, head, ovs[head.id], shown))
-    candidates = gathered.best(CANDIDATES_PER_RESULT * k)
+    most = CANDIDATES_PER_RESULT * k
+    gained, ranked = gathered.ranked(max(most, CLASSIFIED))
+    candidates = [(one.head, one.ids) for one in ranked[:most]]
     wanted = [_Wanted.of(head, ovs[head.id], candidates) for head in heads]
     for number, text in enumerate(runs):
         progress(len(runs) + number, 2 * len(runs), "skip-trigrams on text")
@@ -160,16 +162,16 @@ def effects_on_text(
     progress(1, 1, "skip-trigrams on text")
     effects = [
         TextEffect(
-            head=head,
-            ids=ids,
-            fires=gathered.fires[head, ids],
-            worth=worth[head, ids] / max(predictions, 1),
-            occurrence=gathered.place[head, ids],
+            head=one.head,
+            ids=one.ids,
+            fires=one.fires,
+            worth=worth[one.head, one.ids] / max(predictions, 1),
+            occurrence=one.place,
         )
-        for head, ids in candidates
+        for one in ranked[:most]
     ]
     effects = sorted((one for one in effects if one.worth > 0), key=lambda one: -one.worth)
-    classes, covered = _classes(model, gathered)
+    classes, covered = _classes(model, ranked[:CLASSIFIED], gained)
     return OnText(tuple(effects[:k]), classes, covered, predictions)
 
 
@@ -186,7 +188,8 @@ def _right_places(
     after = tokens[1:]
     value = text.trace.model.weights.W_E[tokens] @ head.W_V
     effect = value @ ov[:, after]  # [source, destination]
-    c = text.by_source(_scaled_pattern(text.trace, head.id)[:-1] * effect.mT)
+    pattern = _scaled_pattern(text.trace, head.id)[:-1]
+    c = text.by_source(pattern * effect.mT)
     allowed = shown.to(tokens.device)
     fires = (c >= FIRES) & allowed[known][None] & (allowed[tokens[:-1]] & allowed[after])[:, None]
     at, which = fires.nonzero().T
@@ -194,37 +197,80 @@ def _right_places(
     p = text.log_p(at, after[at]).exp().to(c)
     gain = c + torch.log1p(p * torch.expm1(-c))
     places = torch.arange(len(tokens), device=at.device)
-    # The last copy before the destination.
-    before = (place[None] == which[:, None]) & (places < at[:, None])
-    source_at = before.long().cumsum(1).argmax(1)
+    # Of the copies before the destination the one that is attended to most.
+    copies = (place[None] == which[:, None]) & (places < at[:, None])
+    source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
     rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
     return rows, c, gain
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """A skip-trigram of a head: gain where it is right, how often it fires, where it does most."""
+
+    head: HeadId
+    ids: Ids
+    gain: float
+    fires: int
+    place: Occurrence
 
 
 class _Gains:
     """Gains where skip-trigrams are right, summed over the text."""
 
-    def __init__(self) -> None:
-        self.gain: dict[tuple[HeadId, Ids], float] = defaultdict(float)
-        self.fires: dict[tuple[HeadId, Ids], int] = defaultdict(int)
-        self.place: dict[tuple[HeadId, Ids], Occurrence] = {}
-        self._largest: dict[tuple[HeadId, Ids], float] = {}
+    def __init__(self, d_vocab: int) -> None:
+        self._d_vocab = d_vocab
+        self._heads: list[HeadId] = []
+        # Columns: (source, destination, out), head, sequence, source's position, position; c; gain.
+        self._found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(
         self, head: HeadId, number: int, rows: Tensor, c: Tensor, gain: Float[Tensor, " found"]
     ) -> None:
-        for (s, d, o, at, source_at), added, worth in zip(
-            rows.tolist(), c.tolist(), gain.tolist(), strict=True
-        ):
-            key = (head, (s, d, o))
-            self.gain[key] += worth
-            self.fires[key] += 1
-            if added > self._largest.get(key, 0.0):
-                self._largest[key] = added
-                self.place[key] = Occurrence(number, source_at, at)
+        """Add what `_right_places` found of a head in one sequence."""
+        if head not in self._heads:
+            self._heads.append(head)
+        where = torch.tensor([[self._heads.index(head), number]]).expand(len(rows), -1)
+        at, source_at = rows[:, 3:4].cpu(), rows[:, 4:5].cpu()
+        row = torch.cat((rows[:, :3].cpu(), where, source_at, at), 1)
+        self._found.append((row, c.cpu(), gain.double().cpu()))
 
-    def best(self, count: int) -> list[tuple[HeadId, Ids]]:
-        return sorted(self.gain, key=lambda key: -self.gain[key])[:count]
+    def ranked(self, count: int) -> tuple[float, list[_Gain]]:
+        """The total gain, and the skip-trigrams with the largest, largest first.
+
+        Of equal gains, and of equal effects of one skip-trigram, the first one found comes first.
+        """
+        if not self._found:
+            return 0.0, []
+        rows, c, gain = (torch.cat(column) for column in zip(*self._found, strict=True))
+        which, fires = self._numbered(rows)
+        total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, which, gain)
+        # Occurrences of each together, in order; and again, the largest effect first.
+        starts = fires.cumsum(0) - fires
+        first = which.argsort(stable=True)[starts]
+        by_effect = c.argsort(descending=True, stable=True)
+        most = by_effect[which[by_effect].argsort(stable=True)][starts]
+        order = first.argsort()
+        order = order[total[order].argsort(descending=True, stable=True)][:count]
+        return float(total.sum()), [
+            _Gain(self._heads[head], (s, d, o), worth, count, Occurrence(number, source_at, at))
+            for (s, d, o, head, number, source_at, at), worth, count in zip(
+                rows[most[order]].tolist(),
+                total[order].tolist(),
+                fires[order].tolist(),
+                strict=True,
+            )
+        ]
+
+    def _numbered(self, rows: Tensor) -> tuple[Int[Tensor, " found"], Int[Tensor, " triple"]]:
+        """The number of each row's head and triple, and how many rows each number has."""
+        pairs = (rows[:, 3] * self._d_vocab + rows[:, 0]) * self._d_vocab + rows[:, 1]
+        # In two steps, since one number for all four may overflow.
+        _, pair = pairs.unique(return_inverse=True)
+        _, which, fires = (pair * self._d_vocab + rows[:, 2]).unique(
+            return_inverse=True, return_counts=True
+        )
+        return which, fires
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,16 +316,16 @@ class _Wanted:
             yield (self.head.id, (source, destination, out)), worth
 
 
-def _classes(model: Model, gathered: _Gains) -> tuple[tuple[PatternShare, ...], float]:
+def _classes(
+    model: Model, strongest: Sequence[_Gain], total: float
+) -> tuple[tuple[PatternShare, ...], float]:
     """Shares of the gain by pattern, over the strongest skip-trigrams, and their share of all."""
-    total = sum(gathered.gain.values())
-    strongest = gathered.best(CLASSIFIED)
     counts: dict[Pattern, int] = defaultdict(int)
     sums: dict[Pattern, float] = defaultdict(float)
-    for key in strongest:
-        pattern = pattern_of(model.tokenizer, *key[1])
+    for one in strongest:
+        pattern = pattern_of(model.tokenizer, *one.ids)
         counts[pattern] += 1
-        sums[pattern] += gathered.gain[key]
+        sums[pattern] += one.gain
     covered = sum(sums.values())
     if covered <= 0:
         return (), 0.0

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from rich.console import RenderableType
 
-from pathsum.circuits.tokens.token import Token, joined
-from pathsum.circuits.trigrams.bug_cost import BugCost
-from pathsum.circuits.trigrams.bugs import Bug
-from pathsum.circuits.trigrams.triple import Evidence, Pattern
-from pathsum.model import HeadId
+from pathsum.circuits.tokens.token import Token, joined, token_of
+from pathsum.circuits.trigrams.bugs import Bug, BugCost
+from pathsum.circuits.trigrams.triple import Evidence, Pattern, Triple, pattern_of
+from pathsum.model import HeadId, Model
 from pathsum.result import Column, Record, Table, stacked, text_column, token_column
 
 
@@ -30,6 +30,15 @@ class PatternShare:
     share: float
 
 
+@dataclass(frozen=True)
+class TriplePlace:
+    """A place in the text: its tokens from the start to what comes next, and two positions."""
+
+    ids: tuple[int, ...]
+    source: int
+    destination: int
+
+
 @dataclass(frozen=True, eq=False)
 class SkipTrigram(Record, kind="skip-trigram"):
     """One `[source] … [destination] → [out]` of one head.
@@ -39,7 +48,7 @@ class SkipTrigram(Record, kind="skip-trigram"):
     triples are ranked on text, in sequences that the ranking did not read. In a ranking on text,
     `score` is the loss that a triple saves, in nats per prediction, `fires` how often it raises the
     right token, `variants` are triples included here that differ only by space or case, and
-    `occurrence` is a place in the text.
+    `occurrence` quotes a place in the text, which `place` holds whole.
     """
 
     head: HeadId
@@ -55,6 +64,32 @@ class SkipTrigram(Record, kind="skip-trigram"):
     fires: int | None = None
     variants: tuple[str, ...] = ()
     occurrence: str = ""
+    place: TriplePlace | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        triple: Triple,
+        bug: Bug | None,
+        evidence: Evidence | None,
+        **on_text: Any,
+    ) -> "SkipTrigram":
+        """The record of a triple; `on_text` are the fields of a ranking on text."""
+        source, destination, out = (token_of(model, token) for token in triple.tokens)
+        return cls(
+            triple.head,
+            source,
+            destination,
+            out,
+            triple.attention,
+            triple.effect,
+            triple.score,
+            pattern_of(model.tokenizer, *triple.tokens),
+            bug,
+            evidence,
+            **on_text,
+        )
 
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"

@@ -71,7 +71,7 @@ def attention(bench: Workbench, params: AttentionParams) -> AttentionAnswer:
             parts.append(_part(weights[0], params.weighting, keep))
         elif chosen.layer == layer:
             parts.append(_part(weights[0, chosen.head][None], params.weighting, keep))
-    dtype = torch.float16 if params.precision == "half" else trace.logits.dtype
+    dtype = torch.float16 if params.precision == "half" else trace.weights.dtype
     return _joined(parts, params.weighting, heads, tokens, keep, dtype)
 
 
@@ -95,7 +95,7 @@ def _weights(trace: Trace, weighting: str) -> Iterator[Pattern]:
         return moved_by_layer(trace)
     # The last position has no next token; its target is the predicted one.
     targets = trace.tokens.roll(-1, 1)
-    targets[:, -1] = trace.logits[:, -1].argmax(-1)
+    targets[:, -1] = trace.logits_at(-1).argmax(-1)
     return effects_by_layer(trace, targets)
 
 

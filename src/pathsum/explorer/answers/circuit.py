@@ -3,20 +3,22 @@
 from dataclasses import dataclass
 
 from pathsum.errors import NotExactError
-from pathsum.explorer.answers.run import rank_telling
+from pathsum.explorer.answers.run import predictions, rank_telling
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.names import Node, Side
 from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
-from pathsum.paths.intervene.without import without
+from pathsum.paths.intervene.patching import without
 from pathsum.result import Record
 
 # Edges from this share of the prediction on; the page shows the strongest first.
 THRESHOLD = 0.02
 # Repeats that are looked at for one that a head's attention explains.
 CANDIDATES = 4
+# One that gains less than this share of what the first of them gains is not told instead of it.
+COMPARABLE = 0.5
 
 
 def circuit(bench: Workbench, params: WhyParams) -> Circuit:
@@ -45,24 +47,29 @@ class Story(Record, kind="page-story"):
     first: int | None
     probability_first: float | None
     total: float
-    head: str | None
-    share: float
-    source: int | None
-    weight: float
-    writer: str | None
-    side: Side | None
-    wrote: int | None
-    weight_without: float | None
-    probability_without: float | None
+    head: str | None = None
+    share: float = 0.0
+    source: int | None = None
+    weight: float = 0.0
+    writer: str | None = None
+    side: Side | None = None
+    wrote: int | None = None
+    weight_without: float | None = None
+    probability_without: float | None = None
 
 
 def story(bench: Workbench, params: TextParams) -> Story:
     """The repeated token whose prediction gains most, preferably by a composed head."""
-    trace = bench.run(params).trace
-    ranked = rank_telling(trace.tokens[0].tolist(), _next_probabilities(trace))
+    found = bench.run(params)
+    trace = found.trace
+    probabilities = predictions(bench, params).next_log_prob.exp().tolist()
+    ranked = rank_telling(found.ids, probabilities)
     best: Story | None = None
     for position, first in ranked[:CANDIDATES]:
-        if first is None and best is not None:
+        if best is not None and (
+            first is None
+            or probabilities[position] - probabilities[first] < COMPARABLE * _gain(best)
+        ):
             break
         found_story = _story_at(trace, position, first)
         if found_story.side is Side.K:
@@ -72,27 +79,25 @@ def story(bench: Workbench, params: TextParams) -> Story:
     return best
 
 
-def _next_probabilities(trace: Trace) -> list[float]:
-    each = trace.logits[0, :-1].softmax(-1)
-    return each.gather(-1, trace.tokens[0, 1:, None])[:, 0].tolist()
+def _gain(story: Story) -> float:
+    """How much the probability has grown since the pair of tokens first stood there."""
+    return story.probability - (story.probability_first or 0.0)
 
 
 def _story_at(trace: Trace, position: int, first: int | None) -> Story:
     token = token_of(trace, position, None)
-    at_first = None if first is None else float(trace.logits[0, first].softmax(-1)[token])
+    at_first = None if first is None else float(trace.logits_at(first)[0].softmax(-1)[token])
     try:
         found = find_circuit(trace, position, token, threshold=THRESHOLD, effects=False)
     except NotExactError:
         found = None
-    probability = float(trace.logits[0, position].softmax(-1)[token])
+    logits = trace.logits_at(position)[0]
+    probability = float(logits.softmax(-1)[token])
     top = None if found is None else _top_head(found)
     head = None if top is None else top.edge.writer.head
     if found is None or top is None or head is None:
-        total = float(trace.logits[0, position, token] - trace.logits[0, position].mean())
-        return Story(
-            *(position, token, probability, first, at_first, total),
-            *(None, 0.0, None, 0.0, None, None, None, None, None),
-        )
+        total = float(logits[token] - logits.mean())
+        return Story(position, token, probability, first, at_first, total)
     attended = found.node(top.edge.writer).attended
     source = None if attended is None else attended.source
     placed = None if source is None else _placed_by(found, top.edge.writer, source)
@@ -115,7 +120,7 @@ def _story_at(trace: Trace, position: int, first: int | None) -> Story:
         weight_without=None if cut is None else _weight(cut, head, position, source),
         probability_without=None
         if cut is None
-        else float(cut.logits[0, position].softmax(-1)[token]),
+        else float(cut.logits_at(position)[0].softmax(-1)[token]),
     )
 
 

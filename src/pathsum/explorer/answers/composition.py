@@ -14,13 +14,7 @@ from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.tokens.token import joined
 from pathsum.errors import InputError
-from pathsum.explorer.answers.tokens import (
-    TokenRow,
-    as_pairs,
-    rows_note,
-    scaled_to,
-    strongest_rows,
-)
+from pathsum.explorer.answers.tokens import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

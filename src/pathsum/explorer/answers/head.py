@@ -29,14 +29,7 @@ from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
-from pathsum.paths import (
-    Ablation,
-    After,
-    IdealPattern,
-    Knockout,
-    Replacement,
-    ablate,
-)
+from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
 from pathsum.paths import replace as replace_head
 from pathsum.result import Record
 
@@ -116,8 +109,13 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
         offsets=profile,
         ov_rows=strongest_rows(model, token_ov(model, name)),
         qk_rows=strongest_rows(model, token_qk(model, name)),
-        note=joined((copies.note, "" if profile is None else profile.note, rows_note(model))),
+        note=joined(_distinct(copies.note, profile.note if profile else "", rows_note(model))),
     )
+
+
+def _distinct(*notes: str) -> list[str]:
+    """The remarks of several notes, each once."""
+    return list(dict.fromkeys(remark for note in notes for remark in note.split("; ")))
 
 
 def own_logits(bench: Workbench, params: HeadParams) -> OwnLogits:
@@ -166,7 +164,9 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
     model, tokens, first = start.model, on.tokens, on.first
     ablations = [
         ablate(
-            *(model, name, tokens),
+            model,
+            name,
+            tokens,
             knockout=knockout,
             after=after,
             from_position=first,

@@ -41,7 +41,7 @@ def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
             ),
         )
     found = head_places(
-        *(model, params.head, text), k=PLACES, sequences=PLACE_SEQUENCES, reading=reading
+        model, params.head, text, k=PLACES, sequences=PLACE_SEQUENCES, reading=reading
     )
     read = f"{found.sequences} sequences of {name}"
     return replace(found, note=joined((f"on {read}", found.note)))

@@ -13,7 +13,8 @@ from pathsum.explorer.answers.model import shown_piece
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
-from pathsum.result import Record
+from pathsum.paths.path_sum import PartialRemainder
+from pathsum.result import Progress, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,25 +52,23 @@ TOP_PREDICTIONS = 10
 def run(bench: Workbench, params: TextParams) -> TextRun:
     """Run a text: predictions and losses at every position."""
     found = bench.run(params)
-    trace, model = found.trace, found.trace.model
-    logits = trace.logits[0]
-    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
-    log_probs = logits.log_softmax(-1)
-    rank, log_prob = _next_tokens(logits, log_probs, trace.tokens[0])
-    telling, source = rank_telling(found.ids, log_prob.exp().tolist())[0]
+    model = found.trace.model
+    predicted = predictions(bench, params)
+    next_prob = predicted.next_log_prob.exp()
+    telling, source = rank_telling(found.ids, next_prob.tolist())[0]
     return TextRun(
         ids=found.ids,
         pieces=tuple(shown_piece(model, token) for token in found.ids),
         given=found.given,
         truncated=found.truncated,
         n_ctx=model.config.n_ctx,
-        top_ids=best.indices,
-        top_probs=log_probs.gather(-1, best.indices).exp(),
-        top_logits=best.values,
-        next_rank=rank,
-        next_prob=log_prob.exp(),
-        loss=-log_prob,
-        remainder=_remainder(trace),
+        top_ids=predicted.top_ids,
+        top_probs=predicted.top_log_probs.exp(),
+        top_logits=predicted.top_logits,
+        next_rank=predicted.next_rank,
+        next_prob=next_prob,
+        loss=-predicted.next_log_prob,
+        remainder=predicted.remainder,
         telling=telling,
         telling_source=source,
     )
@@ -110,23 +109,55 @@ def rank_telling(
     return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
 
 
-def _next_tokens(
-    logits: Float[Tensor, "pos vocab"],
-    log_probs: Float[Tensor, "pos vocab"],
-    tokens: Int[Tensor, " pos"],
-) -> tuple[Int[Tensor, " pos"], Float[Tensor, " pos"]]:
-    """Rank and log-probability of the next token; 0 and NaN at the last position."""
-    after = tokens.roll(-1)[:, None]
-    own = logits.gather(-1, after)
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The strongest predictions at every position, and how the next token ranks there.
+
+    At the last position, which has no next token, `next_rank` is 0 and `next_log_prob` NaN.
+    `remainder` is that of the sum over paths, None if the model has no exact one.
+    """
+
+    top_ids: Int[Tensor, "pos k"]
+    top_logits: Float[Tensor, "pos k"]
+    top_log_probs: Float[Tensor, "pos k"]
+    next_rank: Int[Tensor, " pos"]
+    next_log_prob: Float[Tensor, " pos"]
+    remainder: float | None
+
+
+def predictions(bench: Workbench, params: TextParams) -> Predictions:
+    """What a text predicts, computed once for all answers about it."""
+    found = bench.run(params)
+    key = ("predictions", bench.open_model(params).name, params.step, found.ids)
+    return bench.slow_cached(key, lambda report: _predict(found.trace, report))
+
+
+def _predict(trace: Trace, progress: Progress) -> Predictions:
+    """Some positions at a time: the logits of a long text may take more memory than its run."""
+    length, following = trace.tokens.shape[1], trace.tokens[0].roll(-1)
+    remainder = _partial_remainder(trace)
+    parts: list[tuple[Tensor, ...]] = []
+    for at, logits in trace.logits_in_parts():
+        progress(at.start, length, "predicting the next token")
+        if remainder is not None:
+            remainder.add(at, logits)
+        parts.append(_part(logits[0], following[at]))
+    ids, values, log_probs, rank, log_prob = map(torch.cat, zip(*parts, strict=True))
+    rank[-1], log_prob[-1] = 0, torch.nan
+    exact = None if remainder is None else remainder.value
+    return Predictions(ids, values, log_probs, rank, log_prob, exact)
+
+
+def _part(logits: Float[Tensor, "pos vocab"], following: Int[Tensor, " pos"]) -> tuple[Tensor, ...]:
+    total = logits.logsumexp(-1, keepdim=True)
+    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
+    own = logits.gather(-1, following[:, None])
     rank = (logits > own).sum(-1) + 1
-    log_prob = log_probs.gather(-1, after)[:, 0].clone()
-    rank[-1] = 0
-    log_prob[-1] = torch.nan
-    return rank, log_prob
+    return best.indices, best.values, best.values - total, rank, (own - total)[:, 0]
 
 
-def _remainder(trace: Trace) -> float | None:
+def _partial_remainder(trace: Trace) -> PartialRemainder | None:
     try:
-        return trace.paths().remainder()
+        return PartialRemainder(trace.paths())
     except NotExactError:
         return None

@@ -66,7 +66,7 @@ def texts(bench: Workbench, params: TextsParams) -> TwoTexts:
     )
 
     def difference(trace: Trace) -> float:
-        at = trace.uncapped_logits[0, params.position]
+        at = trace.uncapped_logits_at(params.position)[0]
         return float(at[token] - at[rival])
 
     patched: list[tuple[float, float]] = []
@@ -136,7 +136,7 @@ def _shape(model: Model, token: int) -> tuple[bool, bool, int] | None:
 def _tokens(clean: Trace, corrupted: Trace, params: TextsParams) -> tuple[int, int]:
     """The target, and the best other prediction of the corrupted text."""
     at = params.position
-    best: Float[Tensor, " vocab"] = clean.logits[0, at]
+    best: Float[Tensor, " vocab"] = clean.logits_at(at)[0]
     token = int(best.argmax()) if params.token is None else clean.model.token_id(params.token)
-    ranked = corrupted.logits[0, at].argsort(descending=True).tolist()
+    ranked = corrupted.logits_at(at)[0].argsort(descending=True).tolist()
     return token, next(other for other in ranked if other != token)

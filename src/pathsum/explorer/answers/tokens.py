@@ -9,14 +9,7 @@ from pathsum.algebra import Factored, extremes
 from pathsum.circuits import attention, effect, token_ov
 from pathsum.circuits.tokens.ov import Effect
 from pathsum.circuits.tokens.qk import Attention
-from pathsum.circuits.tokens.token import (
-    Scored,
-    Token,
-    common_tokens,
-    joined,
-    token_of,
-    top_scored,
-)
+from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

@@ -66,7 +66,7 @@ def token_of(trace: Trace, position: int, token: int | None) -> int:
         return trace.model.token_id(token)
     if position + 1 < trace.tokens.shape[1]:
         return int(trace.tokens[0, position + 1])
-    return int(trace.logits[0, position].argmax())
+    return int(trace.logits_at(position)[0].argmax())
 
 
 def find_versus(model: Model, versus: str | int) -> Versus:

@@ -8,12 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.errors import HeadError, InputError
+from pathsum.explorer.answers.run import predictions
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import Message
+from pathsum.model.losses import trace_losses
 from pathsum.names import LogitsRead
-from pathsum.paths.intervene.without import without
+from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import Target, find_target
 from pathsum.result import Record
 
@@ -84,7 +86,7 @@ def without_parts(bench: Workbench, params: WithoutParams) -> WithoutAnswer:
     cut = without(trace, off)
     names, before = direct_parts(trace, target)
     after = direct_parts(cut, target)[1]
-    probabilities = [run.logits[0, position].softmax(-1) for run in (trace, cut)]
+    probabilities = [run.logits_at(position)[0].softmax(-1) for run in (trace, cut)]
     top = _top(probabilities)
     moved = _moved(trace, cut, position)
     heads = tuple(head.label for head in trace.model.heads)
@@ -106,7 +108,7 @@ def without_parts(bench: Workbench, params: WithoutParams) -> WithoutAnswer:
         head=shown,
         pattern_before=None if shown is None else trace.pattern(shown)[0].half(),
         pattern_after=None if shown is None else cut.pattern(shown)[0].half(),
-        loss_before=_losses(trace),
+        loss_before=-predictions(bench, params).next_log_prob,
         loss_after=_losses(cut),
     )
 
@@ -142,10 +144,10 @@ def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[T
 
 
 def _measured(trace: Trace, target: Target) -> Measured:
-    logits = trace.logits[0, int(target.positions[0])]
+    logits = trace.logits_at(target.positions)[0]
     own = logits[int(target.tokens[0])]
     return Measured(
-        total=float(target.of(trace.uncapped_logits)[0]),
+        total=float(target.of_rows(trace.uncapped_logits_at(target.positions))[0]),
         probability=float(logits.softmax(-1)[int(target.tokens[0])]),
         rank=int((logits > own).sum()) + 1,
     )
@@ -176,8 +178,4 @@ def _shown(heads: Sequence[str], moved: Tensor, wanted: str | None) -> str | Non
 
 def _losses(trace: Trace) -> Float[Tensor, " pos"]:
     """The loss of predicting each next token; NaN at the last position."""
-    log_probs = trace.logits[0].log_softmax(-1)
-    after = trace.tokens[0].roll(-1)[:, None]
-    losses = -log_probs.gather(-1, after)[:, 0]
-    losses[-1] = torch.nan
-    return losses
+    return torch.nn.functional.pad(trace_losses(trace)[0], (0, 1), value=torch.nan)

@@ -236,6 +236,11 @@ def seeds_of(statement: Statement, layers: int | None = None) -> OverSeeds:
 def as_estimate(score: Estimate) -> Estimate:
     """A head's score without what only heads have."""
     return Estimate(
-        *(score.value, score.stderr, score.low, score.high),
-        *(score.null, score.p, score.draws),
+        score.value,
+        score.stderr,
+        score.low,
+        score.high,
+        score.null,
+        score.p,
+        score.draws,
     )

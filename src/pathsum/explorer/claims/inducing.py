@@ -1,7 +1,6 @@
 """Claims about induction heads: what they do, how, and where they rest."""
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import InputError
 from pathsum.explorer.answers.atlas import whole_atlas
@@ -19,6 +18,7 @@ from pathsum.explorer.claims.picture import (
 )
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import InductionHead
+from pathsum.heads.kinds import COPYING_BY_WEIGHTS
 from pathsum.heads.probe import repeats_probe, second_copy
 from pathsum.model import Path
 from pathsum.model.losses import sequence_losses
@@ -104,11 +104,12 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
     """Heads above the previous-token head that are not induction heads."""
     model = subject.model
     previous = previous_token_head(subject, above=1).head
+    found = whole_atlas(subject.bench, subject.params)
     others: list[Point] = []
     for head in model.heads:
         if head.label in known or head.id.layer <= previous.layer:
             continue
-        ov = copying(model, head.label, measures="eigenvalues").heads[0].ratio
+        ov = found[head.label].scores[COPYING_BY_WEIGHTS.info.name].value
         through = token_qk(model, head.label, key_through=Path("embed", [previous]))
         qk = float(positivity(through.eigenvalues()))
         if ov == ov and qk == qk:

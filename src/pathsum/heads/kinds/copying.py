@@ -25,7 +25,7 @@ from pathsum.heads.kinds.kind import (
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress
 
 
@@ -55,14 +55,20 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
     require_logit_edges(model, "copying")
     draws = max(draws, LEAST_DRAWS)
     null = CopyingNull(model, draws=draws, seed=seed)
+    by_layer = [
+        [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
+        for layer in range(model.config.n_layers)
+    ]
+    for paths in by_layer:
+        null.cores(paths[0])  # what layers share, before threads share the layers
 
     def layer_scores(layer: int) -> list[Score]:
-        paths = [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
+        paths = by_layer[layer]
         spectra = layer_eigenvalues(model.weights, layer, null.product(paths[0]))
         values = positivity(spectra).cpu()
         return against_rotations(values, null.p(paths, values), draws)
 
-    found = shared_map(range(model.config.n_layers), layer_scores, progress, "copying")
+    found = threaded_map(range(model.config.n_layers), layer_scores, progress, "copying")
     scores = (score for layer in found for score in layer)
     return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 

@@ -7,13 +7,7 @@ position can then have as much. The weights agree if the position part of QK pea
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import (
-    PAPER_2022,
-    Kind,
-    at_rows,
-    data_score,
-    position_peak,
-)
+from pathsum.heads.kinds.kind import PAPER_2022, Kind, at_rows, data_score, position_peak
 from pathsum.heads.layer_view import LayerView
 
 

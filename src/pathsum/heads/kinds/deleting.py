@@ -27,7 +27,7 @@ from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import value_reads
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress
 
 
@@ -66,7 +66,7 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
         own = significant_values(Factored(W_V, W_O))
         return against_rotations(values, sequential_p(values, cores, [own]), draws)
 
-    found = shared_map(range(config.n_layers), layer_scores, progress, "deleting")
+    found = threaded_map(range(config.n_layers), layer_scores, progress, "deleting")
     scores = (score for layer in found for score in layer)
     return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 

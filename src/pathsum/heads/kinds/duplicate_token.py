@@ -17,11 +17,10 @@ from pathsum.heads.kinds.kind import (
     positive_score,
     weight_info,
 )
-from pathsum.heads.kinds.matching_through_previous import MatchingNull, matching_scores
+from pathsum.heads.kinds.matching_through_previous import MatchingNull
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score
 from pathsum.model import HeadId, Model
-from pathsum.model.processes import shared_map
 from pathsum.result import Progress
 
 
@@ -48,12 +47,8 @@ def measure_matching(
     model: Model, draws: int, seed: int, progress: Progress
 ) -> dict[HeadId, Score]:
     """Eigenvalue positivity of every head's full QK, against its own reads rotated at random."""
-    null = MatchingNull(model, draws, seed)
-    layers = range(model.config.n_layers)
-    found = shared_map(
-        layers, lambda layer: matching_scores(null, layer, None), progress, "matching"
-    )
-    return {head: score for part in found for head, score in part.items()}
+    layers = [(layer, None) for layer in range(model.config.n_layers)]
+    return MatchingNull(model, draws, seed).scores(layers, progress, "matching")
 
 
 MATCHING_BY_WEIGHTS = WeightScore(

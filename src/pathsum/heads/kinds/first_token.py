@@ -11,14 +11,7 @@ rest there too.
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import (
-    PAPER,
-    Finding,
-    HeadEvidence,
-    Kind,
-    at_rows,
-    data_score,
-)
+from pathsum.heads.kinds.kind import PAPER, Finding, HeadEvidence, Kind, at_rows, data_score
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Part
 from pathsum.model import HeadId, Trace

@@ -15,17 +15,12 @@ from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
 from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
-from pathsum.heads.layer_view import (
-    LayerView,
-    RandomFrames,
-    compare_with_random_heads,
-    layer_view,
-)
+from pathsum.heads.layer_view import LayerView, RandomFrames, compare_with_random_heads, layer_view
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
@@ -114,7 +109,7 @@ def fuzzy_induction_scores(
         return {HeadId(layer, head): score for head, score in enumerate(compared[0])}
 
     layers = range(model.config.n_layers)
-    found = shared_map(layers, layer_scores, progress, "heads on similar tokens")
+    found = threaded_map(layers, layer_scores, progress, "heads on similar tokens")
     return HeadScores({head: score for part in found for head, score in part.items()})
 
 

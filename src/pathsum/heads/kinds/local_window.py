@@ -9,14 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import (
-    NO_POSITIONS,
-    PAPER,
-    Finding,
-    HeadEvidence,
-    Kind,
-    data_score,
-)
+from pathsum.heads.kinds.kind import NO_POSITIONS, PAPER, Finding, HeadEvidence, Kind, data_score
 from pathsum.heads.layer_view import LayerView
 
 WINDOW = 5

@@ -7,7 +7,7 @@ alone; the probe only decides which head is the previous-token head. It supports
 no kind.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -16,16 +16,11 @@ from torch import Tensor
 from pathsum.algebra.rotations import sequential_p
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.copying import DRAWS
-from pathsum.circuits.matching import (
-    embedding_product,
-    matching_cores,
-    matching_spectra,
-    qk_values,
-)
+from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
 from pathsum.heads.score import HeadScores, Score, against_rotations
 from pathsum.model import HeadId, Model
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, silent
 
 MATCHING_THROUGH_PREVIOUS = ScoreInfo(
@@ -76,16 +71,23 @@ class MatchingNull:
             )
         return self._cores[key]
 
+    def scores(
+        self, layers: Sequence[tuple[int, HeadId | None]], progress: Progress, what: str
+    ) -> dict[HeadId, Score]:
+        """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
+        for layer, writer in layers:
+            self.cores(layer, writer)  # what layers share, before threads share the layers
+        found = threaded_map(layers, self._layer_scores, progress, what)
+        return {head: score for part in found for head, score in part.items()}
 
-def matching_scores(null: MatchingNull, layer: int, writer: HeadId | None) -> dict[HeadId, Score]:
-    """Σλ / Σ|λ| of each QK of a layer, through a writer or not, against its reads rotated."""
-    model = null.model
-    readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
-    spectra = matching_spectra(model, readers, writer, null.product(layer, writer))
-    values = positivity(spectra).cpu()
-    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
-    p = sequential_p(values, null.cores(layer, writer), [own])
-    return dict(zip(readers, against_rotations(values, p, null.draws, writer), strict=True))
+    def _layer_scores(self, through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
+        (layer, writer), model = through, self.model
+        readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
+        spectra = matching_spectra(model, readers, writer, self.product(layer, writer))
+        values = positivity(spectra).cpu()
+        own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+        p = sequential_p(values, self.cores(layer, writer), [own])
+        return dict(zip(readers, against_rotations(values, p, self.draws, writer), strict=True))
 
 
 def through_previous(
@@ -107,16 +109,10 @@ def through_previous(
     if not previous:
         return HeadScores({}, "no head is a previous-token head, so there is none to read")
     null = MatchingNull(model, draws, seed)
-
-    def layer_scores(layer: int) -> dict[HeadId, Score]:
+    through: list[tuple[int, HeadId]] = []
+    for layer in range(1, config.n_layers):
         below = {head: score for head, score in previous.items() if head.layer < layer}
-        if not below:
-            return {}
-        return matching_scores(null, layer, max(below, key=lambda head: below[head]))
-
-    layers = range(1, config.n_layers)
-    every = shared_map(layers, layer_scores, progress, "matching through previous-token heads")
-    found = {head: score for part in every for head, score in part.items()}
-    if not found:
-        return HeadScores({}, "no head is above a previous-token head")
-    return HeadScores(found)
+        if below:
+            through.append((layer, max(below, key=lambda head: below[head])))
+    found = null.scores(through, progress, "matching through previous-token heads")
+    return HeadScores(found, "" if found else "no head is above a previous-token head")

@@ -8,13 +8,7 @@ offset 1.
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.kind import (
-    PAPER_2022,
-    Kind,
-    at_rows,
-    data_score,
-    position_peak,
-)
+from pathsum.heads.kinds.kind import PAPER_2022, Kind, at_rows, data_score, position_peak
 from pathsum.heads.layer_view import LayerView
 
 

@@ -41,7 +41,7 @@ from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
-from pathsum.model.processes import shared_map
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
@@ -147,7 +147,7 @@ def word_piece_scores(
         }
 
     layers = range(model.config.n_layers)
-    found = shared_map(layers, layer_scores, progress, "heads on split words")
+    found = threaded_map(layers, layer_scores, progress, "heads on split words")
     return {head: scores for part in found for head, scores in part.items()}
 
 

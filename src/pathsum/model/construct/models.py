@@ -8,14 +8,7 @@ from torch import Tensor
 
 from pathsum.errors import InputError
 from pathsum.model.config import Config
-from pathsum.model.construct.parts import (
-    LETTERS,
-    SURE,
-    Blocks,
-    HandBuilt,
-    two_layers,
-    with_start,
-)
+from pathsum.model.construct.parts import LETTERS, SURE, Blocks, HandBuilt, two_layers, with_start
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
 from pathsum.result.arguments import checked

@@ -315,8 +315,13 @@ class Circuit(Record, Drawn, kind="circuit"):
         ]
         edges = [
             PictureEdge(
-                *(str(edge.edge.writer), str(edge.edge.reader), edge.kind),
-                *(edge.exact, edge.unit, edge.share, edge.effect),
+                str(edge.edge.writer),
+                str(edge.edge.reader),
+                edge.kind,
+                edge.exact,
+                edge.unit,
+                edge.share,
+                edge.effect,
             )
             for edge in self.edges
         ]

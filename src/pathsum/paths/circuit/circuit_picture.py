@@ -155,7 +155,8 @@ def mean_picture(mean: "MeanCircuit", places: list[list[str]]) -> Picture:
         nodes,
         [
             Rest(
-                *(reader, kind),
+                reader,
+                kind,
                 exact=sum(exact for exact, _, _ in found) / count,
                 share=sum(share for _, share, _ in found) / count,
                 count=round(sum(edges for _, _, edges in found) / count),
@@ -190,7 +191,9 @@ def _edge(edge: "MeanEdge") -> PictureEdge:
     low, high = edge.share.low, edge.share.high
     interval = "" if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]"
     return PictureEdge(
-        *(edge.writer, edge.reader, edge.kind),
+        edge.writer,
+        edge.reader,
+        edge.kind,
         exact=edge.exact.value,
         unit=edge.unit,
         share=edge.share.value,

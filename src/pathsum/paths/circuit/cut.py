@@ -17,7 +17,7 @@ from pathsum.result import Progress, silent
 # Numbers in the keys of the runs that are computed together: 16 MB in float32.
 CUT_TOGETHER = 1 << 22
 # Numbers in the streams that a run may compute needlessly if that saves another run.
-NEEDLESS = 1 << 16
+NEEDLESS = 1 << 17
 
 
 def cut_effects(
@@ -59,7 +59,7 @@ def cut_groups(
     written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
     numbers = [number for number, group in enumerate(written) if group]
     values = cut_in_parts(start, here, [written[number] for number in numbers], there, progress)
-    before = float(here.of(start.logits)[0])
+    before = float(here.of_rows(start.logits_at(here.positions))[0])
     found: list[float | None] = [None] * len(groups)
     for number, value in zip(numbers, values.tolist(), strict=True):
         found[number] = before - value
@@ -102,7 +102,7 @@ def cut_values(
     last = int(target.positions[0])
     first = min((edge.reader.position for row in rows for edge in row), default=last)
     logits = run_logits(
-        *(start.weights, start.tokens, [edit], start, positions), from_position=min(first, last)
+        start.weights, start.tokens, [edit], start, positions, from_position=min(first, last)
     )
     return values_at(target, logits[:, 0])
 
@@ -148,9 +148,9 @@ def _parts(start: Trace, rows: Sequence[Sequence[NodeEdge]]) -> Iterator[list[in
     most = max(1, CUT_TOGETHER // (length * config.d_model))
     part: list[int] = []
     needed, lowest, first = 0, n_layers, length
-    order = sorted(range(len(rows)), key=reads_from, reverse=True)
-    for number in order:
-        layer, place = reads_from(number)
+    starts = [reads_from(number) for number in range(len(rows))]
+    for number in sorted(range(len(rows)), key=starts.__getitem__, reverse=True):
+        layer, place = starts[number]
         # A run begins at the lowest layer and the first place of its rows: others repeat what they
         # know.
         lowest, first = min(lowest, layer), min(first, place)

@@ -236,7 +236,7 @@ def measure_curve(
     random = [by_order[f"random {draw}"] for draw in range(draws)]
     without = cut_in_parts(start, here, own, reference, progress)
     curve = Curve(
-        full=float(here.of(start.logits)[0]),
+        full=float(here.of_rows(start.logits_at(position))[0]),
         empty=float(empty),
         sizes=tuple(sizes),
         kept=kept,
@@ -272,7 +272,10 @@ def summarize(curves: Sequence[Curve], model: str, target: str, options: Options
             random = Estimate.around(float(each.mean()), deviation, len(each))
             p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
             kept = Estimate(
-                *(kept.value, kept.stderr, kept.low, kept.high),
+                kept.value,
+                kept.stderr,
+                kept.low,
+                kept.high,
                 null=random.value,
                 p=p,
                 draws=len(each),
@@ -333,8 +336,9 @@ def _kept_in_parts(
 
 def _check_range(curve: Curve, start: Trace, position: int) -> None:
     """Raises InputError if the reference predicts as much as the model."""
-    size = float(start.logits[0, position].abs().max())
-    rounding = 1e3 * torch.finfo(start.logits.dtype).eps * max(size, abs(curve.empty))
+    logits = start.logits_at(position)[0]
+    size = float(logits.abs().max())
+    rounding = 1e3 * torch.finfo(logits.dtype).eps * max(size, abs(curve.empty))
     if abs(curve.full - curve.empty) <= rounding:
         raise InputError(
             f"the reference predicts {curve.empty:+.4g} and the model {curve.full:+.4g}, so there "

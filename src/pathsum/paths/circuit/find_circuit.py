@@ -62,7 +62,9 @@ def find_circuit(
     if other is not None:
         check_runs(trace, other)
     row = target.rows(slice(sequence, sequence + 1))
-    total = float(row.of(trace.uncapped_logits[sequence : sequence + 1])[0])
+    total = float(
+        row.of_rows(trace.uncapped_logits_at(target.positions)[sequence : sequence + 1])[0]
+    )
     if not math.isfinite(total):
         raise InputError(
             f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
@@ -82,7 +84,7 @@ def _record(
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
-    logits = trace.logits[sequence, at]
+    logits = trace.logits_at(at)[sequence]
     # Relative to the logits, unless all of them are zero.
     size = max(abs(growth.total), float(logits.abs().max())) or 1.0
     return Circuit(

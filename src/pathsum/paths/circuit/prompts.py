@@ -7,8 +7,7 @@ from typing import TypeAlias
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
-from pathsum.result.arguments import checked_methods
-from pathsum.result.options import list_choices
+from pathsum.result.arguments import checked_methods, list_choices
 
 Span: TypeAlias = int | str | tuple[int, int]
 """A position, a piece of the text, or the first position and the one after the last."""

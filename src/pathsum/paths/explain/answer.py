@@ -198,7 +198,7 @@ def answer(
     paths = expand_logits(trace)
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)
-    logits = trace.logits[0, toward.target_positions[0]]
+    logits = trace.logits_at(int(toward.target_positions[0]))[0]
     own = logits[toward.target_tokens[0]]
     return PathsAnswer(
         model=trace.model.name,

@@ -120,7 +120,9 @@ def direct_attribution(
         values[:, first : first + config.n_heads] = (step.z * at_z)[0].sum(-1)
     values = values.masked_fill(~target.known[:, None], torch.nan)
     total = values.sum(1)
-    error = float((total - target.own)[target.known].abs().max())
+    logits = trace.uncapped_logits
+    own = logits.gather(-1, target.tokens[..., None])[..., 0] - logits.mean(-1)
+    error = float((total - own)[target.known].abs().max())
     size = float(trace.logits.abs().max())
     return DirectAttribution(
         components=(*sources, *heads),
@@ -172,13 +174,13 @@ def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
 class _NextTokenTarget:
     """The logit explained at each destination, vocabulary mean removed.
 
-    `direction` is its gradient at the final stream, `bias` what the logits' own bias adds, `own`
-    the model's own number, and `known` whether the destination has a next token.
+    `direction` is its gradient at the final stream, `bias` what the logits' own bias adds, and
+    `known` whether the destination has a next token.
     """
 
+    tokens: Tokens
     direction: Stream
     bias: Float[Tensor, "batch pos"]
-    own: Float[Tensor, "batch pos"]
     known: Tensor
 
 
@@ -194,12 +196,10 @@ def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget
     tokens, known = _next_tokens(trace, targets)
     everywhere = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
     direction, bias = everywhere.direction(trace.model.weights)
-    logits = trace.uncapped_logits
-    own = logits.gather(-1, tokens[..., None])[..., 0] - logits.mean(-1)
     return _NextTokenTarget(
+        tokens=tokens,
         direction=direction.reshape(*tokens.shape, -1) * trace.scales.final[..., None],
         bias=bias.reshape(tokens.shape),
-        own=own,
         known=known,
     )
 

@@ -241,10 +241,9 @@ def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) ->
 
     A difference of logits can be close to 0 while the logits are not, and rounding goes with them.
     """
-    logits = paths.trace.uncapped_logits
-    rows = torch.arange(len(each), device=logits.device)
-    size = float(logits[rows, target.positions].abs().max())
-    error = float((each - target.of(logits)).abs().max())
+    logits = paths.trace.uncapped_logits_at(target.positions)
+    size = float(logits.abs().max())
+    error = float((each - target.of_rows(logits)).abs().max())
     return error / size if size else error
 
 

@@ -19,25 +19,9 @@ from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edits import Edit, ReadShift
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import find_site, writers_below
-from pathsum.names import (
-    Edge,
-    HeadId,
-    HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Reader,
-    Side,
-)
+from pathsum.names import Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Reader, Side
 from pathsum.paths.intervene.patching import check_runs, patch
-from pathsum.paths.target import (
-    Measure,
-    Metric,
-    PositionName,
-    TokenName,
-    Versus,
-    find_measure,
-)
+from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 from pathsum.result import (
     Column,
     Progress,
@@ -103,9 +87,9 @@ class CausalEffects(Record, kind="causal-effects"):
             self.effects, key=lambda found: -max(abs(found.effect.value), abs(found.frozen or 0))
         )
 
-    def to_table(self, rows: int = 20) -> Table:
-        """The strongest edges."""
-        shown = self.ranked()[:rows]
+    def to_table(self, k: int = 20) -> Table:
+        """The k strongest edges."""
+        shown = self.ranked()[:k]
         with_frozen = any(found.frozen is not None for found in self.effects)
         cells: list[tuple[Cell, ...]] = [
             (
@@ -158,7 +142,7 @@ def causal_effects(
     check_runs(trace, other)
     trace, other = same_batch(trace, other)
     measure = find_measure(trace, metric, position, token, versus)
-    value, value_other = measure.of(trace.logits), measure.of(other.logits)
+    value, value_other = measure.of(trace), measure.of(other)
     edges = list(edges_of(trace.model, into))
     trace, other = as_far_as_needed(trace, other, measure)
     writers = dict.fromkeys(edge.writer for edge in edges)
@@ -310,14 +294,14 @@ def patch_effect(
     others = [value for value in edits.values() if isinstance(value, Trace)]
     trace, other = same_batch(trace, others[0] if others else trace)
     measure = find_measure(trace, metric, position, token, versus)
-    before, after = measure.of(trace.logits), measure.of(patched.logits)
+    before, after = measure.of(trace), measure.of(patched)
     return PatchEffect(
         model=trace.model.name,
         patched=tuple(_named(trace, name, value) for name, value in edits.items()),
         target=measure.text,
         before=mean_estimate(before),
         after=mean_estimate(after),
-        other=mean_estimate(measure.of(other.logits)) if others else None,
+        other=mean_estimate(measure.of(other)) if others else None,
         effect=mean_estimate(before - after),
         predicted_before=_prediction(trace, measure),
         predicted_after=_prediction(patched, measure),
@@ -335,7 +319,7 @@ def _named(trace: Trace, name: Any, value: Any) -> str:
 
 def _prediction(trace: Trace, measure: Measure) -> tuple[str, float]:
     at = trace.lengths[0] - 1 if measure.positions is None else measure.positions[0]
-    chances = trace.logits[0, at].softmax(-1)
+    chances = trace.logits_at(int(at))[0].softmax(-1)
     best = int(chances.argmax())
     return trace.model.output_text(best), float(chances[best])
 

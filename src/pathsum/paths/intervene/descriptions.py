@@ -112,7 +112,7 @@ class CopyingPart:
     residual stream or of the head, nor on the mean logit. It is exact at any vocabulary size,
     because nothing larger than d_head × d_head is decomposed.
 
-    It is a part of the weights, not a proof of copying: eigenvalues do not tell about single
+    It is a part of the weights, not a proof of copying: eigenvalues say nothing about single
     tokens.
     """
 
@@ -209,7 +209,8 @@ def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> Tab
     """The rows of the head's table that these tokens need."""
     if count > model.config.d_vocab:
         raise InputError(
-            f"TopTokens({count}) is more than the vocabulary of {model.config.d_vocab} tokens"
+            f"TopTokens({count}) keeps more than the vocabulary of {model.config.d_vocab} tokens; "
+            "use a smaller count"
         )
     # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
     ids, rows = tokens.unique(return_inverse=True)

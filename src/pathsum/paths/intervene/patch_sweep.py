@@ -19,21 +19,10 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.edits import Edit, HeadOutput, SourceOutput
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
-from pathsum.names import Site, Source, Writer
-from pathsum.paths.intervene.causal import (
-    as_far_as_needed,
-    patched_values,
-    same_batch,
-)
+from pathsum.names import Site, Source, Writer, is_number
+from pathsum.paths.intervene.causal import as_far_as_needed, patched_values, same_batch
 from pathsum.paths.intervene.patching import check_runs, find_replacement
-from pathsum.paths.target import (
-    Measure,
-    Metric,
-    PositionName,
-    TokenName,
-    Versus,
-    find_measure,
-)
+from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 from pathsum.result import (
     Column,
     Progress,
@@ -102,7 +91,7 @@ class PatchSweep(Record, kind="patch-sweep"):
     def __getitem__(self, site: str) -> Estimate:
         """The effect of one node at one position, as `sweep["L0H3@4"]`."""
         node, _, at = site.strip().rpartition("@")
-        if node not in self.nodes or not at.lstrip("-").isdecimal():
+        if node not in self.nodes or not is_number(at.removeprefix("-")):
             raise InputError(
                 f"{site!r} was not measured here; name a node and a position, as in "
                 f"'{self.nodes[0]}@0'"
@@ -128,10 +117,10 @@ class PatchSweep(Record, kind="patch-sweep"):
         stderr = float(self.stderr[place])
         return Estimate.around(float(self.effect[place]), stderr, self.sequences)
 
-    def to_table(self, rows: int = 24) -> Table:
-        """The heat map of the nodes with the largest effects, in the order of the model."""
+    def to_table(self, k: int = 24) -> Table:
+        """The heat map of the k nodes with the largest effects, in the order of the model."""
         largest = self.effect.abs().max(1).values
-        shown = sorted(largest.argsort(descending=True, stable=True)[:rows].tolist())
+        shown = sorted(largest.argsort(descending=True, stable=True)[:k].tolist())
         scale = float(largest.max())
         cells: list[tuple[Cell, ...]] = []
         for node in shown:
@@ -227,7 +216,7 @@ def patch_sweep(
     check_runs(here, there)
     runs = same_batch(here, there)
     measure = find_measure(runs[0], metric, position, token, versus)
-    values = [measure.of(run.logits) for run in runs]
+    values = [measure.of(run) for run in runs]
     base_at = 1 if given.into is PatchInto.CORRUPTED else 0
     base, source = as_far_as_needed(runs[base_at], runs[1 - base_at], measure)
     found = _find_nodes(model, nodes)

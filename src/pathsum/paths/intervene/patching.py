@@ -13,20 +13,21 @@ other run's output. Positions restrict a patch: `L0H7@4` exchanges what L0H7 wri
 `L0H7@4→L1H4@9.k` what L1H4, computing its destination 9, sees of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.errors import InputError, NotExactError, PathError
 from pathsum.model import Trace, trace_run
 from pathsum.model.edit_plan import EditedReads, Plan
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
-from pathsum.names import Edge, HeadId, HeadRead, Site
+from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Node, NodeEdge, Site, Source, Writer
+from pathsum.names.path import split_arrows
 from pathsum.result import parse_choice
 from pathsum.shapes import HeadPattern
 
@@ -138,3 +139,63 @@ def check_runs(trace: Trace, other: Trace) -> None:
             "the runs have sequences of different lengths, but a patch replaces position by "
             "position; pair sequences with the same number of tokens"
         )
+
+
+def without(trace: Trace, names: Sequence[str]) -> Trace:
+    """A run of one sequence without some heads and edges: a patch of them by zero.
+
+    L0H3                  the head writes nothing
+    L0H3@4                it writes nothing at position 4
+    L0H3→L1H0.k           L1H0's keys do not read it
+    L0H3@4→L1H0@9.k       L1H0's keys, as position 9 sees them, do not read it at position 4
+
+    >>> from pathsum.model import construct
+    >>> trace = construct.induction().trace("a b c d a")
+    >>> cut = without(trace, ["L0H0@2→L1H0@5.k"])
+    >>> b = trace.model.token_id("b")
+    >>> [round(float(run.logits[0, -1, b])) for run in (trace, cut)]
+    [10, 0]
+    """
+    if trace.edits:
+        raise NotExactError("this run was edited already; switch things off in the unedited run")
+    if len(trace.tokens) != 1:
+        raise InputError(
+            f"the trace has {len(trace.tokens)} sequences; switch things off in a run of one"
+        )
+    return patch(trace, {parse_switch(trace, name): "zero" for name in names})
+
+
+def parse_switch(trace: Trace, name: str) -> Site:
+    """The site that a name switches off; raises an error if the run does not have it."""
+    if "@" not in name:
+        return find_site(trace.model, name)
+    if len(split_arrows(name)) == 1:
+        node = Node.parse(name)
+        _check_position(trace, node)
+        if node.head is None:
+            raise PathError(f"{name!r} is not a head; at single positions only heads have a switch")
+        trace.model.head(node.head)
+        return find_site(trace.model, node)
+    edge = NodeEdge.parse(name)
+    _check_position(trace, edge.writer)
+    _check_position(trace, edge.reader)
+    # The same edge without positions has the same reasons not to exist.
+    head = edge.reader.head
+    find_site(trace.model, Edge(_writer(edge), HeadRead(head, edge.side) if head else LogitsRead()))
+    return find_site(trace.model, edge)
+
+
+def _writer(edge: NodeEdge) -> Writer:
+    component = edge.writer.component
+    if isinstance(component, HeadId | Source):
+        return component
+    raise PathError(
+        f"{edge} cannot be cut: positions and biases are part of the read itself; cut what a head, "
+        "'embed' or an MLP wrote"
+    )
+
+
+def _check_position(trace: Trace, node: Node) -> None:
+    length = int(trace.lengths[0])
+    if node.position >= length:
+        raise InputError(f"{node} is out of range: the text has positions 0 to {length - 1}")

@@ -17,12 +17,7 @@ from torch import Tensor
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edits import Attend, Edit, KeepPart
-from pathsum.model.losses import (
-    NATS,
-    OWN_METRIC,
-    MetricName,
-    SequenceLosses,
-)
+from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, Measured
 from pathsum.paths.intervene.descriptions import (

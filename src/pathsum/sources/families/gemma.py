@@ -30,7 +30,7 @@ def _gemma(facts: Facts) -> Layout:
 
 def _gemma2(facts: Facts) -> Layout:
     fields = _fields(facts) | _scores(facts)
-    fields |= {"norm_place": "both", "windows": _alternating(facts, every=2)}
+    fields |= {"norm_place": "both", "windows": alternating_windows(facts, every=2)}
     return _layout(facts, Config(**fields), _sandwich())
 
 
@@ -47,7 +47,11 @@ def _gemma3(facts: Facts) -> Layout:
             "their queries; pathsum computes it only if all layers are scaled in the same way"
         )
     fields = _fields(Facts(full, facts.where)) | _scores(facts)
-    fields |= {"norm_place": "both", "qk_norm": "rms", "windows": _alternating(facts, every=6)}
+    fields |= {
+        "norm_place": "both",
+        "qk_norm": "rms",
+        "windows": alternating_windows(facts, every=6),
+    }
     fields["rotary_local_base"] = Facts(local, facts.where).number("rope_theta", 10_000.0)
     qk = {
         "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
@@ -74,7 +78,7 @@ def _scores(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _alternating(facts: Facts, every: int) -> tuple[int | None, ...]:
+def alternating_windows(facts: Facts, every: int) -> tuple[int | None, ...]:
     """Windows in all layers but each `every`-th, unless the config lists them."""
     layers = facts.size("num_hidden_layers")
     if "layer_types" in facts.values:

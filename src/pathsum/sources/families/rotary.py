@@ -1,16 +1,67 @@
 """Rotary positions in a config.json: `rope_parameters` in transformers 5, else `rope_theta`.
 
-Scaled rotations divide the frequency of each plane by a factor of its own. YaRN also multiplies
-what is rotated, queries and keys alike, by a number: its square is multiplied into the queries.
+Scaled rotations divide the frequency of each plane by a factor of its own. YaRN and LongRoPE also
+multiply what is rotated, queries and keys alike, by a number: its square is multiplied into the
+queries. LongRoPE has two sets of factors, for texts up to the length of pretraining and for longer
+ones; a model has one of them, which `choose_context` chooses.
 """
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pathsum.errors import ConfigError
+from pathsum.errors import ConfigError, InputError
+from pathsum.result.arguments import parse_choice
 from pathsum.sources.facts import Facts
 from pathsum.sources.mapped_store import Stored
+
+CONTEXTS = ("original", "extended")
+if TYPE_CHECKING:
+    Context: TypeAlias = Literal["original", "extended"]
+else:
+    # Anything may be passed at run time; `parse_choice` names the choices.
+    Context = Any
+"""The texts that a LongRoPE checkpoint is loaded for: up to the length of pretraining, or longer.
+
+transformers decides by the length of each text, so that a text's first tokens are computed
+differently once it is longer; here the choice belongs to the model.
+"""
+_LONGROPE = ("longrope", "su")
+
+
+def choose_context(facts: Facts, context: Context = "original") -> Facts:
+    """The facts with one set of LongRoPE's factors; others as they are."""
+    context = parse_choice(CONTEXTS, context, "context")
+    found = rope_facts(facts)
+    kind = found.values.get("rope_type", found.values.get("type", "default"))
+    # Files of Phi-3 may say YaRN and mean this; transformers reads them so.
+    named = kind in _LONGROPE or (kind == "yarn" and facts.values.get("model_type") == "phi3")
+    if not named:
+        require_one_context(facts.where, context)
+        return facts
+    longest = facts.size("max_position_embeddings")
+    trained = found.size("original_max_position_embeddings")
+    factor = found.number("factor", longest / trained)
+    grown = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+    rope = {
+        **facts.table("rope_scaling").values,
+        **facts.table("rope_parameters").values,
+        "rope_type": "longrope",
+        "plane_factors": found.numbers("short_factor" if context == "original" else "long_factor"),
+        "attention_factor": found.number("attention_factor", grown),
+    }
+    length = min(trained, longest) if context == "original" else longest
+    values = {**facts.values, "rope_parameters": rope, "max_position_embeddings": length}
+    return Facts(values, facts.where)
+
+
+def require_one_context(where: str, context: Context) -> None:
+    """Raise InputError for an extended context of a checkpoint that has no factors for one."""
+    if context != "original":
+        raise InputError(
+            f"context={context!r} goes with checkpoints that scale their rotations by LongRoPE, "
+            f"and {where} does not; leave it out"
+        )
 
 
 def rope_facts(facts: Facts) -> Facts:
@@ -31,6 +82,7 @@ def rotary(
     width = int(d_head * part)
     kind = found.values.get("rope_type", found.values.get("type", "default"))
     scalings = {"default": _none, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+    scalings["longrope"] = _longrope
     if not isinstance(kind, str) or kind not in scalings:
         raise ConfigError(
             f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; it "
@@ -47,9 +99,9 @@ def rotary(
 
 
 def scale_queries(facts: Facts, layer: dict[str, Stored], d_rotated: int) -> dict[str, Stored]:
-    """The table with the square of YaRN's attention factor multiplied into the queries."""
+    """The table with the square of the attention factor multiplied into the queries."""
     found = rope_facts(facts)
-    if found.values.get("rope_type", found.values.get("type")) != "yarn":
+    if found.values.get("rope_type", found.values.get("type")) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
     # A norm of the queries comes after their projection and would undo a factor there.
@@ -66,6 +118,11 @@ def _times(fact: Stored, factor: float, upto: int) -> Stored:
 
 def _none(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
     return []
+
+
+def _longrope(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
+    """The factors that `choose_context` chose."""
+    return found.numbers("plane_factors")
 
 
 def _linear(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001

@@ -1,4 +1,7 @@
-"""Named curves over the snapshots of a run, from the metrics of each snapshot."""
+"""Curves over the snapshots of a run: what is measured at each snapshot, and curves of it by name.
+
+Measured are held-out losses, head scores on the probe, and K-composition.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,17 +11,105 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
+from pathsum.circuits.composition.composition import composition
+from pathsum.errors import InputError
+from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
+from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.kinds.kind import DataScore
+from pathsum.heads.layer_view import LayerView, layer_views
+from pathsum.heads.probe import copy_losses
+from pathsum.model import Model
+from pathsum.model.losses import run_losses
 from pathsum.names import Edge, HeadId, HeadRead, Side
 from pathsum.result import Record
-from pathsum.result.estimate import mean_estimate
-from pathsum.training.dynamics.snapshot_metrics import ComparedTokens, SnapshotMetrics
+from pathsum.result.estimate import Estimate, mean_estimate
+from pathsum.shapes import Tokens
+from pathsum.text.probes import RepeatedTokens
+
+# The in-context-learning score averages over this many tokens at each of its two positions.
+WINDOW = 16
 
 # The smallest change that counts: half the threshold of prefix matching for a head's score, 0.1
 # nats for a loss, 0.02 above chance for composition.
 LEAST_SCORE = PREFIX_MATCHING.info.threshold / 2
 LEAST_NATS = 0.1
 LEAST_EXCESS = 0.02
+
+
+@dataclass(frozen=True)
+class ComparedTokens:
+    """The tokens whose losses the in-context-learning score compares."""
+
+    early: int
+    late: int
+    window: int
+
+    @classmethod
+    def of(cls, length: int) -> "ComparedTokens":
+        """The 2022 paper's 50 and 500, or the same ratio in a shorter text.
+
+        >>> ComparedTokens.of(256)
+        ComparedTokens(early=25, late=255, window=16)
+        """
+        if length < 4:
+            raise InputError(
+                f"sequences of {length} tokens are too short to compare late with early; use at "
+                "least 4 tokens"
+            )
+        late = min(LATE, length - 1)
+        early = max(1, min(EARLY, late // 10))
+        return cls(early, late, min(WINDOW, early))
+
+    def __str__(self) -> str:
+        over = "" if self.window == 1 else f", each a mean over the {self.window} tokens up to it"
+        return f"loss at token {self.late} minus loss at token {self.early}{over}"
+
+
+@dataclass(frozen=True, eq=False)
+class SnapshotMetrics:
+    """The metrics of one snapshot; `k_excess` and `k_z` are K-composition, rows write."""
+
+    losses: Float[Tensor, "sequence next"]
+    in_context: Estimate
+    repeat_drop: Estimate
+    previous_token: Float[Tensor, "draw head"]
+    prefix_matching: Float[Tensor, "draw head"]
+    induction: Float[Tensor, "draw head"]
+    k_excess: Float[Tensor, "writer reader"]
+    k_z: Float[Tensor, "writer reader"]
+
+
+def measure_snapshot(
+    model: Model, tokens: Tokens, probe: RepeatedTokens, compared: ComparedTokens
+) -> SnapshotMetrics:
+    """Measure a model with the scores of `heads` and the composition of `circuits`."""
+    losses = run_losses(model, tokens)
+    trace = model.trace(probe.tokens)
+    first, second = copy_losses(trace, probe)
+    views = list(layer_views(trace, probe))
+    none = torch.full((len(model.heads), len(model.heads)), torch.nan)
+    composed = composition(model).k if model.config.n_layers > 1 else None
+    return SnapshotMetrics(
+        losses=losses,
+        in_context=late_minus_early(
+            losses, early=compared.early, late=compared.late, window=compared.window
+        ),
+        repeat_drop=Estimate.around(
+            first.value - second.value, math.hypot(first.stderr_or_nan, second.stderr_or_nan)
+        ),
+        previous_token=_every_head(PREVIOUS_TOKEN, views, probe),
+        prefix_matching=_every_head(PREFIX_MATCHING, views, probe),
+        induction=_every_head(INDUCTION_STRIPE, views, probe),
+        k_excess=none if composed is None else composed.excess.cpu(),
+        k_z=none if composed is None else composed.z.cpu(),
+    )
+
+
+def _every_head(
+    score: DataScore, views: list[LayerView], probe: RepeatedTokens
+) -> Float[Tensor, "draw head"]:
+    none = torch.zeros(len(probe.tokens), 0)
+    return torch.cat([none, *(score.measure(view).cpu().to(none) for view in views)], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +187,10 @@ def _loss_curves(snapshots: Sequence[SnapshotMetrics], compared: ComparedTokens)
     return [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
         _curve(
-            *("in_context", "in-context learning", context, str(compared)),
+            "in_context",
+            "in-context learning",
+            context,
+            str(compared),
             unit="nats",
             least=LEAST_NATS,
         ),
@@ -137,18 +231,24 @@ def _edge_curves(
     largest = [(float(at.k_excess.nan_to_num(-1.0).max()), math.nan) for at in snapshots]
     return [
         _curve(
-            *("k_composition", "K-composition", excess),
+            "k_composition",
+            "K-composition",
+            excess,
             f"score of {edge} minus 1/√d, what a random rotation gives",
             head=edge,
             least=LEAST_EXCESS,
         ),
         _curve(
-            *("k_composition_z", "K-composition z", z),
+            "k_composition_z",
+            "K-composition z",
+            z,
             f"z of the squared K-composition score of {edge} under random rotations",
             head=edge,
         ),
         _curve(
-            *("k_composition_largest", "largest K-composition", largest),
+            "k_composition_largest",
+            "largest K-composition",
+            largest,
             "the largest excess of the K-composition score of any two heads",
         ),
     ]

@@ -111,7 +111,7 @@ def _preset_file(preset: str) -> Path:
     if preset not in PRESETS:
         raise InputError(
             f"there is no preset {preset!r}{near_misses(preset, PRESETS)} "
-            f"(there is {', '.join(PRESETS)})"
+            f"(the presets are {', '.join(PRESETS)})"
         )
     return _FOLDER / f"{preset}.toml"
 

@@ -1,8 +1,19 @@
 import { describe, expect, it } from "vitest";
 import { chipText, parseFilters, passes, printFilters, withCondition } from "./filters";
 import type { Condition } from "./filters";
-import { BY_HEAD, ordered, parseOrder, pressed, printOrder } from "./table";
-import type { HeadRow } from "./table";
+import {
+  type AtlasScore,
+  BY_HEAD,
+  type HeadRow,
+  layersWithout,
+  ordered,
+  parseOrder,
+  pressed,
+  printOrder,
+  scoreGroups,
+  shortTitle,
+  titleLines,
+} from "./table";
 import { scoreScale } from "./presets";
 
 function row(index: number, kind: string, layer: number, copying: number): HeadRow {
@@ -75,9 +86,35 @@ describe("order", () => {
 });
 
 describe("the color of a score", () => {
-  const readings = (...values: number[]) => values.map((value) => ({ value, stderr: 0, chance: 0, p: 1 }));
+  const readings = (...values: number[]) => values.map((value) => ({ value, stderr: 0, chance: 0, p: 1, draws: null }));
   it("has two sides where the score can be negative, and its ceiling at the end", () => {
     expect(scoreScale({ ceiling: null, readings: readings(0.2, 0.9) })).toEqual({ extent: 1, scale: "sequential" });
     expect(scoreScale({ ceiling: 4, readings: readings(-0.5, 0.9) })).toEqual({ extent: 4, scale: "diverging" });
+  });
+});
+
+describe("columns", () => {
+  const score = (name: string, evidence: string) => ({ name, evidence }) as AtlasScore;
+
+  it("stand in groups by what they were measured on, whatever the order of scores", () => {
+    const scores = [score("copying", "data"), score("word_piece_weights", "weights"), score("copying_text", "data")];
+    const groups = scoreGroups(scores).map((group) => [group.title, ...group.scores.map((each) => each.name)]);
+    expect(groups).toEqual([
+      ["on random tokens", "copying"],
+      ["on text", "copying_text"],
+      ["from weights", "word_piece_weights"],
+    ]);
+    expect(scoreGroups(scores.slice(0, 1))).toHaveLength(1);
+  });
+
+  it("have titles in one or two lines, without what the group says", () => {
+    expect(shortTitle("copying (weights)")).toBe("copying");
+    expect(titleLines("positional")).toEqual(["positional"]);
+    expect(titleLines("matching through previous token")).toEqual(["matching through", "previous token"]);
+  });
+
+  it("that a whole layer lacks are known", () => {
+    expect(layersWithout(rows, ["copying"])).toEqual([]);
+    expect(layersWithout([rows[1]!, rows[2]!], ["copying"])).toEqual([0]);
   });
 });

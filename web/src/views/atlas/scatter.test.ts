@@ -18,6 +18,12 @@ describe("scatter", () => {
     expect(new Set(radii([NaN, NaN])).size).toBe(1);
   });
 
+  it("labels large points before small ones", () => {
+    const places: [number, number][] = [[40, 50], [150, 50], [260, 50]];
+    const labels = placeLabels(places, [5, 12, 5], ["L0H0", "L0H1", "L0H2"], 1, [true, true, true], 300);
+    expect(labels.map((label) => label !== null)).toEqual([false, true, false]);
+  });
+
   it("labels points without covering others", () => {
     const places = [
       [50, 50],

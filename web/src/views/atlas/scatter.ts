@@ -58,7 +58,8 @@ interface Rectangle {
 
 /**
  * A label for as many points as fit: right of the point, else left, above or below; none where it
- * would cover another label or point. `first` (heads that are something) are placed before others.
+ * would cover another label or point. `first` (heads that are something) are placed before others, and
+ * large points before small ones.
  */
 export function placeLabels(
   places: readonly (readonly [number, number])[],
@@ -72,7 +73,10 @@ export function placeLabels(
   const taken: Rectangle[] = places.map(([x, y], at) => square(x, y, radius[at] ?? USUAL));
   taken.push(...reserved);
   const labels: (Label | null)[] = places.map(() => null);
-  const order = places.map((_, at) => at).sort((a, b) => Number(first[b]) - Number(first[a]) || a - b);
+  const size = (at: number): number => radius[at] ?? USUAL;
+  const order = places
+    .map((_, at) => at)
+    .sort((a, b) => Number(first[b]) - Number(first[a]) || size(b) - size(a) || a - b);
   let left = most;
   for (const at of order) {
     const [x, y] = places[at]!;

@@ -8,6 +8,8 @@ interface Reading {
   readonly stderr: number;
   readonly chance: number;
   readonly p: number;
+  /** Random heads that p was counted over. */
+  readonly draws: number | null;
 }
 
 /** A score with its value for every head. */
@@ -59,6 +61,7 @@ function score(atlas: AtlasAnswer["atlas"], info: ScoreInfo): AtlasScore {
       stderr: each?.stderr ?? Number.NaN,
       chance: each?.null ?? Number.NaN,
       p: each?.p ?? Number.NaN,
+      draws: each?.draws ?? null,
     })),
   };
 }
@@ -75,6 +78,46 @@ export function rowsOf(table: AtlasTable): HeadRow[] {
 
 export function scoreNamed(table: AtlasTable, name: string): AtlasScore | undefined {
   return table.scores.find((each) => each.name === name);
+}
+
+/** Scores that belong together, by what they were measured on. */
+interface ScoreGroup {
+  readonly title: string;
+  readonly scores: readonly AtlasScore[];
+}
+
+const GROUPS = [
+  { title: "on random tokens", holds: (each: ScoreInfo) => each.evidence === "data" && !each.name.endsWith("_text") },
+  { title: "on text", holds: (each: ScoreInfo) => each.evidence === "data" && each.name.endsWith("_text") },
+  { title: "from weights", holds: (each: ScoreInfo) => each.evidence === "weights" },
+] as const;
+
+/** The columns of the table in groups; groups that this atlas has no score of are left out. */
+export function scoreGroups(scores: readonly AtlasScore[]): ScoreGroup[] {
+  return GROUPS.map(({ title, holds }) => ({ title, scores: scores.filter(holds) })).filter(
+    (group) => group.scores.length > 0,
+  );
+}
+
+/** A score's title below the title of its group, which says the rest. */
+export function shortTitle(title: string): string {
+  return title.replace(/ \((data|text|weights)\)$/, "");
+}
+
+/** A title in at most two lines of about the same length; a short one stays on one. */
+export function titleLines(title: string, most = 10): string[] {
+  const words = title.split(" ");
+  if (title.length <= most || words.length === 1) return [title];
+  const cuts = words.slice(1).map((_, at) => [words.slice(0, at + 1).join(" "), words.slice(at + 1).join(" ")]);
+  const longest = (lines: readonly string[]) => Math.max(...lines.map((line) => line.length));
+  return cuts.reduce((best, cut) => (longest(cut) < longest(best) ? cut : best));
+}
+
+/** Layers whose heads all lack one of these scores: a scatter cannot draw them. */
+export function layersWithout(rows: readonly HeadRow[], scores: readonly string[]): number[] {
+  const isDrawn = (row: HeadRow) => scores.every((name) => Number.isFinite(row.values.get(name) ?? Number.NaN));
+  const drawn = new Set(rows.filter(isDrawn).map((row) => row.layer));
+  return [...new Set(rows.map((row) => row.layer))].filter((layer) => !drawn.has(layer)).sort((a, b) => a - b);
 }
 
 /** How rows are ordered: by a score, by "head" or by "kind". */

@@ -8,6 +8,7 @@ import {
   edgeNamed,
   edgesOf,
   endEdges,
+  filedP,
   headOfEnd,
   MOST_DRAWN,
   openingThreshold,
@@ -40,6 +41,13 @@ function composition(): CompositionAnswer {
 }
 
 const edges = allEdges(composition());
+
+describe("p in a file", () => {
+  it("is a bound at the least value, and has the digits of single precision", () => {
+    expect(filedP(9.999999974752427e-7)).toBe("< 1e-6");
+    expect(filedP(Math.fround(0.034))).toBe(0.034);
+  });
+});
 
 describe("edges", () => {
   it("are the possible ones, strongest first, row writes and column reads", () => {

@@ -147,9 +147,17 @@ export function edgeNamed(edges: readonly GraphEdge[], name: string | undefined)
   return name === undefined ? undefined : edges.find((edge) => edgeName(edge) === name);
 }
 
+/** The least p that the fitted null is trusted with; numbers arrive in single precision. */
+const LEAST_P = 1e-6;
+
+/** p for a file: the bound where it is one, and no digits that single precision does not have. */
+export function filedP(p: number): number | string {
+  return p <= LEAST_P * (1 + 1e-6) ? `< ${LEAST_P}`.replace("0.000001", "1e-6") : Number(p.toPrecision(7));
+}
+
 export function edgeTable(edges: readonly GraphEdge[]): DataTable {
   return {
     header: ["writer", "reader", "kind", "score", "excess", "z", "p"],
-    rows: edges.map((edge) => [edge.writer, edge.reader, edge.kind, edge.score, edge.excess, edge.z, edge.p]),
+    rows: edges.map((edge) => [edge.writer, edge.reader, edge.kind, edge.score, edge.excess, edge.z, filedP(edge.p)]),
   };
 }

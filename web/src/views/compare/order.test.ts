@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { HeadAlignment } from "../../generated/answers";
-import { bestPair, cell, closestTwo, inModelOrder, matchedFirst, parsePair, printPair } from "./order";
+import { bestPair, cell, closestTwo, inModelOrder, matchedFirst, parsePair, printPair, usualStep } from "./order";
 
 const similarity = { shape: [2, 3], data: Float32Array.from([0, 0.1, 0.9, 0.8, 0.2, 0]) };
 const comparison = {
@@ -12,6 +12,10 @@ const comparison = {
     { left: "L0H1", right: "L0H0", score: 0.8, null: 0.1, p: 0.01 },
   ],
 } as unknown as HeadAlignment;
+
+it("compares a run with the snapshot before its last", () => {
+  expect([[], [5], [0, 5], [0, 5, 9]].map(usualStep)).toEqual([undefined, 5, 0, 5]);
+});
 
 describe("order", () => {
   it("puts matched heads on the diagonal and the others after them", () => {

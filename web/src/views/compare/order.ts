@@ -34,6 +34,9 @@ export interface Pair {
   readonly right: string;
 }
 
+/** What a run is compared with at first: its last snapshot before the end, where heads are what they will be. */
+export const usualStep = (steps: readonly number[]): number | undefined => steps[Math.max(0, steps.length - 2)];
+
 /** The two heads that are most alike: shown until others are chosen. */
 export function bestPair(comparison: HeadAlignment): Pair | null {
   return comparison.matches.reduce<HeadMatch | null>(

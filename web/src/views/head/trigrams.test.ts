@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 
-import { classesText, meanings, worth } from "./trigrams";
+import { classesText, meanings, shownIn, worth } from "./trigrams";
 
 describe("skip-trigrams", () => {
   test("what a skip-trigram is worth on text is never printed as zero", () => {
@@ -20,5 +20,15 @@ describe("skip-trigrams", () => {
       { pattern: "other", count: 5, share: 0.25 },
     ] as const;
     expect(classesText(classes)).toBe("Of what they gain where they are right: [b]…[a]→[b] 75%, other 25%.");
+  });
+
+  test("a row is run where its triple occurs; two tokens alone show nothing of a head above layer 0", () => {
+    const token = (id: number) => ({ id, text: `t${id}` });
+    const row = { head: "L1H0", source: token(5), destination: token(7) };
+    const place = { ids: [1, 7, 5, 9, 7, 5], source: 2, destination: 4 };
+    expect(shownIn({ ...row, place }, 1)).toMatchObject(place);
+    expect(shownIn({ ...row, place: null }, 1)).toBeNull();
+    expect(shownIn({ ...row, head: "L0H0" }, 1)).toMatchObject({ ids: [1, 5, 7], source: 1, destination: 2 });
+    expect(shownIn({ ...row, head: "L0H0" }, null)).toMatchObject({ ids: [5, 7], source: 0, destination: 1 });
   });
 });

@@ -52,8 +52,10 @@ export class Focus {
     this.softHead = head;
   }
 
+  /** A token takes over from a cell that was only pointed at. */
   hoverToken(token: number | null): void {
     this.softToken = token;
+    this.softCell = null;
   }
 
   hoverCell(cell: { dest: number; src: number } | null): void {
@@ -65,9 +67,12 @@ export class Focus {
     this.url.set({ h: this.lockedHead === head ? null : head }, { push: true });
   }
 
+  /** Locks a token, or frees it; a kept cell of another destination is closed, so that the token is what is shown. */
   clickToken(token: number): void {
-    this.softToken = token;
-    this.url.set(tokenAt(this.lockedToken === token ? null : token), { push: true });
+    this.hoverToken(token);
+    const cell = this.lockedCell;
+    const closed = cell !== null && cell.dest !== token ? { d: null } : {};
+    this.url.set({ ...tokenAt(this.lockedToken === token ? null : token), ...closed }, { push: true });
   }
 
   clickCell(cell: { dest: number; src: number }): void {

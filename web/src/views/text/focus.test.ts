@@ -40,6 +40,18 @@ describe("the two locks", () => {
     place.back();
     expect([focus.head, focus.token, focus.cell]).toEqual(["L0H0", 2, { dest: 4, src: 1 }]);
   });
+  it("a token takes over from a cell: pointed at from a soft one, clicked from a kept one of another destination", () => {
+    const { focus } = start();
+    focus.hoverCell({ dest: 4, src: 1 });
+    focus.hoverToken(6);
+    expect([focus.token, focus.cell]).toEqual([6, null]);
+    focus.clickCell({ dest: 4, src: 1 });
+    focus.hoverToken(4);
+    focus.clickToken(4);
+    expect(focus.cell).toEqual({ dest: 4, src: 1 });
+    focus.clickToken(6);
+    expect([focus.token, focus.cell]).toEqual([6, null]);
+  });
   it("takes no stale link at its word", () => {
     const { focus } = start("#/text?h=L9H9&t=99&d=3.7");
     expect([focus.lockedHead, focus.lockedToken, focus.lockedCell]).toEqual([null, null, null]);

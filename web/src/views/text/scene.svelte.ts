@@ -256,7 +256,11 @@ export class TextScene {
     const values = patterns.along(this.head, token, this.side, this.hideFirst);
     const name = `“${this.labels[token] ?? ""}”`;
     const about =
-      this.side === "dest" ? `what ${name} attends to, through ${who}` : `what attends to ${name}, through ${who}`;
+      this.weighting === "effect"
+        ? `what ${who} ${this.head >= 0 ? "adds" : "add"} to the next token's logit ${this.side === "dest" ? `after ${name}, by source` : `from ${name}, by destination`}`
+        : this.side === "dest"
+          ? `what ${name} attends to, through ${who}`
+          : `what attends to ${name}, through ${who}`;
     // One scale for one number: that of the matrix, whose row or column this is.
     const extent = this.contrast === "row" ? largest(values) : patterns.extent(this.head, this.hideFirst);
     return { values: this.contrast === "sqrt" ? rooted(values, extent) : values, extent, about };

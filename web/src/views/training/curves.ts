@@ -1,5 +1,5 @@
 import type { Curve, PhaseChange } from "../../generated/answers";
-import { number, sentenceCase } from "../../lib/format";
+import { count, number, sentenceCase } from "../../lib/format";
 
 /** "prefix matching of L1H4", "held-out loss". */
 export const curveTitle = (curve: Curve): string => (curve.head ? `${curve.title} of ${curve.head}` : curve.title);
@@ -7,7 +7,9 @@ export const curveTitle = (curve: Curve): string => (curve.head ? `${curve.title
 /** What changed, and over which steps. */
 export function changeText(change: PhaseChange): string {
   const of = change.head ? ` of ${change.head}` : "";
-  const levels = `${sentenceCase(change.curve)}${of} goes from ${number(change.before)} to ${number(change.after)}`;
-  const most = `most of it between steps ${Math.round(change.begin)} and ${Math.round(change.end)}`;
-  return `${levels}, ${most}${change.about ? `; ${change.about}` : ""}.`;
+  const levels = `${sentenceCase(change.curve)}${of}: the fitted curve goes from ${number(change.before)} to ${number(change.after)}`;
+  const step = (value: number) => count(Math.round(value));
+  const middle = `its middle at step ${step(change.step)} (95% interval ${step(change.low)} to ${step(change.high)})`;
+  const most = `most of it between steps ${step(change.begin)} and ${step(change.end)}`;
+  return `${levels}, ${middle}, ${most}${change.about ? `; ${change.about}` : ""}. Measured values scatter around it.`;
 }

@@ -42,7 +42,7 @@ export interface Layout {
 const LETTER = 7.3;
 const HEIGHT = 30;
 const GAP = 10;
-const LEFT = 58;
+const LEFT = 8;
 const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;

@@ -1,0 +1,63 @@
+"""Other Python interpreters that compute for this one.
+
+Importing torch takes seconds. A command that will share its work starts an interpreter before it
+imports anything itself (`started_early`), so that both import at the same time.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# This interpreter and those that it starts, at most.
+MAX_PROCESSES = min(4, os.cpu_count() or 1)
+# What answers parts of a report; a command starts it before it can import it from there.
+REPORT_HELPER = "from pathsum.explorer.report_answers import serve; serve()"
+
+# Runs before anything is imported: an interrupt reaches all processes of a terminal, and the one
+# that started the others ends them.
+_FIRST = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+
+_waiting: dict[str, list[subprocess.Popen[bytes]]] = {}
+
+
+def start_interpreter(code: str) -> subprocess.Popen[bytes]:
+    """An interpreter that runs some code, with pipes; one that was started early if there is one.
+
+    It finds the same modules, and imports nothing of the caller's script.
+    """
+    early = _waiting.get(code)
+    return early.pop() if early else _start(code)
+
+
+@contextmanager
+def started_early(code: str, count: int) -> Generator[None]:
+    """Start interpreters for `start_interpreter` to hand out; those not used are ended."""
+    _waiting[code] = [_start(code) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in _waiting.pop(code):
+            end_interpreter(process)
+
+
+def end_interpreter(process: subprocess.Popen[bytes]) -> None:
+    """End an interpreter, whatever it does."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(BrokenPipeError):  # what was not sent
+            pipe.close()
+
+
+def _start(code: str) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-c", _FIRST + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
