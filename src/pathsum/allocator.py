@@ -1,7 +1,7 @@
 """Settings of glibc's memory allocator: when freed memory is kept and when it is returned.
 
-The settings are of the whole process, so only commands make them, never the library. Other
-systems' allocators are left as they are.
+They affect the whole process, so only commands change them, never the library. Other allocators are
+left alone.
 """
 
 import ctypes
@@ -9,38 +9,36 @@ import sys
 import threading
 import time
 
-# Numbers of glibc's parameters (malloc.h).
+# Parameters of mallopt (malloc.h).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
-MAX_ARENAS = 2
-LARGE_BYTES = 1 << 19
 # Trimming walks all free memory, which takes milliseconds.
 TRIM_SECONDS = 2.0
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for the next allocation, however large.
+    """Keep freed memory for the next allocation, however large.
 
     A training step allocates and frees the same tens of megabytes; by default glibc returns them to
-    the system, which hands them out again page by page, zeroed: a tenth of a step and more.
+    the system, which zeroes them again page by page: a tenth of a step or more.
     """
     _set({_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1, _TOP_PAD: 1 << 26})
 
 
 def return_freed_memory() -> None:
-    """Return what is freed, however it was used.
+    """Return freed memory to the system.
 
-    Threads share memory pools, since each of glibc's keeps free memory of its own. Large blocks are
-    the system's own from the start: glibc would soon take them from the pools too, where a small
-    block that stays keeps the page around it.
+    Threads share two arenas, because each arena keeps free memory of its own. Blocks from 512 kB on
+    are mapped separately and returned when freed; by default glibc soon takes them from the arenas
+    too, where one small block that is still in use keeps the pages around it.
     """
-    _set({_ARENA_MAX: MAX_ARENAS, _MMAP_THRESHOLD: LARGE_BYTES})
+    _set({_ARENA_MAX: 2, _MMAP_THRESHOLD: 1 << 19})
 
 
 class Trimmer:
     """Returns freed memory to the system, at most every `TRIM_SECONDS`.
 
-    glibc keeps what threads have freed for their next allocation: after thousands of answers that
-    is several times what is in use. Other systems' allocators return it by themselves.
+    glibc keeps memory that threads have freed for their next allocation: after thousands of answers
+    that is several times what is in use. Other allocators return it by themselves.
     """
 
     def __init__(self) -> None:

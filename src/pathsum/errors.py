@@ -88,5 +88,5 @@ def near_misses(wrong: str, known: Iterable[str], limit: int = 3) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, for a message of our own."""
+    """The first line of an error's message, to quote in another message."""
     return str(error).strip().split("\n")[0]

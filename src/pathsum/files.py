@@ -1,13 +1,13 @@
 """Reading and writing files, for all rooms.
 
-Reading: regular files only (opening a FIFO waits forever), of a sane size, UTF-8, JSON that is not
-nested without end; anything else is a FileError of one sentence. No more is read than a file says
-that it has: the system's own files, as in /proc, say 0 and may have no end.
+Reading: regular files only (opening a FIFO blocks forever), of bounded size, UTF-8, and JSON of
+bounded depth; anything else is a one-sentence FileError. Never more bytes are read than the file's
+size says: system files, as in /proc, report 0 and may be endless.
 
-Writing: files of a folder that belong together are written aside and renamed as one event
-(`write_together`); a single output is checked before anything is computed and then replaced whole,
-or written through if it is a device or a pipe (`check_output`, `write_output`). One save at a time
-writes to a folder, so what others left there, killed, can be told from what is being written.
+Writing: files of a folder that belong together are written to temporary names and renamed as one
+step (`write_together`). A single output is checked before anything is computed, then replaced as a
+whole, or written in place if it is a device or a pipe (`check_output`, `write_output`). A save
+locks its folder, so that leftovers of killed saves can be told from files being written.
 """
 
 import hashlib
@@ -45,10 +45,10 @@ _KINDS = {
 
 
 def require_regular(file: Path) -> os.stat_result:
-    """The status of a regular file with something in it; an error for anything else.
+    """The status of a regular file that is not empty; raises FileError for anything else.
 
-    Reading a pipe or a device may never finish, nor may a file of the system's own (/proc/kmsg),
-    which calls itself regular and empty.
+    Reading a pipe or a device may block forever, and so may a system file such as /proc/kmsg, which
+    claims to be regular and empty.
     """
     found = _regular(file)
     if found.st_size == 0:
@@ -93,6 +93,16 @@ def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
         raise FileError(f"{file} cannot be read ({_reason(error)})") from error
 
 
+def first_bytes(file: Path, count: int) -> bytes:
+    """The first bytes of a regular file, to tell its format."""
+    require_regular(file)
+    try:
+        with file.open("rb") as opened:
+            return opened.read(count)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({_reason(error)})") from error
+
+
 def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
     """The text of a regular UTF-8 file."""
     try:
@@ -104,8 +114,8 @@ def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
 def parse_json(text: str, where: object, advice: str) -> Any:
     """The value of JSON text; `where` names it in errors, `advice` says what to do.
 
-    A name that an object has twice is an error: Python would take the last of its values, and other
-    programs the first.
+    Duplicate names in an object are an error: Python would take the last value, other programs the
+    first.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -149,7 +159,7 @@ def digest_file(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-# ---- locks, which the operating system owns: a killed process no longer holds one
+# ---- locks; the operating system releases those of a killed process
 
 if sys.platform == "win32":
     import msvcrt
@@ -174,7 +184,7 @@ else:
 
 @contextmanager
 def _only_save(folder: Path) -> Generator[bool]:
-    """Keep other saves out of a folder; False where that is not possible.
+    """Keep other saves out of a folder; yields False if it cannot be locked.
 
     The folder itself is locked, so no file is added to it. Windows and some network file systems
     cannot lock a folder; files of two saves at once are still noticed when they are read.
@@ -221,9 +231,9 @@ def write_together(
 ) -> None:
     """Write several files of a folder, and remove others, as one event.
 
-    Everything is written to temporary names and to the disk first. A journal then lists what is to
-    be renamed: before it is in place nothing has happened, and after a kill `finish_saving` does
-    the rest. What a killed save of these files left under temporary names is removed.
+    Everything is first written to temporary names and flushed to disk. A journal then lists the
+    renames: until it is in place nothing has changed, and if the process is killed after that,
+    `finish_saving` does the rest. Temporary files left by a killed save of these files are removed.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -275,9 +285,8 @@ def _write_together(
         # After any failure, Ctrl-C included: temporary files that are left are incomplete.
         if not (folder / JOURNAL).exists():
             for file in aside.values():
-                if (
-                    file.exists()
-                ):  # a read-only file system refuses to remove even what is not there
+                # On a read-only file system, even unlinking a missing file raises.
+                if file.exists():
                     file.unlink()
 
 
@@ -295,7 +304,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def finish_saving(folder: Path) -> None:
-    """Finish a save that was killed after everything had been written, while files were renamed."""
+    """Finish a save that was killed while it renamed its files."""
     if exists(folder / JOURNAL):
         with _only_save(folder):
             _finish(folder)
@@ -305,8 +314,7 @@ def _finish(folder: Path) -> None:
     journal = folder / JOURNAL
     if not exists(journal):
         return  # there is none, or another process has just finished the save
-    text = read_text(journal)
-    found = parse_object(text, journal, "remove it, and save again")
+    found = read_object(journal, "remove it, and save again")
     renamed, removed = found.get("rename"), found.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
@@ -387,7 +395,7 @@ def write_output(path: str | Path, content: str | bytes) -> Path:
 
 
 def _through(target: Path) -> bool:
-    """Whether a target is written in place: pipes and devices, and files in no writable folder."""
+    """Whether a target is written in place: pipes, devices, and files in read-only folders."""
     if not _exists(target):
         return False
     if not target.is_file() or str(target).startswith(("/dev/", "/proc/")):

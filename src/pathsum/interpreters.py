@@ -1,7 +1,7 @@
-"""Other Python interpreters that compute for this one.
+"""Helper processes: other Python interpreters that compute for this one.
 
-Importing torch takes seconds. A command that will share its work starts an interpreter before it
-imports anything itself (`started_early`), so that both import at the same time.
+Importing torch takes seconds. A command that will share its work starts its helpers before it
+imports anything itself (`started_early`), so that all import at the same time.
 """
 
 import os
@@ -13,20 +13,20 @@ from pathlib import Path
 
 # This interpreter and those that it starts, at most.
 MAX_PROCESSES = min(4, os.cpu_count() or 1)
-# What answers parts of a report; a command starts it before it can import it from there.
+# Answers parts of a report; written out here because a command starts it before importing it.
 REPORT_HELPER = "from pathsum.explorer.report_answers import serve; serve()"
 
-# Runs before anything is imported: an interrupt reaches all processes of a terminal, and the one
-# that started the others ends them.
+# Runs before anything is imported: Ctrl-C reaches all processes of a terminal, and the parent ends
+# its helpers.
 _FIRST = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
 
 _waiting: dict[str, list[subprocess.Popen[bytes]]] = {}
 
 
 def start_interpreter(code: str) -> subprocess.Popen[bytes]:
-    """An interpreter that runs some code, with pipes; one that was started early if there is one.
+    """An interpreter that runs some code, with pipes; one that was started early, if there is one.
 
-    It finds the same modules, and imports nothing of the caller's script.
+    It has the same module path, and does not import the caller's script.
     """
     early = _waiting.get(code)
     return early.pop() if early else _start(code)
@@ -34,7 +34,7 @@ def start_interpreter(code: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def started_early(code: str, count: int) -> Generator[None]:
-    """Start interpreters for `start_interpreter` to hand out; those not used are ended."""
+    """Start interpreters for `start_interpreter` to hand out; unused ones are ended."""
     _waiting[code] = [_start(code) for _ in range(count)]
     try:
         yield
@@ -44,7 +44,7 @@ def started_early(code: str, count: int) -> Generator[None]:
 
 
 def end_interpreter(process: subprocess.Popen[bytes]) -> None:
-    """End an interpreter, whatever it does."""
+    """Kill an interpreter."""
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -1,7 +1,7 @@
 """The terminal: control characters in printed text are escaped.
 
-Names come from files of unknown origin, and a control character in one could move the
-cursor, rewrite what is on the screen, or reorder it. Every console of pathsum is a `SafeConsole`.
+Names come from files of unknown origin, and a control character in one could move the cursor or
+overwrite the screen. Every console of pathsum is a `SafeConsole`.
 """
 
 import json
@@ -22,7 +22,7 @@ NARROWEST = 20
 
 
 def printable(text: str) -> str:
-    r"""Text with control characters written out.
+    r"""Text with control characters escaped.
 
     >>> printable("red: \x1b[31m, reversed: \u202e")
     'red: \\x1b[31m, reversed: \\u202e'
@@ -54,9 +54,9 @@ def _escape(code: int) -> str:
 
 
 class SafeConsole(Console):
-    """A console that writes out control characters in everything that is printed on it.
+    """A console that escapes control characters in everything it prints.
 
-    It is never narrower than `NARROWEST`: rich prints nothing at all on one of no columns.
+    It is never narrower than `NARROWEST`: with a width of 0, rich prints nothing at all.
     """
 
     def __init__(self, **options: Any) -> None:

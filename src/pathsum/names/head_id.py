@@ -6,7 +6,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from pathsum.errors import HeadError
 
-# A number in a name. Python refuses to convert very long ones, with an error of its own.
+# Digits of a number in a name; Python raises an error of its own for very long ones.
 DIGITS = 9
 NUMBER = rf"\d{{1,{DIGITS}}}"
 
@@ -90,7 +90,7 @@ LABEL = re.compile(rf"[Ll]({NUMBER})[Hh]({NUMBER})", re.ASCII)
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number as names and token ids are written: up to nine digits, 0 to 9.
+    """Whether a text is a number as in names and token ids: one to nine ASCII digits.
 
     >>> is_number("12"), is_number("-1"), is_number("1" * 10), is_number("²")
     (True, False, False, False)

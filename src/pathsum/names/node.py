@@ -57,7 +57,7 @@ class Node(Printed):
 
     @property
     def head(self) -> HeadId | None:
-        """The head that it is, if it is one."""
+        """The head, or None if the component is not a head."""
         return self.component if isinstance(self.component, HeadId) else None
 
 
@@ -137,36 +137,30 @@ class Site(Printed):
         """The site that a text, an edge, a writer, or a tuple of writer, reader and side means."""
         if isinstance(name, Site):
             return name
-        if isinstance(name, Node):
-            return cls.parse(str(name))
-        if isinstance(name, NodeEdge):
+        if isinstance(name, Node | NodeEdge):
             return cls.parse(str(name))
         if isinstance(name, Edge):
             return cls(name.writer, name.reader)
         if isinstance(name, HeadId | Source) or is_pair(name):
             return cls(parse_writer(name))
-        if isinstance(name, str):
-            ends: list[Any] = list(split_arrows(name))
-        elif isinstance(name, tuple):
-            ends = list(name)
-        else:
-            ends = []
-        if len(ends) not in (1, 2, 3) or (len(ends) == 1 and isinstance(name, tuple)):
+        fewest = 1 if isinstance(name, str) else 2
+        ends: Any = split_arrows(name) if isinstance(name, str) else name
+        if not isinstance(name, str | tuple) or not fewest <= len(ends) <= 3:
             raise _neither(name)
         writer, written_at = _split_position(ends[0])
         if len(ends) == 1:
-            return cls(cls._node(name, writer), None, written_at)
+            try:
+                return cls(parse_writer(writer), None, written_at)
+            except PathError:
+                raise _neither(name) from None
         reader, read_at = _split_position(ends[1])
-        _check_reader_name(reader)
+        if not isinstance(reader, str | tuple | HeadRead | MlpRead | LogitsRead):
+            raise PathError(
+                f"{reader!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
+                "('L0H7', 'logits'), and 'L0H7@4→L1H4@9.k' for positions"
+            )
         side = ends[2] if len(ends) == 3 else None
         return cls(parse_writer(writer), parse_read(reader, side), written_at, read_at)
-
-    @staticmethod
-    def _node(name: Any, writer: Any) -> Writer:
-        try:
-            return parse_writer(writer)
-        except PathError:
-            raise _neither(name) from None
 
 
 ValueKind: TypeAlias = Literal["pattern", "z", "read", "residual", "written", "logits"]
@@ -197,7 +191,7 @@ class Value(Printed):
 
     @property
     def head(self) -> HeadId | None:
-        """The head that it belongs to, if it does."""
+        """The head that it belongs to, or None."""
         if isinstance(self.of, HeadRead):
             return self.of.head
         return self.of if isinstance(self.of, HeadId) else None
@@ -258,11 +252,3 @@ def _split_position(name: Any) -> tuple[Any, int | None]:
             "'L0H7@4' or 'L1H4@-1.k'"
         )
     return found[1].strip() + (found[3] or ""), int(found[2])
-
-
-def _check_reader_name(name: Any) -> None:
-    if not isinstance(name, str | tuple | HeadRead | MlpRead | LogitsRead):
-        raise PathError(
-            f"{name!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
-            "('L0H7', 'logits'), and 'L0H7@4→L1H4@9.k' for positions"
-        )

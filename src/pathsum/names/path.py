@@ -1,6 +1,6 @@
 """Source, Path and Part: where paths begin, paths, and the parts of a query or a key.
 
-The arrow, and a JSON form that is the printed form (`Printed`), are shared by all names.
+All names share the arrow and `Printed`: their JSON form is their printed form.
 """
 
 import re

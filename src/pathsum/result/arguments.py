@@ -1,13 +1,12 @@
-"""Arguments of public functions: options parsed at entry, wrong types named in one sentence.
+"""Arguments of public functions: options are parsed at entry, wrong types give a clear error.
 
 An option is an enum member or its string value. Every public function parses its options at entry,
-so that a misspelled string is an error there and never a silent default further down. Long ones
-also take a callback, `Progress`.
+so that a misspelled string is an error there and never a silent default further down. Long-running
+ones also take a callback, `Progress`.
 
-Of types, duck typing is kept: an argument that works is accepted, of any type. Only when a call has
-failed with an error that pathsum does not raise itself are its arguments compared with the
-annotations, and the first that does not fit is what the error names. Nothing is checked, and
-nothing costs time, in a call that succeeds.
+Types are duck-typed: any argument that works is accepted. Only when a call fails with an error that
+pathsum did not raise are its arguments compared with the annotations; the error then names the
+first that does not fit. A call that succeeds is not checked and costs nothing.
 """
 
 import enum
@@ -30,7 +29,7 @@ Choice = TypeVar("Choice", bound=str)
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
-# What Python and torch raise about arguments that they cannot use.
+# Errors that Python and torch raise for unusable arguments.
 _FROM_INSIDE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SPECIAL = ("__call__", "__getitem__", "__contains__", "__mul__", "__matmul__")
 _LONGEST = 60
@@ -128,7 +127,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except PathsumError as error:
             if not isinstance(error, ArgumentError):
                 raise
-            # Of a function that this one called: what the caller gave to this one says more.
+            # Raised by a function that this one called: name this one's argument instead.
             raise ArgumentError(_wrong(function, args, kwargs) or str(error)) from error
         except _FROM_INSIDE as error:
             wrong = _wrong(function, args, kwargs)
@@ -156,7 +155,7 @@ def _wrong(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
-        return None  # too many arguments or too few, which Python has said
+        return None  # too many arguments or too few; Python's own message says so
     hints = _hints(function)
     for name, given in bound.arguments.items():
         several = bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL

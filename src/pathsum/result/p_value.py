@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pathsum.result.table import MISSING, Cell, Column
 
-# Floors for a p from a distribution fitted by its first moments: in a sentence, and in tables and
-# files. It was compared with exact tails down to the second; nothing below it is reported.
+# Floors for a p from a distribution fitted by its moments: in sentences, and in tables and files.
+# The fit was compared with exact tails down to the second; nothing below it is reported.
 LEAST_IN_WORDS = 1e-3
 LEAST_FITTED = 1e-6
 

@@ -1,8 +1,8 @@
-"""A plain table: named columns, rows of values, and views of it for terminal, page and file.
+"""A plain table: named columns, rows of values, and its views in a terminal, a page and a file.
 
 In a terminal that is too narrow, sentences wrap and tokens are shortened with an ellipsis; if that
-is not enough, whole columns are left out, the last first, and a note names them. A number or a
-label that is shown is never cut.
+is not enough, columns are dropped, the last first, and a note names them. A number or a label is
+never truncated.
 """
 
 import html
@@ -30,9 +30,8 @@ MISSING = "–"
 class Column:
     """A column: its name, how its numbers are written, and what they are measured in.
 
-    `fit` is what happens to its cells where the terminal is narrow: "whole" cells (numbers and
-    labels) are shown in full or not at all, "shorten" ends them with an ellipsis, "wrap" breaks
-    them between words.
+    `fit` is how its cells adapt to a narrow terminal: "whole" shows them in full or not at all
+    (numbers and labels), "shorten" ends them with an ellipsis, "wrap" breaks them between words.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Column:
 
     @property
     def stacked_heading(self) -> str:
-        """The heading in lines, where it would make a column of numbers wider than they are."""
+        """The heading, one word per line where it would be wider than the numbers below it."""
         narrow = self.align == "right" and len(self.heading) > 8
         return self.heading.replace(" ", "\n") if narrow else self.heading
 
@@ -79,7 +78,7 @@ def text_column(name: str) -> Column:
 
 
 def token_column(name: str) -> Column:
-    """A column of tokens or pieces of text: left-aligned, shortened with an ellipsis if need be."""
+    """A column of tokens or pieces of text: left-aligned, shortened with an ellipsis."""
     return Column(name, align="left", fit="shorten")
 
 
@@ -271,7 +270,7 @@ def _rich_cell(column: Column, cell: Cell, width: int) -> Text:
     return Text("\n".join(line.rstrip() for line in lines))
 
 
-# Not every page that shows a table gives its cells room.
+# Inline, because not every page that shows a table styles its cells.
 _HTML_STYLE = "padding:2px 8px;text-align:"
 
 
