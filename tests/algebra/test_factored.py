@@ -66,9 +66,9 @@ def test_refuses_what_is_no_tensor() -> None:
 
 def test_refuses_operations_that_do_not_fit() -> None:
     f = Factored(gaussian(0, 2, 4, 2), gaussian(1, 2, 2, 5))
-    with pytest.raises(InputError, match="the dimensions that meet are 5 and 4"):
+    with pytest.raises(InputError, match="the inner dimensions are 5 and 4"):
         f @ f
-    with pytest.raises(InputError, match="the dimensions that meet are 4 and 5"):
+    with pytest.raises(InputError, match="the inner dimensions are 4 and 5"):
         torch.zeros(3, 5, dtype=torch.float64) @ f
     with pytest.raises(InputError, match=r"a vector by @: .* write \(x @ f.A\) @ f.B"):
         f @ torch.zeros(5, dtype=torch.float64)

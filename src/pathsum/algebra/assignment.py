@@ -1,7 +1,7 @@
 """The assignment problem: the one-to-one pairing with the largest sum of values.
 
-And what others lose if one row takes a given column, which does not depend on that row's values: so
-the pairing is known for any other values of it (`displacement`).
+`displacement` is what the other rows lose if one row takes a given column. It does not depend on
+that row's values, so the best pairing is known for any values of that row.
 """
 
 import numpy as np
@@ -38,20 +38,20 @@ def best_assignment(
 def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row option"]:
     """The loss of all other rows if a row takes this column instead of its best one.
 
-    Negative where they gain. Whatever a row's values x are changed to, alone, in the best pairing
-    it takes the column with the largest `x − displacement`. Where there are more rows than columns,
-    the options after the columns, all alike, are to stay unpaired, worth x = 0.
+    Negative where they gain. If the values x of one row alone change, the best pairing gives it the
+    column with the largest `x − displacement`. If there are more rows than columns, the options
+    after the columns are all the same: to stay unpaired, with x = 0.
 
     >>> import torch
     >>> displacement(torch.tensor([[9.0, 8.0], [8.0, 1.0]]))[0].tolist()
     [7.0, 0.0]
 
-    Taking a column makes its row take another, and so on, until one takes the column that was left:
-    a shortest path between rows, all of them found together in rows³ steps.
+    The row that loses its column takes another one, and so on, until one takes the column that was
+    given up: a shortest path between rows. All of them are found together in rows³ steps.
     """
     m, n = values.shape
     size = max(m, n)
-    # Further rows or columns that are worth nothing to anyone make it square.
+    # Padded with zeros to a square matrix.
     square = np.zeros((size, size))
     square[:m, :n] = values.double().cpu().numpy()
     rows, columns = (part.numpy() for part in best_assignment(values))

@@ -16,11 +16,11 @@ from torch import Tensor
 from pathsum.errors import InputError
 
 _THREADED_FROM = 8
-"""Batches smaller than this are done before threads have started."""
+"""Smaller batches finish before threads have started."""
 
 
 def is_finite(numbers: Tensor) -> bool:
-    """Whether no number is NaN or infinite; many times faster than asking each of them."""
+    """Whether no number is NaN or infinite; many times faster than `isfinite().all()`."""
     plain = numbers.detach()
     if plain.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())
@@ -127,7 +127,7 @@ def pinv(matrix: Tensor) -> Tensor:
 
 
 def gram_of_rows(rows: Float[Tensor, "r d"], at_a_time: int = 8192) -> Float[Tensor, "d d"]:
-    """FᵀF in float64, some rows at a time."""
+    """FᵀF in float64, `at_a_time` rows at a time."""
     d = rows.shape[1]
     total = torch.zeros(d, d, dtype=torch.float64, device=rows.device)
     for start in range(0, len(rows), at_a_time):

@@ -183,7 +183,7 @@ def _offer_block(
         # A row that only ties with the floor needs a smaller key.
         hit = hit[(peaks > floor) | (row_keys[hit] + ids[0] < best.floor_key)]
     elif block.numel() > best.k:
-        # Of a first block only the best k can matter, and what ties with the last of them.
+        # In the first block only the best k matter, and ties with the last of them.
         floor = float(block.flatten().topk(best.k).values[-1])
     some = block[hit]
     at_row, at_column = (some >= floor).nonzero(as_tuple=True)

@@ -350,13 +350,13 @@ def _check_factors(A: object, B: object) -> None:
 def _check_inner(f: Factored, other: Tensor, needed: int, found: int | None) -> None:
     if found is None:
         raise InputError(
-            f"{f} cannot be multiplied with a vector by @: the result would not be a matrix; "
+            f"{f} cannot be multiplied by a vector with @: the result would not be a matrix; "
             "write (x @ f.A) @ f.B or f.A @ (f.B @ x)"
         )
     if needed != found:
         raise InputError(
-            f"{f} and {list(other.shape)} do not multiply: the dimensions that meet are "
-            f"{needed} and {found}, and must be equal"
+            f"{f} and {list(other.shape)} do not multiply: the inner dimensions are "
+            f"{needed} and {found}, but must be equal"
         )
     if f.dtype != other.dtype or f.device != other.device:
         raise InputError(

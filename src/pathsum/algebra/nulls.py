@@ -96,7 +96,7 @@ class RotationNull:
     """The distribution of `tr(P Q G Qᵀ)` over random rotations Q, by its first three moments.
 
     Where the variance is zero (P or G is zero or a multiple of the identity) every rotation gives
-    the same value: there is nothing to be surprised by, z is NaN and p is 1.
+    the same value, so z is NaN and p is 1.
     """
 
     mean: Tensor
@@ -114,8 +114,8 @@ class RotationNull:
     def p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """The chance of a value at least as large, never less than 10⁻⁶.
 
-        So far the approximation was compared with exact tails, and there it is on the safe side. To
-        rank what is further out use `z` or `log_p`.
+        Down to there the approximation was compared with exact tails and is conservative. To rank
+        values further out use `z` or `log_p`.
         """
         return self.log_p(value).exp().clamp(min=LEAST_FITTED)
 

@@ -1,13 +1,13 @@
 """Random rotations of what matrices read and write: a null that keeps each matrix's own spectrum.
 
-A low-rank matrix U D Vᵀ that acts in a stream of d dimensions, put between two fixed matrices, has
-the nonzero eigenvalues of
+A low-rank matrix U D Vᵀ in a stream of d dimensions, between two fixed matrices whose product is C
+(d × d), has the nonzero eigenvalues of
 
-    D (Vᵀ C U),      C the d × d product of what surrounds it.
+    D (Vᵀ C U).
 
-Were its directions unrelated to C, the frames U and V would be uniformly random. Then only the
-singular values S of C matter, `Vᵀ C U` is distributed as `Vᵀ diag(S) U`, and all matrices between
-the same surroundings share its draws: each costs r × r products alone, whatever d is.
+If its directions are unrelated to C, the frames U and V are uniformly random. Then only the
+singular values S of C matter: `Vᵀ C U` is distributed as `Vᵀ diag(S) U`, and all matrices between
+the same two share its draws, so that each costs r × r products, independent of d.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.decompositions import (
-    cholesky,
-    eigh,
-    eigvals,
-    solve_lower,
-)
-from pathsum.algebra.eigenvalue_sums import SumBounds
+from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determinant, solve_lower
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
@@ -37,9 +31,14 @@ TIE = 1e-9
 STOP_AT = 10
 """Draws at or above a value after which no more are made for it: it is not an unusual one."""
 _DRAWN_TOGETHER = 10
-"""Draws, each with its negative, between two looks at who needs more."""
+"""Draws, each with its negative, made before checking which matrices need more."""
 _MARGIN = 0.01
 """How far a bound must be from a ratio to decide about it: far above the rounding of both."""
+_STEEPEST = 0.80475
+"""The largest log(1 + x²) / x over x > 0, at x = 1.98."""
+_COUNTED = 12.0
+"""What `by_determinant` divides by, a little more than 4 e: |λ| near e ρ give the best bound, and
+the upper bound is often four times Σ|λ|."""
 
 
 def random_frames(
@@ -61,7 +60,7 @@ def random_frames(
 
 
 def root(W: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch r k"]:
-    """The part of W that rotations of its rows leave unchanged: (Wᵀ W)^½, or W where d ≤ k.
+    """The part of W that is invariant under rotations of the stream: (Wᵀ W)^½, or W where d ≤ k.
 
     A uniformly random frame times it is W rotated at random. Taken from the k × k product, which
     costs a tenth of a QR of W.
@@ -75,7 +74,7 @@ def root(W: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch r k"]:
 
 
 def significant_values(f: Factored) -> Float[Tensor, "*batch q"]:
-    """Singular values in float64; those that are rounding of the factors are exactly 0."""
+    """Singular values in float64; those below the rounding error of the factors are set to 0."""
     values = singular_values(f.to(torch.float64))
     noise = values[..., :1] * max(values.shape[-1], 10) * torch.finfo(f.dtype).eps
     return torch.where(values > noise, values, torch.zeros_like(values))
@@ -201,7 +200,7 @@ def _at_or_above(
     size = least.abs()[:, None].expand(-1, len(cores[0]))
     smaller, larger = torch.zeros_like(size).bool(), torch.zeros_like(size).bool()
     if len(cores) == 1:
-        bounds = SumBounds(cores[0], own[0])
+        bounds = _SumBounds(cores[0], own[0])
         smaller = bounds.trace < size * bounds.low * (1 - _MARGIN)
         larger = bounds.trace > size * bounds.high * (1 + _MARGIN)
         # Where both are zero there is no ratio, and no bound.
@@ -232,3 +231,55 @@ def _framed(
     left = random_frames(count, d, r, generator)[:, :s]
     right = random_frames(count, d, r, generator)[:, :s]
     return left.mT @ (S[:s].double().cpu()[:, None] * right)
+
+
+class _SumBounds:
+    """|Σλ|, and bounds on Σ|λ|, for every matrix `diag(own) core`, much cheaper than eigenvalues.
+
+    A ratio Σλ / Σ|λ| is compared with that of hundreds of random matrices. Σλ is the trace, and
+    bounds on Σ|λ| mostly show on which side of a number the ratio is.
+
+    Matrices are scaled by the largest of `own` and of `core`, which no ratio of the three sees. No
+    matrix is formed: each bound is a product of what `own` gives with what `core` gives.
+
+    >>> bounds = _SumBounds(torch.eye(2).double()[None], torch.tensor([[1.0, 1.0]]).double())
+    >>> float(bounds.trace), float(bounds.low), float(bounds.high)
+    (2.0, 2.0, 2.0)
+    """
+
+    trace: Float[Tensor, "matrix draw"]
+    low: Float[Tensor, "matrix draw"]
+    high: Float[Tensor, "matrix draw"]
+
+    def __init__(self, core: Float[Tensor, "draw r r"], own: Float[Tensor, "matrix r"]) -> None:
+        r, largest = core.shape[-1], core.abs().amax()
+        self._D, self._C = D, C = own / own.amax(-1, keepdim=True), core / largest
+        trace = D @ C.diagonal(dim1=-2, dim2=-1).mT
+        # At most the sum of singular values (Weyl), and that at most the sum of the norms of rows,
+        # of the similar matrix D^½ C D^½.
+        rows = (D @ C.square().flatten(0, 1).mT).unflatten(1, (-1, r)).sqrt()
+        self.high = (D.sqrt()[:, None] * rows).sum(-1)
+        # At least r |λ₁ … λᵣ|^(1/r): a mean is at least the geometric mean.
+        log_product = D.log().sum(-1)[:, None] + log_determinant(core) - r * largest.log()
+        # The square is at least |Σ λᵢ²| + |Σ λᵢ λⱼ| over i ≠ j. Cancellation in the first leaves
+        # an error of the size of its terms.
+        square = (D[:, :, None] * D[:, None, :]).flatten(1) @ (C * C.mT).flatten(1).mT
+        by_squares = square.abs() + (trace.square() - square).abs() - 1e-12 * self.high.square()
+        self.low = torch.maximum(r * (log_product / r).exp(), by_squares.clamp_min(0).sqrt())
+        self.trace = trace.abs()
+
+    def by_determinant(self, matrix: Tensor, draw: Tensor) -> Float[Tensor, " some"]:
+        """A higher lower bound of some of them where D spans decades, for a determinant each.
+
+        With c the largest log(1 + x²) / x, each |λ| is at least ρ log(1 + |λ/ρ|²) / c, so
+
+            Σ|λ| ≥ ρ log |det(1 + M² / ρ²)| / c      for every ρ,
+
+        and what is much smaller than ρ does not count.
+        """
+        D, C, high = self._D[matrix], self._C[draw], self.high[matrix, draw]
+        counted = D.sum(-1).square() / D.square().sum(-1)
+        rho = high / (_COUNTED * counted)
+        M = D[:, :, None] * C / rho[:, None, None]
+        eye = torch.eye(M.shape[-1], dtype=M.dtype)
+        return rho * log_determinant(torch.baddbmm(eye, M, M)) / _STEEPEST

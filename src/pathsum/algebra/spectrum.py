@@ -30,8 +30,8 @@ def balanced(f: Factored) -> Factored:
     """The same product with factors of matching scale.
 
     For each inner index k, column k of A and row k of B are multiplied by 2ˢ and 2⁻ˢ so that their
-    largest magnitudes are within a factor of 4. Powers of two change no digit, and `A B` stays what
-    it was. A term with a zero side is zero and both its sides are set to zero.
+    largest magnitudes are within a factor of 4. Powers of two are exact, so `A B` does not change.
+    If one side of a term is zero, both are set to zero.
 
     >>> f = Factored(torch.tensor([[1e8, 1e-8]]), torch.tensor([[1e-8], [1e8]]))
     >>> balanced(f).A
@@ -75,7 +75,7 @@ def norm(f: Factored) -> Float[Tensor, "*batch"]:
         core = _finite(decompositions.triangle(f.A) @ f.B)
     else:
         core = _finite(f.A @ decompositions.triangle(f.B.mT).mT)
-    # The largest entry goes out first: squares of 1e200 overflow where their root does not.
+    # Divided by the largest entry first: the square of 1e200 overflows.
     scale = core.abs().amax((-2, -1))
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return safe * torch.linalg.vector_norm(core / safe[..., None, None], dim=(-2, -1))
@@ -121,7 +121,7 @@ def svd(f: Factored) -> SVD:
     """The thin singular value decomposition, `A B = U diag(S) Vh`, q = min(r, m, n) values.
 
     QR of A and of Bᵀ, then the decomposition of the r × r product of the two triangles:
-    `A B = Q_A (R_A R_Bᵀ) Q_Bᵀ`. The cost is that of two QRs, whatever the size of the matrix.
+    `A B = Q_A (R_A R_Bᵀ) Q_Bᵀ`. The cost is that of two QRs.
 
     >>> f = Factored(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0, 4.0]]))
     >>> svd(f).S[0]  # the spectral norm
