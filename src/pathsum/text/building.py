@@ -66,7 +66,7 @@ class Survey:
         if hashlib.sha256(b"".join(seen)).hexdigest() != self.fingerprint:
             raise ChangedError(
                 f"the corpus {collection.name!r} changed while it was being read; run the command "
-                "again when its files are no longer written to"
+                "again once its files have stopped changing"
             )
 
 

@@ -154,7 +154,7 @@ class Corpus:
         return made
 
     def check_complete(self) -> None:
-        """Raise FileError if tokens are missing or the tokenizer is another one."""
+        """Raise FileError if tokens are missing or the tokenizer is of another size."""
         try:
             counts = (self.train.n_tokens, self.held_out.n_tokens)
             kinds = {
@@ -221,7 +221,7 @@ class Corpus:
 
 
 def _damage(folder: Path) -> str | None:
-    """The defect of a built corpus: "" if it is not built, None if it is complete."""
+    """What is wrong with a built corpus; "" if it is not built, None if it is complete."""
     if not (folder / HEAD).exists():
         return ""
     try:

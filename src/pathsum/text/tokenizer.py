@@ -20,7 +20,7 @@ START = "<|start|>"
 
 _BYTES = 256
 _KNOWN_STARTS = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
-# Byte-level BPE writes each byte as one letter: printable ones as themselves, the others, in order,
+# Byte-level BPE writes each byte as one letter: printable bytes as themselves, the others in order
 # as the letters from 256 on.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(_BYTES) if byte not in _PRINTABLE]
@@ -78,7 +78,7 @@ class Tokenizer:
                     f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
                     f"({error}); give a tokenizer.json written by that library"
                 ) from error
-            # Some settings make the library panic on every text: better here than at the first use.
+            # Some settings make the library panic on every text: fail here, not at the first use.
             with suppress(Exception):
                 made.backend.encode("a b", add_special_tokens=False)
         return made
@@ -181,23 +181,20 @@ class Tokenizer:
     def _check_known_words(self, text: str) -> None:
         for word in text.split():
             if word not in self._vocabulary:
+                words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
+                more = f" and {len(words) - 6} more" if len(words) > 6 else ""
                 raise TokenError(
-                    f"{word!r} is not a word of this tokenizer, which knows {self._examples()}"
-                    + near_misses(word, self._vocabulary)
+                    f"{word!r} is not a word of this tokenizer, which knows "
+                    f"{', '.join(map(repr, words[:6]))}{more}{near_misses(word, words)}"
                 )
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
         return self.backend.get_vocab(with_added_tokens=True)
 
-    def _examples(self) -> str:
-        words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
-        listed = ", ".join(map(repr, words[:6]))
-        return listed + (f" and {len(words) - 6} more" if len(words) > 6 else "")
-
 
 def _deterministic(backend: Backend) -> Backend:
-    """A tokenizer of the text alone: a copy without padding, truncation or dropout, if need be."""
+    """The tokenizer, or a copy of it without padding, truncation and dropout if it has any."""
     dropout = getattr(backend.model, "dropout", None)
     if backend.padding is None and backend.truncation is None and not dropout:
         return backend
@@ -223,7 +220,7 @@ def _check_encodable(text: str) -> None:
 
 @contextmanager
 def _panics_to(kind: type[PathsumError], what: str) -> Generator[None]:
-    """Turn a panic of the tokenizers library, which is not an Exception, into an error of ours."""
+    """Turn a panic of the tokenizers library, which is not an Exception, into a PathsumError."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
