@@ -44,8 +44,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "rotary_pairing": ("halves", "adjacent"),
 }
 
-# Far above any model: a size beyond them is a damaged or hostile file, and lists of that length
-# would be made before the tensors could contradict it.
+# Far above any model: a larger size means a damaged or hostile file, which must be rejected before
+# lists of that length are made.
 CEILINGS = {
     "n_layers": 10_000,
     "n_heads": 1 << 16,
@@ -212,7 +212,9 @@ class Config:
         if missing:
             raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
         for name, value in values.items():
-            _check_kind(name, fields[name].type, value)
+            kind, fits = _KINDS[fields[name].type]
+            if not fits(value):
+                raise ConfigError(f"{name}={value!r} is not {kind}; correct the config")
         plain = {name: _plain(fields[name].type, value) for name, value in values.items()}
         return cls(**plain)
 
@@ -265,12 +267,6 @@ def _plain(annotation: Any, value: Any) -> Any:
     return float(value) if annotation in (float, float | None) and value is not None else value
 
 
-def _check_kind(name: str, annotation: Any, value: Any) -> None:
-    kind, fits = _KINDS[annotation]
-    if not fits(value):
-        raise ConfigError(f"{name}={value!r} is not {kind}; correct the config")
-
-
 def _check_choices(config: Config) -> None:
     for name, choices in _CHOICES.items():
         value = getattr(config, name)
@@ -282,27 +278,19 @@ def _check_choices(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
-    least = dict.fromkeys(("n_layers", "d_mlp", "n_kv_heads", "d_vocab_out"), 0)
-    least |= {"n_experts": 0, "experts_per_token": 0}
-    for name in (
-        *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
-        *("d_mlp", "n_experts", "experts_per_token", "n_kv_heads", "d_vocab_out"),
-    ):
+    for name, most in CEILINGS.items():
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 1):
+        least = 1 if name in ("n_heads", "d_model", "d_head", "d_vocab", "n_ctx") else 0
+        if not _is_whole(value) or value < least:
             raise ConfigError(
-                f"{name}={value!r} is not a size; "
-                f"use a whole number of at least {least.get(name, 1)}"
+                f"{name}={value!r} is not a size; use a whole number of at least {least}"
             )
-        if value > CEILINGS[name]:
+        if value > most:
             raise ConfigError(
-                f"{name}={value} is more than {CEILINGS[name]}, the most that pathsum reads; the "
-                "config is damaged"
+                f"{name}={value} is more than {most}, the most that pathsum reads; the config is "
+                "damaged"
             )
-    for name in (
-        *("rotary_base", "rotary_local_base"),
-        *("norm_eps", "score_cap", "logit_cap"),
-    ):
+    for name in ("rotary_base", "rotary_local_base", "norm_eps", "score_cap", "logit_cap"):
         value = getattr(config, name)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ConfigError(f"{name}={value!r} must be a finite number above 0")

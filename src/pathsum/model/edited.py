@@ -1,7 +1,7 @@
 """Edited models: heads, MLPs, edges and patterns replaced permanently.
 
-What replaces a **node** is in the weights of the edited model, so everything that reads weights
-sees it. With z what a head moves to each destination, before W_O,
+An edited **node** is edited in the weights, so everything that reads weights sees it. With z what a
+head moves to each destination, before W_O,
 
     zero      z = 0:  W_O of the head is 0, and with it its OV
     mean      z = m, its mean over a reference text:  W_O = 0, and b_O of its layer grows by m W_O
@@ -11,11 +11,12 @@ and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]
 attends; it writes nothing, or the same at every position. A head replaced by something other than
 zero writes a bias, so its edges cannot be edited in the same call.
 
-What replaces an **edge** or a **pattern** is not a weight: every run makes the edit (see
-`pathsum.model.edits`). Of an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
-writes, or a vector [d_model]; a pattern `L1H0.pattern` is that of another head of the same layer or
-below, on the same text, or a matrix [n_ctx, n_ctx]. A message that is the same for every text
-carries nothing of it, so in analyses of weights a path along such an edge is zero.
+An edited **edge** or **pattern** is not in the weights: every run makes the edit (see
+`pathsum.model.edits`). Along an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
+writes, or a vector [d_model]; a pattern `L1H0.pattern` is replaced by that of another head of the
+same layer or below, on the same text, or by a matrix [n_ctx, n_ctx]. A message that is the same for
+every text carries no information about it, so in analyses of weights a path along such an edge is
+zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +60,7 @@ def edit_model(
         is_node = one.site.reader is None and not one.gives_pattern
         in_weights = is_node and _into_weights(weights, one.site.writer, one.tensor, changed)
         made.append(replace(one, tensor=None) if in_weights else one)
-    # With the embedding exchanged, a tied unembedding stays what it was.
+    # Editing the embedding does not change a tied unembedding.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
     store = OverlayStore(weights.store, changed)
     edited = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *made))
@@ -89,7 +90,7 @@ def _check_writers(parsed: Sequence[ModelEdit]) -> None:
 
 
 def _parse_edit(model: "Model", name: Any, value: Any) -> ModelEdit:
-    """One edit; a mean that is to be taken has neither a tensor nor a pattern yet."""
+    """One edit; if it takes a mean, its tensor is still None."""
     if isinstance(name, Value) or (isinstance(name, str) and name.strip().endswith(".pattern")):
         return _parse_pattern_edit(model, Value.parse(name), value)
     site = find_site(model, name)
@@ -151,8 +152,8 @@ def _into_weights(
     def stored(name: str) -> Tensor:
         return changed[name] if name in changed else weights.read(name)
 
+    at = f"layers.{writer.layer}."
     if isinstance(writer, HeadId):
-        at = f"layers.{writer.layer}."
         W_O = stored(at + "W_O").clone()
         if bool(constant.any()):
             known = at + "b_O" in changed or at + "b_O" in weights.store.shapes
@@ -169,7 +170,6 @@ def _into_weights(
     if weights.config.norm_place != "before" and bool(constant.any()):
         # A norm follows, so no bias gives this output.
         return False
-    at = f"layers.{writer.layer}."
     changed[at + "W_out"] = torch.zeros_like(stored(at + "W_out"))
     changed[at + "b_out"] = constant.clone()
     if at + "b_experts" in weights.store.shapes:

@@ -178,7 +178,7 @@ class ReadShift:
 if TYPE_CHECKING:
     Hooks: TypeAlias = Mapping[str, Callable[[Tensor], Tensor | None]]
 else:
-    # Anything may be passed at run time; `find_hook` says what is not a hook.
+    # Anything may be passed at run time; `find_hook` raises a clear error if it is not a hook.
     Hooks = Any
 """Functions by the names of the values that they are called with."""
 
@@ -267,10 +267,9 @@ Edit: TypeAlias = (
 class ModelEdit:
     """One edit of an edited model: `site` is a node or an edge, or the head whose pattern is given.
 
-    `value` says in words what replaces it. Nodes are edited in the weights, and that is all
-    (`in_weights`). Otherwise every run makes the edit: `tensor` is what an edge carries (or an MLP
-    writes) at every position, or a pattern for the whole context; `pattern_of` is the head
-    whose pattern is taken.
+    `value` describes what replaces it. Nodes are edited in the weights alone (`in_weights`). Other
+    edits are made in every run: `tensor` is what an edge carries (or an MLP writes) at every
+    position, or a pattern for the whole context; `pattern_of` is the head whose pattern is used.
     """
 
     site: Site

@@ -241,10 +241,10 @@ def fold(model: "Model", which: Sequence[Folding | str] = (Folding.GAINS,)) -> "
     """An equivalent model, changed by each of these foldings in turn; `transformations` lists them.
 
     `"gains"` (`fold_gains`), `"writes"` (`center_writes`), `"value-biases"` (`fold_value_biases`)
-    and `"unembedding"` (`center_unembedding`). Log-probabilities stay what they were. Raises
-    NotExactError where they would not: `"writes"` without LayerNorm, `"value-biases"` with
-    attention sinks, `"unembedding"` with a soft cap on logits. Gains are folded before value
-    biases, if both are to be, so that the biases of the norms move along.
+    and `"unembedding"` (`center_unembedding`). Log-probabilities do not change. Raises
+    NotExactError where they would: `"writes"` without LayerNorm, `"value-biases"` with attention
+    sinks, `"unembedding"` with a soft cap on logits. To fold both, fold gains before value biases,
+    so that the biases of the norms are included.
 
     >>> from pathsum.model import construct
     >>> fold(construct.induction(), ["unembedding"]).transformations
@@ -265,9 +265,8 @@ def fold_gains(weights: Weights) -> Weights:
     Leaves a stream without a preferred basis but for LayerNorm's ones-vector. Tied embeddings come
     out untied, because W_U takes up the final gain. Where positions are added after the
     normalization (positions="qk") each layer's W_pos is divided by the gain, so that the read it
-    meets gives the same; a gain of exactly 0 cannot be undone and is refused. QK-norm gains stay:
-    they act after the norm that they belong to, inside the head; so do the gains of norms after a
-    block.
+    meets gives the same; a gain of exactly 0 cannot be divided by and raises NotExactError. QK-norm
+    gains stay, because they act inside the head, and so do the gains of norms after a block.
     """
     config = weights.config
     if config.norm == "none":
@@ -337,7 +336,7 @@ def fold_value_biases(weights: Weights) -> Weights:
 def center_unembedding(weights: Weights) -> Weights:
     """W_U and b_U without their mean over the vocabulary, which changes no probability.
 
-    Under a soft cap on logits a common shift does change probabilities, so that is refused.
+    Under a soft cap on logits a common shift does change probabilities, which raises NotExactError.
     """
     cap = weights.config.logit_cap
     if cap is not None:

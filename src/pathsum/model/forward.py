@@ -11,11 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
-from pathsum.model.config import Config
 from pathsum.model.edit_plan import EditedReads, Plan, common_batch_size
 from pathsum.model.edits import Edit, Hook, TableToLogits
 from pathsum.model.folding import bias_in_z, unembed_through
-from pathsum.model.node_reads import Cuts, LayerReads
+from pathsum.model.node_reads import Cuts, LayerReads, layer_reads
 from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
@@ -51,8 +50,8 @@ def run(
     than that of the tokens, which then repeat it. `positions` computes the logits at one position
     per sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
 
-    `from_position` says that the edits change nothing before it: with `Recording.LOGITS`, earlier
-    positions are taken from `start` in all layers. With `kept`, only what it lists is recorded.
+    If the edits change nothing before `from_position`, `Recording.LOGITS` takes earlier positions
+    from `start` in all layers. With `kept`, only what it lists is recorded.
     """
     record = parse_option(Recording, record, "record")
     with torch.set_grad_enabled(requires_grad):
@@ -226,7 +225,7 @@ class _Pass:
             if self.cuts.any:
                 # Copies, in which nodes are replaced.
                 pattern, z = pattern.clone(), z.clone()
-                reads = _all_reads(config, layer, start.streams[index])
+                reads = layer_reads(config, layer, start.streams[index])
         else:
             read, scale = transformer.attention_read(config, layer, stream)
             places = torch.arange(self.edited.offset, self.tokens.shape[1])
@@ -249,7 +248,7 @@ class _Pass:
                 pattern = _repeated(self.plan.frozen.patterns[index], self.batch)
         self.recorded.scale(attention=scale, query=query_scale, key=key_scale)
         if edited:
-            # Copies: autograd needs what they were, and a run to start from is not changed.
+            # Copies: autograd needs the originals, and `start` must not be changed.
             pattern = pattern.clone()
             for head in edited:
                 pattern[:, head.head] = self.edited.pattern(head, layer, stream, pattern)
@@ -280,14 +279,12 @@ class _Pass:
     def _from_the_first(
         self, index: int, layer: LayerWeights, key: PerKey, value: PerKey
     ) -> tuple[AtSources, AtSources]:
-        """Keys and values from position 0 on, those that are not computed from the other run."""
+        """Keys and values from position 0 on; those before the offset are of the other run."""
         if not self.edited.offset:
             return key, value
         assert self.start is not None
         before = self.start.streams[index][:, : self.edited.offset]
-        read, _ = transformer.attention_read(self.config, layer, before)
-        _, first_key, _, _ = transformer.queries_and_keys(self.config, layer, read)
-        first = (first_key, transformer.values(layer, read))
+        _, _, *first = layer_reads(self.config, layer, before)
         first_key, first_value = (_repeated(tensor, self.batch) for tensor in first)
         return torch.cat((first_key, key), 2), torch.cat((first_value, value), 2)
 
@@ -351,9 +348,8 @@ class _Pass:
                 mine.scale(**{name: _repeated(scale, self.batch)})
         for head in self.borrowed:
             if head.layer < first:
-                self.edited.lent[head] = _repeated(start.patterns[head.layer], self.batch)[
-                    :, head.head
-                ]
+                patterns = _repeated(start.patterns[head.layer], self.batch)
+                self.edited.lent[head] = patterns[:, head.head]
         for writer in self.watched:
             if isinstance(writer, HeadId):
                 if writer.layer < first:
@@ -367,13 +363,6 @@ class _Pass:
                 self.edited.written[writer] = _repeated(start.mlp_outputs[writer.layer], self.batch)
         self.cuts.take(start, first)
         return self._embed() if first == 0 else _repeated(start.streams[first], self.batch)
-
-
-def _all_reads(config: Config, layer: LayerWeights, stream: Stream) -> LayerReads:
-    """A stream before a layer, and what the layer's heads read of it."""
-    read, _ = transformer.attention_read(config, layer, stream)
-    query, key, _, _ = transformer.queries_and_keys(config, layer, read)
-    return stream, query, key, transformer.values(layer, read)
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

@@ -136,8 +136,7 @@ class Head:
         embeddings = embeddings_as_read(weights, self.id.layer)
         reads = [Edge(Source("embed"), HeadRead(self.id, side)) for side in (Side.Q, Side.K)]
         if not weights.edited_edges.isdisjoint(reads):
-            # One of the two sides is the same for every token.
-            qk = Factored(torch.zeros_like(qk.A), qk.B)
+            qk = _zeros_like(qk)  # one of the two sides is the same for every token
         return embeddings @ qk @ embeddings.T
 
     @property
@@ -174,7 +173,7 @@ def path_ov(model: "Model", path: Path) -> Factored:
     product = model.head(path.heads[0]).ov
     for head in path.heads[1:]:
         product = product @ model.head(head).ov
-    return product if carries_text(model, path.heads) else _nothing(product)
+    return product if carries_text(model, path.heads) else _zeros_like(product)
 
 
 def carries_text(model: "Model", steps: Sequence[HeadId | Source | LogitsRead]) -> bool:
@@ -192,7 +191,7 @@ def carries_text(model: "Model", steps: Sequence[HeadId | Source | LogitsRead]) 
     return True
 
 
-def _nothing(product: Factored) -> Factored:
+def _zeros_like(product: Factored) -> Factored:
     return Factored(torch.zeros_like(product.A), product.B)
 
 
@@ -214,7 +213,7 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
         rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
         found = Factored(rows, folded_unembedding(weights))
     steps = (path.source, *path.heads, LogitsRead())
-    return found if carries_text(model, steps) else _nothing(found)
+    return found if carries_text(model, steps) else _zeros_like(found)
 
 
 def path_pattern(trace: "Trace", path: Path) -> HeadPattern:

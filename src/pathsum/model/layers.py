@@ -12,8 +12,8 @@ from pathsum.errors import LayerError, WeightsError
 if TYPE_CHECKING:
     from pathsum.model.weights import LayerWeights, Weights
 
-# Layers that had to be converted are kept up to this size; a mapped layer costs nothing to keep.
-# A run needs every layer again and again; what needs heads alone goes through them once.
+# Converted layers are kept up to this many bytes; a mapped layer costs nothing to keep. Runs need
+# every layer repeatedly, analyses of heads read each layer once.
 CONVERTED_LAYERS_KEPT = 2 << 30
 CONVERTED_HEADS_KEPT = 128 << 20
 
@@ -21,8 +21,8 @@ CONVERTED_HEADS_KEPT = 128 << 20
 class Layers(Sequence["LayerWeights"]):
     """A model's layers, each read on first use; of each the tensors in `names`.
 
-    Tensors that `heads`, the same layers without their MLPs, has are taken from there, and it takes
-    them from layers that are kept here, so that both share one copy.
+    `heads` is the same layers without their MLPs. Each of the two takes the tensors that the other
+    has already read, so that they share one copy.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Losses: −log p of each next token, in nats, per token and per sequence, in bounded memory.
 
-For all that measures on text, a position predicts the next token or its entry of `targets`, where
-−1 means nothing, and a prediction is scored by its loss, by whether it is wrong, or by a custom
-function (`find_metric`, `predicted_batches`).
+Wherever something is measured on text, each position predicts the next token or its entry of
+`targets` (−1: nothing), and a prediction is scored by its loss, by whether it is wrong, or by a
+custom function (`find_metric`, `predicted_batches`).
 """
 
 from collections.abc import Callable, Iterator
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 # Logits held at a time, in numbers: 128 MB in float32.
 _LOGITS_AT_A_TIME = 1 << 25
-# Where pieces need not be large: 16 MB, which the system need not hand out anew for each of them.
+# For smaller pieces: 16 MB, which the allocator reuses from piece to piece.
 _LOGITS_OF_A_PIECE = 1 << 22
-# Logits of a block stay in the processor's cache, unless that left too few rows for a good product.
+# A block of logits that fits into the processor's cache, but has enough rows for an efficient GEMM.
 _BLOCK = 1 << 20
 _FEWEST_ROWS = 128
 
@@ -101,12 +101,13 @@ def sequence_losses(
 
     `lengths` leaves out the padding of sequences of different length.
     """
-    losses = token_losses(logits, tokens, first)
+    losses = token_losses(logits, tokens, first).double()
     if lengths is None:
-        return _summed(losses)
+        total = losses.sum(-1)
+        return SequenceLosses(total, torch.full_like(total, losses.shape[1]))
     places = torch.arange(first + 1, tokens.shape[1], device=tokens.device)
     real = places < lengths[:, None]
-    total = torch.where(real, losses.double(), 0.0).sum(-1)
+    total = torch.where(real, losses, 0.0).sum(-1)
     return SequenceLosses(total, real.sum(-1).to(total))
 
 
@@ -174,15 +175,10 @@ def counted_sums(
     return SequenceLosses(each.sum(-1), counted.sum(-1).to(each))
 
 
-def _summed(losses: Float[Tensor, "batch predicted"]) -> SequenceLosses:
-    total = losses.double().sum(-1)
-    return SequenceLosses(total, torch.full_like(total, losses.shape[1]))
-
-
 if TYPE_CHECKING:
     MetricName: TypeAlias = Literal["loss", "error"] | PredictionMetric
 else:
-    # Anything may be passed at run time; `find_metric` says what is not a metric.
+    # Anything may be passed at run time; `find_metric` raises a clear error if it is not a metric.
     MetricName = Any
 """The loss in nats, the share of predictions that are not the target ("error"), or a function of
 logits [n, vocab] and targets [n] that gives one number each, the lower the better."""
@@ -192,7 +188,7 @@ NATS, OWN_METRIC = "nats", "metric"
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A metric, checked, and what it counts in words."""
+    """A metric, checked, and its unit."""
 
     metric: PredictionMetric
     unit: str

@@ -10,7 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import ArgumentError, FailedError, InputError, TokenError, WeightsError
+from pathsum.errors import (
+    ArgumentError,
+    FailedError,
+    InputError,
+    TokenError,
+    WeightsError,
+    first_line,
+)
 from pathsum.model.config import Config
 from pathsum.model.edited import edit_model
 from pathsum.model.edits import Hooks, ModelEdit
@@ -268,7 +275,7 @@ def _available(device: torch.device | str) -> torch.device:
     try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0]
+        reason = first_line(error)
         raise FailedError(
             f"device {str(device)!r} is not available on this machine ({reason}); use 'cpu'"
         ) from error

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import transformer
+from pathsum.model.config import Config
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, Weights
@@ -37,6 +38,15 @@ LayerReads: TypeAlias = tuple[
     Float[Tensor, "part kv src k"],
     Float[Tensor, "part kv src k"],
 ]
+
+
+def layer_reads(config: Config, layer: LayerWeights, stream: Stream) -> LayerReads:
+    """A stream before a layer, with its queries, keys and values."""
+    read, _ = transformer.attention_read(config, layer, stream)
+    query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+    return stream, query, key, transformer.values(layer, read)
+
+
 # A node's run, head and position, and the slots that change each of its reads.
 _Reader: TypeAlias = tuple[int, int, int, dict[tuple[Side, int], list[int]]]
 
@@ -299,9 +309,7 @@ def kept_logits(
 def _keep_layer(reads: NodeReads, layer: LayerWeights, stream: Stream, reference: PerHead) -> None:
     """The writes of the listed nodes of a layer, minus the reference's."""
     config, nodes = reads.config, reads.layers[layer.index]
-    read = transformer.attention_read(config, layer, stream)[0]
-    query, key, _, _ = transformer.queries_and_keys(config, layer, read)
-    value = transformer.values(layer, read)
+    _, query, key, value = layer_reads(config, layer, stream)
     _, z = reads.nodes(layer, stream, query, key, value)
     if config.norm_place != "before":
         # The norm after the heads measures what all of them write at a position.

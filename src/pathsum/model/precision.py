@@ -85,16 +85,16 @@ def precision_gap(
         )
     chosen = parse_choice(known, name if dtype is None else dtype, "dtype")
     full, low = model.to(torch.float32), model.to(getattr(torch, chosen))
-    count = squares = size = kl = same = largest = 0.0
-    losses: list[tuple[float, float, float]] = []
+    count = squares = size = kl = same = largest = loss = loss_low = predicted = 0.0
     for batch in token_batches(model, tokens):
         for part in split_by_memory(model, batch, 3):
             ids = part.to(model.weights.device)
             here = run_logits(full.weights, ids)
             there = run_logits(low.weights, ids).float()
-            both = (sequence_losses(each, ids) for each in (here, there))
-            totals = [(float(each.total.sum()), float(each.count.sum())) for each in both]
-            losses.append((totals[0][0], totals[1][0], totals[0][1]))
+            losses = sequence_losses(here, ids)
+            loss += float(losses.total.sum())
+            loss_low += float(sequence_losses(there, ids).total.sum())
+            predicted += float(losses.count.sum())
             same += float((here.argmax(-1) == there.argmax(-1)).sum())
             count += ids.numel()
             log_p, log_q = here.log_softmax(-1), there.log_softmax(-1)
@@ -104,7 +104,6 @@ def precision_gap(
             largest = max(largest, float(gap.abs().max()))
             squares += float(gap.square().mean(-1).sum())
             size += float(here.square().mean(-1).sum())
-    predicted = max(1.0, sum(each[2] for each in losses))
     return PrecisionGap(
         model=model.name,
         stored=name,
@@ -114,7 +113,7 @@ def precision_gap(
         logit_sd=(size / count) ** 0.5,
         kl=kl / count,
         agreement=same / count,
-        loss=sum(each[0] for each in losses) / predicted,
-        loss_low=sum(each[1] for each in losses) / predicted,
+        loss=loss / max(1.0, predicted),
+        loss_low=loss_low / max(1.0, predicted),
         positions=int(count),
     )

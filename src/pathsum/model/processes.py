@@ -71,7 +71,7 @@ def local_device(device: str) -> str:
 
 @contextmanager
 def join_world() -> Generator[World]:
-    """This process's place: alone, or among those that torchrun started."""
+    """This process's place: alone, or among the processes that torchrun started."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     gpu = torch.cuda.is_available()
     if size == 1:
@@ -161,7 +161,7 @@ def shared_sum(
 ) -> Tensor:
     """The sum of `compute(piece)`, added in the order of the pieces, however they are shared.
 
-    In each process so many threads compute at a time.
+    `workers` threads compute at a time in each process.
     """
     total: Tensor | None = None
     for part in _shared(pieces, compute, progress, what, workers):

@@ -167,8 +167,8 @@ class Recording(enum.Enum):
     """What a run keeps.
 
     `LOGITS`    the logits alone; attention is fused wherever no edit needs a pattern
-    `RESIDUAL`  everything but the logits, without the cost of the unembedding; logits that do not
-                follow from what the unembedding reads (tables, hooks) are kept all the same
+    `RESIDUAL`  everything but the logits, without the cost of the unembedding; logits that cannot
+                be computed from the unembedding's input (tables, hooks) are kept nevertheless
     `ALL`       patterns, streams, scales, MLP outputs and logits
     """
 
@@ -206,8 +206,8 @@ class Run:
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
-    stream and the pattern, and is None. `logits_read` is what the unembedding read where edits made
-    that another stream than the last one, else None.
+    stream and the pattern, and is None. `logits_read` is the unembedding's input if edits made it
+    differ from the last stream, else None.
     """
 
     weights: Weights

@@ -5,8 +5,8 @@
     token_batches   any of the above as checked batches: what losses are measured on
     split           the part of a corpus that is counted, and the part that is held out
 
-Attention is causal, so what stands after a sequence's end changes nothing before it: sequences of
-different length are padded on the right, and positions from `lengths` on are left out of means.
+Sequences of different length are padded on the right. Attention is causal, so padding changes
+nothing before it; means leave it out (`lengths`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,11 +28,10 @@ from pathsum.text.shards import TokenShards
 if TYPE_CHECKING:
     from pathsum.model.model import Model
 
-if TYPE_CHECKING:
     OneSequence: TypeAlias = str | Sequence[int] | Tensor
     TextOrTokens: TypeAlias = OneSequence | Iterable[OneSequence] | Corpus
 else:
-    # Anything may be passed at run time; `_parts` says what cannot be read, in a sentence.
+    # Anything may be passed at run time; `_parts` raises a clear error for what cannot be read.
     OneSequence = TextOrTokens = Any
 """A text, token ids ([pos] or [n, pos]), an iterable of texts or of ids, or a corpus."""
 

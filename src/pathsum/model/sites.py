@@ -75,7 +75,10 @@ def find_hook(model: "Model", name: Any, function: Any) -> Hook:
 def _check_site(config: Config, site: Site) -> None:
     _check_writer(config, site.writer)
     if site.reader is not None:
-        _check_reader(config, site.reader)
+        if isinstance(site.reader, HeadRead):
+            find_head(site.reader.head, config.n_layers, config.n_heads)
+        elif isinstance(site.reader, MlpRead):
+            _check_mlp(config, site.reader.layer)
         _check_order(config, site.writer, site.reader)
         _check_positions(site)
 
@@ -103,13 +106,6 @@ def _check_writer(config: Config, writer: Writer) -> None:
             f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
             "name a head, 'embed' or an MLP"
         )
-
-
-def _check_reader(config: Config, reader: Reader) -> None:
-    if isinstance(reader, HeadRead):
-        find_head(reader.head, config.n_layers, config.n_heads)
-    elif isinstance(reader, MlpRead):
-        _check_mlp(config, reader.layer)
 
 
 def _check_mlp(config: Config, layer: int) -> None:

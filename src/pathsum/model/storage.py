@@ -1,9 +1,9 @@
 """Model folders: config.json, model.safetensors, tokenizer.json, held_out.safetensors.
 
-config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. It has
-the id of its save and a checksum of the tokenizer too; the safetensors file repeats the id and the
-config in its metadata, and held-out text the id, so that files of two different saves are detected.
-Folders from before there were ids open as well.
+config.json carries `"format": "pathsum-model"`, a version, and the edits of an edited model. To
+detect files of different saves, it also holds the id of its save and a checksum of the tokenizer;
+the safetensors file repeats the id and the config in its metadata, and held-out text the id.
+Folders without ids, written by older versions, open too.
 """
 
 import json

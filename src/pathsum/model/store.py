@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pathsum.errors import FileError
-from pathsum.files import require_regular
+from pathsum.files import first_bytes
 
 
 class Store(ABC):
@@ -125,12 +125,7 @@ class FileStore(Store):
 
 
 def _check_is_safetensors(file: Path) -> None:
-    require_regular(file)
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(9)
-    except OSError as error:
-        raise FileError(f"{file} cannot be read ({error.strerror})") from error
+    head = first_bytes(file, 9)
     # A safetensors file begins with the length of its header and then the header's "{"; the length
     # alone may look like a pickle's first bytes.
     looks_right = head[8:9] == b"{" or head[4:8] == bytes(4)

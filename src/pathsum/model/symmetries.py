@@ -153,18 +153,14 @@ def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
     return Q * R.diagonal().sign()
 
 
-def _check_edits(model: Model) -> None:
+def _rebuilt(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
+    """The model with every tensor changed, given its name, itself and its layer (−1: none)."""
     outside = [str(edit) for edit in model.edits if not edit.in_weights]
     if outside:
         raise NotExactError(
             f"this model has edits that are not in its weights ({'; '.join(outside)}), so a change "
             "of its weights alone is not a symmetry; use the model without them"
         )
-
-
-def _rebuilt(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
-    """The model with every tensor changed, given its name, itself and its layer (−1: none)."""
-    _check_edits(model)
     flat: dict[str, Tensor] = {}
     for name, tensor in model.weights.items():
         *_, layer, bare = ("-1", *name.split("."))
@@ -175,12 +171,8 @@ def _rebuilt(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Mode
 def _without_gains(weights: Weights) -> bool:
     """Whether the normalizations of these weights have neither gain nor bias."""
     names = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln_f_w", "ln_f_b", "post1_w", "post2_w")
-    return not any(
-        name.rsplit(".", 1)[-1] in names and not _is_plain(name, weights.read(name))
+    return all(
+        bool((weights.read(name) == float(name.endswith("_w"))).all())
         for name in weights.names
+        if name.rsplit(".", 1)[-1] in names
     )
-
-
-def _is_plain(name: str, tensor: Tensor) -> bool:
-    neutral = torch.ones_like(tensor) if name.endswith("_w") else torch.zeros_like(tensor)
-    return torch.equal(tensor, neutral)

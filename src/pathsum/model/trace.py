@@ -37,8 +37,8 @@ class Trace(Run):
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. Reads, z and what a head wrote follow from these and are computed on demand.
 
-    In a run with `edits`, whatever they invalidate raises NotExactError. Its `scales` are those of
-    the unedited reads: a message has a scale of its own, for its one reader, which is not kept.
+    In a run with `edits`, methods whose result they invalidate raise NotExactError. Its `scales`
+    are those of the unedited reads; the scale of a read that a message changes is not recorded.
 
     Sequences of different length are padded on the right; `lengths` says how many tokens each has.
     """
@@ -100,14 +100,12 @@ class Trace(Run):
         def per_head(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
             return tuple(tensor[rows, :, :length] for tensor in tensors)
 
-        scales = self.scales
+        scales, logits = self.scales, self.recorded_logits
         return replace(
             self,
             tokens=tokens,
             lengths=self.lengths[rows].clamp(max=length),
-            recorded_logits=None
-            if self.recorded_logits is None
-            else self.recorded_logits[rows, :length],
+            recorded_logits=None if logits is None else logits[rows, :length],
             patterns=tuple(one[rows, :, :length, :length] for one in self.patterns),
             streams=part(self.streams),
             mlp_outputs=part(self.mlp_outputs),

@@ -167,8 +167,7 @@ def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> P
 def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> Pattern:
     """The causal softmax of scores: rows are destinations and sum to 1, or less with sinks.
 
-    Scores are capped first; a layer with a window masks sources that many positions back and
-    further.
+    Scores are capped first. A layer with a window of w masks sources w or more positions back.
     """
     scores = soft_cap(scores, config.score_cap)
     return _softmax(scores + _masked(scores, config.window(layer.index)), layer.sinks)

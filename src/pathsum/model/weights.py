@@ -73,10 +73,8 @@ MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor that a layer of this config may have."""
-    d, k, h, kv, m = (
-        *(config.d_model, config.d_head, config.n_heads),
-        *(config.n_kv_heads, config.d_mlp),
-    )
+    d, k, m = config.d_model, config.d_head, config.d_mlp
+    h, kv = config.n_heads, config.n_kv_heads
     shapes: dict[str, tuple[int, ...]] = {
         "W_Q": (h, d, k),
         "W_K": (kv, d, k),
