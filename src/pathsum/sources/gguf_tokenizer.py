@@ -34,7 +34,7 @@ def _single_digits() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level()])
 
 
-# How text is cut into words before merges, by the name that GGUF gives the rule.
+# How text is split into words before merges, by the name that GGUF gives the rule.
 _WORD_RULES = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo"), _byte_level),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _single_digits),
@@ -55,7 +55,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
         raise ConfigError(f"the metadata names a {kind!r} tokenizer and lists no tokens")
     if kind not in ("gpt2", "llama"):
         raise ConfigError(
-            f"its tokenizer is of the kind {kind!r}, and pathsum reads 'gpt2' (byte-level BPE) and "
+            f"its tokenizer is a {kind!r} tokenizer, and pathsum reads 'gpt2' (byte-level BPE) and "
             "'llama' (SentencePiece BPE)"
         )
     make = _byte_level_bpe if kind == "gpt2" else _sentencepiece_bpe
@@ -89,7 +89,7 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backe
     rule = metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(rule, str) or rule not in _WORD_RULES:
         raise ConfigError(
-            f"its tokenizer cuts text into words by the rule {rule!r}, which pathsum does not know"
+            f"its tokenizer splits words by the rule {rule!r}, which pathsum does not know"
             f"{near_misses(str(rule), _WORD_RULES)}"
         )
     pairs = [tuple(merge.split(" ", 1)) for merge in _listed(metadata, "merges", str)]

@@ -1,23 +1,22 @@
 """Checkpoints from the Hugging Face hub, through huggingface_hub and its cache.
 
-Its conventions hold: `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`, with which nothing
-is asked of the network.
+Its environment variables apply: `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`, with
+which the network is not used.
 """
 
 from pathlib import Path
 
 from pathsum.errors import FailedError, FileError, InputError, first_line
-from pathsum.files import read_object
 from pathsum.model.storage import CONFIG, TOKENIZER
-from pathsum.sources.checkpoint_folder import INDEX, PICKLE, SAFETENSORS
+from pathsum.sources.checkpoint_folder import INDEX, PICKLE, SAFETENSORS, read_index
 from pathsum.sources.hugging_face import TOKENIZER_CONFIG
 
 
 def download(hub_id: str, revision: str | None = None, token: str | bool | None = None) -> Path:
-    """The folder in the hub's cache with everything of a checkpoint that a model is read from.
+    """The folder in the hub's cache with all files of a checkpoint that `load` reads.
 
-    Files are fetched one by one in the order of preference, so that of a repository with several
-    copies of its weights only one is fetched.
+    Files are fetched one by one in order of preference, so that only one copy of the weights is
+    fetched if a repository has several.
     """
     repository = _Repository(hub_id, revision, token)
     config = repository.get(CONFIG)
@@ -32,7 +31,7 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
             return config.parent
         index = repository.get(name + INDEX)
         if index is not None:
-            for shard in _shards(index):
+            for shard in sorted(set(read_index(index).values())):
                 if repository.get(shard) is None:
                     raise FileError(
                         f"{hub_id!r} on the hub has no {shard}, which its {index.name} names"
@@ -45,14 +44,6 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
             "pathsum reads"
         )
     return config.parent
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        found = read_object(index, "download it again")["weight_map"]
-        return sorted({str(shard) for shard in found.values()})
-    except (KeyError, AttributeError) as error:
-        raise FileError(f"{index} has no weight_map ({error})") from error
 
 
 class _Repository:
@@ -80,7 +71,7 @@ class _Repository:
             raise self._failed(error) from error
 
     def get_listed(self, ending: str) -> Path | None:
-        """The last file, by name, that ends so: old checkpoints number their steps."""
+        """The last file by name with this ending: old checkpoints number their steps."""
         from huggingface_hub import HfApi
 
         if _offline():

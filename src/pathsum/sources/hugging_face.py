@@ -20,17 +20,17 @@ from pathsum.sources.mapped_store import Layout
 from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-# What unembeddings are called; a tied checkpoint may hold a second copy under one of these names.
+# Names of unembeddings; a tied checkpoint may hold a second copy under one of them.
 _HEADS = ("lm_head.weight", "embed_out.weight")
-# How files and models in memory, of several versions of transformers, call the language model
-# inside a checkpoint that also reads images: Gemma 3 from 4B up.
+# Prefixes of the language model inside a checkpoint that also reads images (Gemma 3 from 4B up), in
+# files and in memory, for several versions of transformers.
 _TEXT_PREFIXES = {
     "language_model.model.": "model.",
     "model.language_model.": "model.",
     "language_model.lm_head.": "lm_head.",
 }
 _OTHER_PARTS = ("vision_tower.", "multi_modal_projector.")
-# What transformers assumes where text_config is silent, which it mostly is.
+# Defaults of transformers for what text_config leaves out, which is most of it.
 _TEXT_DEFAULTS = {
     "model_type": "gemma3_text",
     "vocab_size": 262_208,
@@ -59,8 +59,8 @@ def from_hf(
 ) -> Model:
     """A transformers model as a pathsum model; the two share their memory.
 
-    `tokenizer` is the one of transformers, of `tokenizers` or of pathsum. The weights are those of
-    the moment: train the model further and this one changes with it. `context` is as in `load`.
+    `tokenizer` is one of transformers, of `tokenizers` or of pathsum. If you train the transformers
+    model further, this model changes with it. `context` is as in `load`.
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
     if config is None or not hasattr(config, "to_dict") or state is None:

@@ -2,10 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, read_object, require_regular
+from pathsum.files import exists, first_bytes, read_object
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.result import Progress, silent
@@ -46,17 +45,15 @@ def load(
     """
     text = str(name)
     known, path = (*known_names(), *FETCHED), Path(text).expanduser()
-    if revision is not None and ((isinstance(name, str) and text in known) or exists(path)):
+    is_known = isinstance(name, str) and text in known
+    if revision is not None and (is_known or exists(path)):
         raise InputError(
             f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
             "leave it out"
         )
-    if isinstance(name, str) and text in known:
+    if is_known:
         require_one_context(text, parse_choice(CONTEXTS, context, "context"))
-    if isinstance(name, str) and text in known_names():
-        return load_named(text)
-    if isinstance(name, str) and text in FETCHED:
-        return load_fetched(text, progress)
+        return load_fetched(text, progress) if text in FETCHED else load_named(text)
     if exists(path):
         return open_path(path, context=context)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
@@ -71,8 +68,8 @@ def open_path(path: Path, name: str | None = None, context: Context = "original"
     """The model of a folder (pathsum, Hugging Face, TransformerLens) or of a GGUF file."""
     if not path.is_dir():
         return _open_file(path, context)
-    found = _read_config(path)
-    if found is None:
+    file = path / CONFIG
+    if not file.exists():
         files = sorted(path.glob("*.gguf"))
         if len(files) == 1:
             return open_gguf(files[0], context=context)
@@ -81,6 +78,7 @@ def open_path(path: Path, name: str | None = None, context: Context = "original"
             raise FileError(f"{path} holds several GGUF files ({listed}); name one of them")
         require_one_context(str(path), context)
         return read_model(path)
+    found = read_object(file, "save or download it again")
     if "model_type" not in found:
         require_one_context(str(path), context)
     if found.get("format") == FORMAT or ("format" in found and "model_type" not in found):
@@ -91,20 +89,9 @@ def open_path(path: Path, name: str | None = None, context: Context = "original"
 
 
 def _open_file(file: Path, context: Context) -> Model:
-    require_regular(file)
-    try:
-        with file.open("rb") as opened:
-            start = opened.read(4)
-    except OSError as error:
-        raise FileError(f"{file} cannot be read ({error.strerror})") from error
-    if start == b"GGUF" or file.suffix == ".gguf":
+    if first_bytes(file, 4) == b"GGUF" or file.suffix == ".gguf":
         return open_gguf(file, context=context)
     raise FileError(
         f"{file} is a file; a model is a folder with {CONFIG} and {SAFETENSORS}, or a GGUF file: "
         "name one of these"
     )
-
-
-def _read_config(folder: Path) -> dict[str, Any] | None:
-    file = folder / CONFIG
-    return read_object(file, "save or download it again") if file.exists() else None

@@ -39,14 +39,14 @@ _COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Stored:
     """The location of one of our tensors in a checkpoint, and its axes there.
 
-    Several of ours may share one of the checkpoint's. `split` lists the blocks that are joined
-    along `axis` ("h k", "g k", "g k" for fused queries, keys and values) and `part` says which of
-    them this is; interleaved ones are a number among the axes that comes first on the right side
-    ("(h 3 k) d -> 3 h d k"), and `part` is its index; axes in parentheses on the right side are
-    joined. `add` is added to every entry (norms that
-    store their gain minus 1), then the first `upto` entries of the last axis (None: all) are
-    multiplied by `multiply`. An `optional` tensor is used if the checkpoint has it. Where programs
-    disagree on a name, `name` lists the alternatives: "embed_out.weight|lm_head.weight".
+    Several of ours may be parts of one of the checkpoint's: `split` lists the blocks along `axis`
+    ("h k", "g k", "g k" for fused queries, keys and values) and `part` is the index of ours. If
+    they are interleaved, the axes have a number that comes first on the right side
+    ("(h 3 k) d -> 3 h d k"), and `part` is the index along it. Axes in parentheses on the right
+    side are joined. `add` is added to every entry (norms that store their gain minus 1), then the
+    first `upto` entries of the last axis (None: all) are multiplied by `multiply`. An `optional`
+    tensor is used if the checkpoint has it. Where programs disagree on a name, `name` lists the
+    alternatives: "embed_out.weight|lm_head.weight".
     """
 
     name: str
@@ -121,7 +121,7 @@ class MappedStore(Store):
             _check(source, name, fact, config, where)
         self.dtypes = {name: source.dtypes[fact.name] for name, fact in self._stored.items()}
         self.shapes = {
-            name: tuple(fact.of(_without_numbers(fact, config), config).shape)
+            name: tuple(fact.of(torch.empty(fact.shape(config), device="meta"), config).shape)
             for name, fact in self._stored.items()
         }
 
@@ -222,10 +222,6 @@ def _groups(side: str) -> list[list[str]]:
 
 def _size(atoms: Iterable[str], config: Config) -> int:
     return prod(int(atom) if atom.isdigit() else _SIZES[atom](config) for atom in atoms)
-
-
-def _without_numbers(fact: Stored, config: Config) -> Tensor:
-    return torch.empty(fact.shape(config), device="meta")
 
 
 def _check(source: Store, name: str, fact: Stored, config: Config, where: str) -> None:

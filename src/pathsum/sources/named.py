@@ -28,18 +28,12 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
         "the same four in one head, which forces the paper's bugs",
         lambda: construct.skip_trigrams(_TRIPLES, n_heads=1),
     ),
-    "hand-built-induction": (
-        "two layers, induction by K-composition",
-        construct.induction,
-    ),
+    "hand-built-induction": ("two layers, induction by K-composition", construct.induction),
     "hand-built-induction-by-q": (
         "two layers, induction by Q-composition",
         construct.induction_by_q,
     ),
-    "hand-built-virtual-head": (
-        "two layers, two heads that act as one",
-        construct.virtual_head,
-    ),
+    "hand-built-virtual-head": ("two layers, two heads that act as one", construct.virtual_head),
 }
 
 
@@ -72,11 +66,7 @@ class ModelList(Record, kind="model-list"):
         """Name, shape and purpose of each."""
         columns = (text_column("name"), text_column("shape"), prose_column("what it is"))
         rows = tuple(
-            (
-                m.name,
-                f"{m.size}, d {m.d_model}, {m.vocabulary} tokens",
-                m.about,
-            )
+            (m.name, f"{m.size}, d {m.d_model}, {m.vocabulary} tokens", m.about)
             for m in self.models
         )
         note = "Load one by its name, or give a folder that a model was saved to."

@@ -1,7 +1,7 @@
 """TransformerLens: its models in memory, and old checkpoints that were saved in its layout.
 
-A HookedTransformer has parameters of its own. A TransformerBridge, of TransformerLens 4, is a
-transformers model under one set of names.
+A HookedTransformer has its own parameters. A TransformerBridge (TransformerLens 4) wraps a
+transformers model under uniform names.
 """
 
 import math
@@ -135,7 +135,7 @@ def _open_state(folder: Path) -> Store:
         if len(final) == 1:
             return PickleStore(final[0])
         listed = ", ".join(file.name for file in files[:4])
-        raise FileError(f"{folder} holds several state dicts ({listed}); leave the one to load")
+        raise FileError(f"{folder} holds several state dicts ({listed}); keep only the one to load")
     return open_tensors(folder)
 
 

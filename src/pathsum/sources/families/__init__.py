@@ -1,7 +1,14 @@
-"""Architectures, relatives in one file: what config.json means, where each tensor is stored.
+"""Architectures: what config.json means, and where each tensor is stored.
 
-A family is a table of facts. To add one, copy the nearest file, write down what its config.json
-calls each field of `Config` and where each tensor is, and add a tiny random checkpoint to
+    gpt      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
+    llama    Llama (SmolLM), Mistral, Qwen2, Qwen3, OLMo 2, StableLM
+    gemma    Gemma 1, 2 and 3
+    phi      Phi 1 to 3
+    gpt_oss  gpt-oss
+    rotary   rotary positions of all of them
+
+A family is a table of facts. To add one, copy the nearest, write down what its config.json calls
+each field of `Config` and where each tensor is, and add a tiny random checkpoint to
 tests/sources/test_families.py, which compares logits with those of transformers.
 """
 
@@ -11,10 +18,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from pathsum.errors import FileError, near_misses
 from pathsum.sources.facts import Facts
-from pathsum.sources.mapped_store import Layout
+from pathsum.sources.mapped_store import Layout, Stored
 
 # Buffers that follow from the config: causal masks, rotary frequencies.
 _BUFFERS = re.compile(
@@ -63,3 +71,78 @@ def find_family(facts: Facts) -> Family:
 def is_buffer(name: str) -> bool:
     """Whether a tensor of a checkpoint is a constant that follows from its config."""
     return _BUFFERS.search(name) is not None
+
+
+# ---- rows that many families share; nn.Linear stores its matrices [out, in]
+
+
+def sizes(
+    facts: Facts,
+    *,
+    layers: str = "num_hidden_layers",
+    heads: str = "num_attention_heads",
+    width: str = "hidden_size",
+    context: str = "max_position_embeddings",
+) -> dict[str, Any]:
+    """The sizes in a `Config`, by the names that config.json gives them; d_head is d / heads."""
+    d_model, n_heads = facts.size(width), facts.size(heads)
+    return {
+        "n_layers": facts.size(layers),
+        "n_heads": n_heads,
+        "d_model": d_model,
+        "d_head": d_model // n_heads,
+        "d_vocab": facts.size("vocab_size"),
+        "n_ctx": facts.size(context),
+    }
+
+
+def attention(
+    q: str, k: str, v: str, o: str, *, bias: bool = False, out_bias: bool = False
+) -> dict[str, Stored]:
+    """Separate query, key, value and output projections of the given names."""
+    rows = {
+        "W_Q": Stored(f"{q}.weight", "(h k) d -> h d k"),
+        "W_K": Stored(f"{k}.weight", "(g k) d -> g d k"),
+        "W_V": Stored(f"{v}.weight", "(g k) d -> g d k"),
+        "W_O": Stored(f"{o}.weight", "d (h k) -> h k d"),
+    }
+    if bias:
+        rows |= {
+            "b_Q": Stored(f"{q}.bias", "(h k) -> h k"),
+            "b_K": Stored(f"{k}.bias", "(g k) -> g k"),
+            "b_V": Stored(f"{v}.bias", "(g k) -> g k"),
+        }
+    if out_bias:
+        rows["b_O"] = Stored(f"{o}.bias", "d")
+    return rows
+
+
+def mlp(up: str, down: str, gate: str | None = None, *, bias: bool = False) -> dict[str, Stored]:
+    """Projections into the neurons and out of them, and the gate's, if there is one."""
+    rows = {
+        "W_in": Stored(f"{up}.weight", "m d -> d m"),
+        "W_out": Stored(f"{down}.weight", "d m -> m d"),
+    }
+    if bias:
+        rows |= {"b_in": Stored(f"{up}.bias", "m"), "b_out": Stored(f"{down}.bias", "d")}
+    if gate is not None:
+        rows["W_gate"] = Stored(f"{gate}.weight", "m d -> d m")
+    if gate is not None and bias:
+        rows["b_gate"] = Stored(f"{gate}.bias", "m")
+    return rows
+
+
+def norm(ours: str, name: str, *, bias: bool = False, add: float = 0.0) -> dict[str, Stored]:
+    """A norm's gain, and its bias; `add` is 1 where the gain is stored minus 1."""
+    rows = {f"{ours}_w": Stored(f"{name}.weight", "d", add=add)}
+    return rows | ({f"{ours}_b": Stored(f"{name}.bias", "d")} if bias else {})
+
+
+def embeddings(
+    table: str, head: str | None, *, tied: bool, bias: bool = False
+) -> dict[str, Stored]:
+    """The token embedding and, unless it is tied, the unembedding."""
+    rows = {"W_E": Stored(f"{table}.weight", "v d")}
+    if not tied:
+        rows["W_U"] = Stored(f"{head}.weight", "v d -> d v")
+    return rows | ({"b_U": Stored(f"{head}.bias", "v")} if bias else {})

@@ -1,7 +1,7 @@
 """Gemma 1, 2 and 3: gains stored minus 1, embeddings times √d, gated GELU.
 
 Gemma 2 adds norms after each block, soft caps and alternating windows; Gemma 3 has norms of queries
-and keys instead of caps, and rotates layers with windows by a base of their own.
+and keys instead of caps, and another rotary base in layers with windows.
 """
 
 import math
@@ -10,10 +10,9 @@ from typing import Any
 from pathsum.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
-from pathsum.sources.families import Family
-from pathsum.sources.families.linear import attention, mlp, norm
+from pathsum.sources.families import Family, attention, mlp, norm
 from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
-from pathsum.sources.families.rotary import rope_facts, scale_queries
+from pathsum.sources.families.rotary import rope_facts, rope_kind, scale_queries
 from pathsum.sources.mapped_store import Layout, Stored
 
 
@@ -40,8 +39,8 @@ def _gemma3(facts: Facts) -> Layout:
     local = rope.get("sliding_attention", {"rope_theta": facts.number("rope_local_base_freq", 1e4)})
     if local.get("rope_type", "default") != "default":
         raise ConfigError(f"{facts.where} scales the rotations of layers with windows")
-    found = rope_facts(Facts(full, facts.where)).values
-    if found.get("rope_type", found.get("type")) == "yarn":
+    found = rope_facts(Facts(full, facts.where))
+    if rope_kind(found) == "yarn":
         raise ConfigError(
             f"{facts.where} scales the rotations of some layers by YaRN, which also multiplies "
             "their queries; pathsum computes it only if all layers are scaled in the same way"
@@ -61,7 +60,7 @@ def _gemma3(facts: Facts) -> Layout:
 
 
 def _fields(facts: Facts) -> dict[str, Any]:
-    # Files of the first Gemma say "gelu" and mean the approximation; transformers reads them so.
+    # Files of Gemma 1 say "gelu" and mean the approximation; transformers reads them that way.
     for name in ("hidden_activation", "hidden_act"):
         facts.only(name, "gelu_pytorch_tanh", "gelu")
     facts.only("use_bidirectional_attention", False)

@@ -2,9 +2,8 @@
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
-from pathsum.sources.families import Family
+from pathsum.sources.families import Family, attention
 from pathsum.sources.families.gemma import alternating_windows
-from pathsum.sources.families.linear import attention
 from pathsum.sources.families.llama import NORMS, PROJECTIONS, llama_fields, llama_layout
 from pathsum.sources.mapped_store import Layout, Stored
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
-from pathsum.sources.families import Family
-from pathsum.sources.families.linear import attention, embeddings, mlp, norm
+from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.mapped_store import Layout, Stored
 
@@ -23,16 +22,12 @@ def llama_fields(facts: Facts, activation: str = "silu_gated") -> dict[str, Any]
     """The fields of `Config` that config.json calls the same in all of these families."""
     if activation == "silu_gated":
         facts.only("hidden_act", "silu")
-    d, heads = facts.size("hidden_size"), facts.size("num_attention_heads")
-    d_head = facts.size("head_dim", d // heads)
+    found = sizes(facts)
+    d_head = facts.size("head_dim", found["d_head"])
     return {
-        "n_layers": facts.size("num_hidden_layers"),
-        "n_heads": heads,
-        "n_kv_heads": facts.size("num_key_value_heads", heads),
-        "d_model": d,
+        **found,
+        "n_kv_heads": facts.size("num_key_value_heads", found["n_heads"]),
         "d_head": d_head,
-        "d_vocab": facts.size("vocab_size"),
-        "n_ctx": facts.size("max_position_embeddings"),
         "norm": "rms",
         "norm_eps": facts.number("rms_norm_eps", 1e-6),
         "mlp": activation,

@@ -2,8 +2,7 @@
 
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
-from pathsum.sources.families import Family
-from pathsum.sources.families.linear import attention, embeddings, mlp, norm
+from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
 from pathsum.sources.families.llama import NORMS, llama_fields, llama_layout
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.mapped_store import Layout, Stored
@@ -11,22 +10,17 @@ from pathsum.sources.mapped_store import Layout, Stored
 
 def _phi(facts: Facts) -> Layout:
     facts.only("qk_layernorm", False)
-    d, heads = facts.size("hidden_size"), facts.size("num_attention_heads")
+    found = sizes(facts)
     config = Config(
-        n_layers=facts.size("num_hidden_layers"),
-        n_heads=heads,
-        n_kv_heads=facts.size("num_key_value_heads", heads),
-        d_model=d,
-        d_head=d // heads,
-        d_vocab=facts.size("vocab_size"),
-        n_ctx=facts.size("max_position_embeddings"),
+        **found,
+        n_kv_heads=facts.size("num_key_value_heads", found["n_heads"]),
         norm="layer",
         norm_eps=facts.number("layer_norm_eps", 1e-5),
         mlp=facts.mlp("hidden_act", "gelu_new"),
-        d_mlp=facts.size("intermediate_size", 4 * d),
+        d_mlp=facts.size("intermediate_size", 4 * found["d_model"]),
         block="parallel",
         tied=facts.flag("tie_word_embeddings", False),
-        **rotary(facts, d // heads, fraction=0.5),
+        **rotary(facts, found["d_head"], fraction=0.5),
     )
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
     layer = {

@@ -1,9 +1,9 @@
 """Rotary positions in a config.json: `rope_parameters` in transformers 5, else `rope_theta`.
 
-Scaled rotations divide the frequency of each plane by a factor of its own. YaRN and LongRoPE also
-multiply what is rotated, queries and keys alike, by a number: its square is multiplied into the
-queries. LongRoPE has two sets of factors, for texts up to the length of pretraining and for longer
-ones; a model has one of them, which `choose_context` chooses.
+Scaled rotations divide the frequency of each plane by its own factor. YaRN and LongRoPE also
+multiply queries and keys by an attention factor; its square is multiplied into the queries.
+LongRoPE has two sets of factors, for texts up to the length of pretraining and for longer ones;
+`choose_context` chooses one of them for the model.
 """
 
 import math
@@ -23,20 +23,19 @@ else:
     Context = Any
 """The texts that a LongRoPE checkpoint is loaded for: up to the length of pretraining, or longer.
 
-transformers decides by the length of each text, so that a text's first tokens are computed
-differently once it is longer; here the choice belongs to the model.
+transformers decides by the length of each text, so that a longer text changes the logits of its own
+first tokens; here the choice belongs to the model.
 """
-_LONGROPE = ("longrope", "su")
 
 
 def choose_context(facts: Facts, context: Context = "original") -> Facts:
     """The facts with one set of LongRoPE's factors; others as they are."""
     context = parse_choice(CONTEXTS, context, "context")
     found = rope_facts(facts)
-    kind = found.values.get("rope_type", found.values.get("type", "default"))
-    # Files of Phi-3 may say YaRN and mean this; transformers reads them so.
-    named = kind in _LONGROPE or (kind == "yarn" and facts.values.get("model_type") == "phi3")
-    if not named:
+    kind = rope_kind(found)
+    # Files of Phi-3 may say YaRN and mean LongRoPE; transformers reads them that way.
+    is_phi3 = kind == "yarn" and facts.values.get("model_type") == "phi3"
+    if kind not in ("longrope", "su") and not is_phi3:
         require_one_context(facts.where, context)
         return facts
     longest = facts.size("max_position_embeddings")
@@ -71,6 +70,11 @@ def rope_facts(facts: Facts) -> Facts:
     return Facts(both, facts.where)
 
 
+def rope_kind(found: Facts) -> Any:
+    """The kind of scaling; old configs call it `type`."""
+    return found.values.get("rope_type", found.values.get("type", "default"))
+
+
 def rotary(
     facts: Facts, d_head: int, *, base: float = 10_000.0, fraction: float = 1.0
 ) -> dict[str, Any]:
@@ -80,16 +84,23 @@ def rotary(
     part = found.number("partial_rotary_factor", fraction)
     # An odd or fractional width is refused by Config; factors need a whole number of planes.
     width = int(d_head * part)
-    kind = found.values.get("rope_type", found.values.get("type", "default"))
-    scalings = {"default": _none, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
-    scalings["longrope"] = _longrope
-    if not isinstance(kind, str) or kind not in scalings:
-        raise ConfigError(
-            f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; it "
-            f"computes {', '.join(scalings)}"
-        )
     frequencies = [theta ** (-2 * plane / width) for plane in range(width // 2)]
-    factors = scalings[kind](found, frequencies, theta)
+    match rope_kind(found):
+        case "default":
+            factors = []
+        case "linear":
+            factors = [found.number("factor")] * len(frequencies)
+        case "llama3":
+            factors = _llama3(found, frequencies)
+        case "yarn":
+            factors = _yarn(found, len(frequencies), theta)
+        case "longrope":
+            factors = found.numbers("plane_factors")  # that `choose_context` chose
+        case kind:
+            raise ConfigError(
+                f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; "
+                "it computes default, linear, llama3, yarn, longrope"
+            )
     return {
         "positions": "rotary",
         "rotary_base": theta,
@@ -101,35 +112,18 @@ def rotary(
 def scale_queries(facts: Facts, layer: dict[str, Stored], d_rotated: int) -> dict[str, Stored]:
     """The table with the square of the attention factor multiplied into the queries."""
     found = rope_facts(facts)
-    if found.values.get("rope_type", found.values.get("type")) not in ("yarn", "longrope"):
+    if rope_kind(found) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
     # A norm of the queries comes after their projection and would undo a factor there.
     names = ("q_norm_w",) if "q_norm_w" in layer else ("W_Q", "b_Q")
     return {
-        name: _times(fact, factor, d_rotated) if name in names else fact
+        name: replace(fact, multiply=factor, upto=d_rotated) if name in names else fact
         for name, fact in layer.items()
     }
 
 
-def _times(fact: Stored, factor: float, upto: int) -> Stored:
-    return replace(fact, multiply=factor, upto=upto)
-
-
-def _none(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
-    return []
-
-
-def _longrope(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
-    """The factors that `choose_context` chose."""
-    return found.numbers("plane_factors")
-
-
-def _linear(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
-    return [found.number("factor")] * len(frequencies)
-
-
-def _llama3(found: Facts, frequencies: list[float], theta: float) -> list[float]:  # noqa: ARG001
+def _llama3(found: Facts, frequencies: list[float]) -> list[float]:
     """Long waves are stretched by the factor, short ones kept, those between interpolated."""
     factor, length = found.number("factor"), found.number("original_max_position_embeddings")
     low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
@@ -141,10 +135,9 @@ def _llama3(found: Facts, frequencies: list[float], theta: float) -> list[float]
     return factors
 
 
-def _yarn(found: Facts, frequencies: list[float], theta: float) -> list[float]:
+def _yarn(found: Facts, planes: int, theta: float) -> list[float]:
     """Planes that turn often keep their frequency, slow ones are divided, with a ramp between."""
-    factor, planes = found.number("factor"), len(frequencies)
-    length = found.number("original_max_position_embeddings")
+    factor, length = found.number("factor"), found.number("original_max_position_embeddings")
 
     def plane(turns: float) -> float:
         return planes * math.log(length / (turns * 2 * math.pi)) / math.log(theta)

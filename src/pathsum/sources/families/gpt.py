@@ -1,0 +1,193 @@
+"""GPT-2 and its relatives: layer norms and ungated MLPs.
+
+GPT-2 has learned positions and fused projections stored [in, out]. GPT-Neo has no score scale and
+windows in every other layer. GPT-J has parallel blocks that share one norm, and rotary positions on
+adjacent pairs; GPT-NeoX (Pythia) has parallel blocks, partial rotary, and queries, keys and values
+interleaved. OPT has ReLU, and stores its positions after two unused rows.
+"""
+
+from pathsum.model.config import Config
+from pathsum.sources.facts import Facts
+from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
+from pathsum.sources.families.rotary import rotary, scale_queries
+from pathsum.sources.mapped_store import Layout, Stored
+
+_NAMES = {"layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions"}
+_NORMS = {**norm("ln1", "ln_1", bias=True), **norm("ln2", "ln_2", bias=True)}
+_POSITIONS = {"W_pos": Stored("transformer.wpe.weight", "p d")}
+
+
+def _transformer(
+    config: Config, layer: dict[str, Stored], extra: dict[str, Stored], *, bias: bool = False
+) -> Layout:
+    """The names that GPT-2, GPT-Neo and GPT-J share; `bias`: the unembedding has one."""
+    model = {
+        **embeddings("transformer.wte", "lm_head", tied=config.tied, bias=bias),
+        **norm("ln_f", "transformer.ln_f", bias=True),
+        **extra,
+    }
+    return Layout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
+
+
+def _gpt2(facts: Facts) -> Layout:
+    facts.only("scale_attn_weights", True)
+    facts.only("scale_attn_by_inverse_layer_idx", False)
+    facts.only("add_cross_attention", False)
+    config = Config(
+        **sizes(facts, **_NAMES),
+        positions="residual",
+        norm="layer",
+        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
+        mlp=facts.mlp("activation_function", "gelu_new"),
+        d_mlp=facts.size("n_inner", 4 * facts.size("n_embd")),
+        tied=facts.flag("tie_word_embeddings", True),
+    )
+    layer = {
+        **_NORMS,
+        "W_O": Stored("attn.c_proj.weight", "(h k) d -> h k d"),
+        "b_O": Stored("attn.c_proj.bias", "d"),
+        "W_in": Stored("mlp.c_fc.weight", "d m"),
+        "b_in": Stored("mlp.c_fc.bias", "m"),
+        "W_out": Stored("mlp.c_proj.weight", "m d"),
+        "b_out": Stored("mlp.c_proj.bias", "d"),
+    }
+    qkv = ("h k", "h k", "h k")
+    for part, letter in enumerate("QKV"):
+        layer[f"W_{letter}"] = Stored(
+            "attn.c_attn.weight", "d (h k) -> h d k", split=qkv, part=part, axis=1
+        )
+        layer[f"b_{letter}"] = Stored("attn.c_attn.bias", "(h k) -> h k", split=qkv, part=part)
+    return _transformer(config, layer, _POSITIONS)
+
+
+def _gpt_neo(facts: Facts) -> Layout:
+    config = Config(
+        **sizes(facts, layers="num_layers", heads="num_heads"),
+        positions="residual",
+        norm="layer",
+        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
+        mlp=facts.mlp("activation_function", "gelu_new"),
+        d_mlp=facts.size("intermediate_size", 4 * facts.size("hidden_size")),
+        score_scale=1.0,
+        windows=_local_windows(facts),
+        tied=facts.flag("tie_word_embeddings", True),
+    )
+    names = [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")]
+    layer = {
+        **_NORMS,
+        **attention(*names, out_bias=True),
+        **mlp("mlp.c_fc", "mlp.c_proj", bias=True),
+    }
+    return _transformer(config, layer, _POSITIONS)
+
+
+def _local_windows(facts: Facts) -> tuple[int | None, ...]:
+    kinds = facts.values.get("attention_layers")
+    if kinds is None:
+        # [[["global", "local"], 12]]: that sequence, twelve times.
+        groups = facts.values.get("attention_types", [])
+        layers = facts.size("num_layers")
+        kinds = [kind for sequence, times in groups for kind in sequence * min(times, layers)]
+    window = facts.size("window_size", 256)
+    return tuple(window if kind == "local" else None for kind in kinds)
+
+
+def _gptj(facts: Facts) -> Layout:
+    found = sizes(facts, **_NAMES)
+    config = Config(
+        **found,
+        positions="rotary",
+        rotary_fraction=facts.size("rotary_dim", found["d_head"]) / found["d_head"],
+        rotary_pairing="adjacent",
+        norm="layer",
+        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
+        mlp=facts.mlp("activation_function", "gelu_new"),
+        d_mlp=facts.size("n_inner", 4 * found["d_model"]),
+        block="parallel",
+        tied=facts.flag("tie_word_embeddings", False),
+    )
+    layer = {
+        **norm("ln1", "ln_1", bias=True),
+        **norm("ln2", "ln_1", bias=True),
+        **attention("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
+        **mlp("mlp.fc_in", "mlp.fc_out", bias=True),
+    }
+    return _transformer(config, layer, {}, bias=True)
+
+
+def _gpt_neox(facts: Facts) -> Layout:
+    found = sizes(facts)
+    config = Config(
+        **found,
+        norm="layer",
+        norm_eps=facts.number("layer_norm_eps", 1e-5),
+        mlp=facts.mlp("hidden_act", "gelu"),
+        d_mlp=facts.size("intermediate_size"),
+        block="parallel" if facts.flag("use_parallel_residual", True) else "serial",
+        tied=facts.flag("tie_word_embeddings", False),
+        **rotary(
+            facts,
+            found["d_head"],
+            fraction=facts.number("rotary_pct", 0.25),
+            base=facts.number("rotary_emb_base", 10_000.0),
+        ),
+    )
+    layer = {
+        **norm("ln1", "input_layernorm", bias=True),
+        **norm("ln2", "post_attention_layernorm", bias=True),
+        **mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        "W_O": Stored("attention.dense.weight", "d (h k) -> h k d"),
+    }
+    bias = facts.flag("attention_bias", True)
+    for part, letter in enumerate("QKV"):
+        qkv = "attention.query_key_value"
+        layer[f"W_{letter}"] = Stored(f"{qkv}.weight", "(h 3 k) d -> 3 h d k", part=part)
+        if bias:
+            layer[f"b_{letter}"] = Stored(f"{qkv}.bias", "(h 3 k) -> 3 h k", part=part)
+    if bias:
+        layer["b_O"] = Stored("attention.dense.bias", "d")
+    model = {
+        **embeddings("gpt_neox.embed_in", "embed_out", tied=config.tied),
+        **norm("ln_f", "gpt_neox.final_layer_norm", bias=True),
+    }
+    if not config.tied:
+        # Called embed_out in files and, in memory, lm_head by transformers 5.
+        model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
+    layer = scale_queries(facts, layer, config.rotary_width)
+    return Layout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
+
+
+def _opt(facts: Facts) -> Layout:
+    facts.only("do_layer_norm_before", True)
+    facts.only("_remove_final_layer_norm", False)
+    facts.only("layer_norm_elementwise_affine", True)
+    facts.only("word_embed_proj_dim", facts.size("hidden_size"))
+    bias = facts.flag("enable_bias", True)
+    config = Config(
+        **sizes(facts),
+        positions="residual",
+        norm="layer",
+        mlp=facts.mlp("activation_function", "relu"),
+        d_mlp=facts.size("ffn_dim"),
+        tied=facts.flag("tie_word_embeddings", True),
+    )
+    names = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
+    layer = {
+        **norm("ln1", "self_attn_layer_norm", bias=True),
+        **norm("ln2", "final_layer_norm", bias=True),
+        **attention(*names, bias=bias, out_bias=bias),
+        **mlp("fc1", "fc2", bias=bias),
+    }
+    model = {
+        **embeddings("model.decoder.embed_tokens", "lm_head", tied=config.tied),
+        "W_pos": Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1),
+        **norm("ln_f", "model.decoder.final_layer_norm", bias=True),
+    }
+    return Layout(config, model, layer, layers="model.decoder.layers.{}.", prefix="model.")
+
+
+GPT2 = Family("GPT-2", ("gpt2",), _gpt2)
+GPT_NEO = Family("GPT-Neo", ("gpt_neo",), _gpt_neo)
+GPTJ = Family("GPT-J", ("gptj",), _gptj)
+GPT_NEOX = Family("GPT-NeoX", ("gpt_neox",), _gpt_neox)
+OPT = Family("OPT", ("opt",), _opt)
