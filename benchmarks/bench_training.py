@@ -36,7 +36,7 @@ from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
 from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
-from pathsum.training.metrics import flops_per_token, gemm_rate, unwatched
+from pathsum.training.metrics import flops_per_token, gemm_rate, ignore
 
 STEPS, ROUNDS = 8, 7
 PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
@@ -150,7 +150,7 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
     corpus = Corpus.open(chosen.data.corpus, vocabulary=chosen.data.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         world = World(0, 1, torch.device("cpu"))
-        ours = TrainingLoop(chosen, corpus, Path(folder), world, "ddp", unwatched)
+        ours = TrainingLoop(chosen, corpus, Path(folder), world, "ddp", ignore)
         loops = (
             ours.learn,
             PlainLoop(chosen, corpus, muon=False).step,

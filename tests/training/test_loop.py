@@ -26,7 +26,7 @@ from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
 from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
 from pathsum.training.memory import estimated_disk_bytes, n_parameters
-from pathsum.training.metrics import read_metrics, unwatched
+from pathsum.training.metrics import ignore, read_metrics
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -298,7 +298,7 @@ def test_products_in_half_precision_learn_as_whole_ones_do(text: Path, tmp_path:
     for precision in ("float32", "bfloat16"):
         chosen = tiny_recipe(text, precision=precision)
         corpus = Corpus.open(str(text), vocabulary=280, held_out=0.1)
-        loop = TrainingLoop(chosen, corpus, tmp_path, world, "ddp", unwatched)
+        loop = TrainingLoop(chosen, corpus, tmp_path, world, "ddp", ignore)
         for _ in range(25):
             loop.learn()
         found = [float(loss) for loss in loop._losses]  # pyright: ignore[reportPrivateUsage]

@@ -22,7 +22,7 @@ class Batches:
     """Windows of n_ctx tokens, shuffled again in each epoch.
 
     Each epoch cuts the text at another offset, so that window boundaries move. Only seed and step
-    determine the batch: a resumed run sees what an uninterrupted one would have seen, whatever the
+    determine the batch, so a resumed run sees what an uninterrupted one would have seen, with any
     number of processes.
     """
 
@@ -78,7 +78,10 @@ class ThreadedBatch:
     def __init__(self, network: Network, parts: int, half: bool = False) -> None:
         self.half = half
         self.networks = [network, *(_sharing_copy(network) for _ in range(parts - 1))]
-        self.threads = ThreadPoolExecutor(parts, "part", initializer=_use_one_thread)
+        # A setting of each thread: the process keeps its own.
+        self.threads = ThreadPoolExecutor(
+            parts, "part", initializer=torch.set_num_threads, initargs=(1,)
+        )
 
     def learn(self, inputs: Tokens, targets: Tokens) -> Float[Tensor, ""]:
         """The mean loss of a batch; leaves its gradient in the network's parameters."""
@@ -120,8 +123,3 @@ def _pass(network: Network, inputs: Tensor, targets: Tensor, share: float, half:
         loss = network(inputs, targets) * share
     loss.backward()
     return loss.detach()
-
-
-def _use_one_thread() -> None:
-    """Operations of the calling thread use no other threads; the process keeps its setting."""
-    torch.set_num_threads(1)

@@ -1,14 +1,15 @@
 """Checkpoints: one safetensors file with everything a run needs to continue as if never stopped.
 
-Weights and optimizer state are its tensors; the step, the time spent and a checksum of the tensors
-are in its metadata. It is written under another name and renamed, and the one before is kept: a
-kill at any moment, or a damaged file, leaves a good one. There is no random state to keep: weights
-are drawn before the first step, and batches are a function of seed and step.
+Weights and optimizer state are its tensors; the step, the time spent and a checksum are in its
+metadata. It is written to a temporary name and renamed, and the previous one is kept, so that a
+good one is left if the process is killed or a file is damaged. There is no random state to save:
+weights are drawn before the first step, and batches are a function of seed and step.
 """
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +24,6 @@ from pathsum.model.store import FileStore
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 FORMAT, VERSION = "pathsum-checkpoint", 1
-# Version 1 files may have the British spelling of the prefix.
-_PREFIXES = {"optimiser/": "optimizer/"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +82,14 @@ def _read(file: Path) -> Checkpoint:
     about = parse_object(text, f"the metadata of {file}", "restore the file")
     step, seconds = about.get("step"), about.get("seconds")
     if not isinstance(step, int) or step < 0 or not isinstance(seconds, int | float):
-        raise FileError(f"{file} does not say which step it is of; restore the file")
+        raise FileError(f"{file} does not say its step; restore the file")
     tensors = {name: store.get(name) for name in store.shapes}
     # Files from before there were checksums have none.
     if store.metadata.get("checksum") not in (None, _checksum(tensors, text)):
         raise FileError(f"{file} is damaged: its contents do not match its checksum")
-    return Checkpoint(step, float(seconds), {_current_name(n): t for n, t in tensors.items()})
+    # Version 1 files may spell the prefix the British way.
+    named = {re.sub("^optimiser/", "optimizer/", name): t for name, t in tensors.items()}
+    return Checkpoint(step, float(seconds), named)
 
 
 def _keep_previous(folder: Path) -> None:
@@ -112,10 +113,3 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
         found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _current_name(name: str) -> str:
-    for old, new in _PREFIXES.items():
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name

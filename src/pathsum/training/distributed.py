@@ -19,7 +19,7 @@ STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
 
 
 def distribute(network: Network, world: World, strategy: Strategy) -> nn.Module:
-    """The module that this process runs; `network` itself stays what is saved and probed."""
+    """The module that this process runs; `network` itself is what is saved and probed."""
     if world.size == 1:
         return network
     if strategy == "fsdp":

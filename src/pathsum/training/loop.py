@@ -31,7 +31,7 @@ from pathsum.training.metrics import (
 )
 from pathsum.training.muon import distribute_like
 from pathsum.training.network import Network
-from pathsum.training.optimizers import Optimizers, first_not_finite
+from pathsum.training.optimizers import Optimizers
 from pathsum.training.recipe import Recipe
 from pathsum.training.snapshots import save_snapshot, snapshot_steps
 
@@ -188,9 +188,9 @@ class TrainingLoop:
         if not self._losses:
             return
         losses = self.world.mean(torch.stack(self._losses))
-        bad = first_not_finite(losses)
-        if bad is not None:
-            raise self._diverged(self.step - len(losses) + bad + 1)
+        bad = (~torch.isfinite(losses)).nonzero()
+        if len(bad):
+            raise self._diverged(self.step - len(losses) + int(bad[0]) + 1)
         self._loss = float(losses.mean())
         self._losses.clear()
 
@@ -219,18 +219,17 @@ class TrainingLoop:
         config, device = self.recipe.config, self.world.device
         dtype = torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32
         peak = gemm_rate(str(device), dtype) * self.world.size
+        tokens_per_step = self.recipe.batch * config.n_ctx
         metrics = Metrics(
             step=self.step,
             steps=self.recipe.steps,
-            tokens=self.step * self.recipe.batch * config.n_ctx,
+            tokens=self.step * tokens_per_step,
             loss=self._loss,
             rate=self.recipe.schedule.factor(self.step - 1, self.recipe.steps),
             tokens_per_second=rate,
             gemm_share=rate * flops_per_token(config) / peak,
             seconds=seconds,
-            seconds_left=(self.recipe.tokens / self.recipe.steps)
-            * (self.recipe.steps - self.step)
-            / rate,
+            seconds_left=tokens_per_step * (self.recipe.steps - self.step) / rate,
             probe=self.probe_result if probes else None,
         )
         self._file.write(metrics)

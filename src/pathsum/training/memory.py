@@ -12,8 +12,8 @@ from pathsum.training.recipe import Recipe
 from pathsum.training.snapshots import snapshot_steps
 
 _FLOAT = 4
-# A tokenizer, a config and the log of a run take little; this covers them.
-_BESIDES = 1 << 20
+# Covers the tokenizer, the config and the log of a run.
+_OVERHEAD = 1 << 20
 
 
 def layer_parameters(config: Config) -> int:
@@ -65,12 +65,12 @@ def check_memory(recipe: Recipe, device: torch.device, processes: int = 1) -> No
 def estimated_disk_bytes(recipe: Recipe) -> int:
     """About what a run's folder takes at its fullest.
 
-    The model, a model per snapshot, and two checkpoints, because one is written before the last one
-    goes. A checkpoint holds the weights and up to two moments of each.
+    The model, a model per snapshot, and two checkpoints, because one is written before the previous
+    one is removed. A checkpoint holds the weights and up to two moments of each.
     """
     models = 1 + len(snapshot_steps(recipe.steps, recipe.watching.snapshots))
     weights = _FLOAT * n_parameters(recipe.config)
-    return models * (weights + _BESIDES) + 2 * 3 * weights
+    return models * (weights + _OVERHEAD) + 2 * 3 * weights
 
 
 def check_disk(recipe: Recipe, folder: Path) -> None:

@@ -62,7 +62,9 @@ class Probe:
     def measure(self, model: Model) -> ProbeResult:
         """Probe a model."""
         trace = model.trace(self.repeats.tokens.to(model.weights.device))
-        previous = _best_head([_previous_token(pattern) for pattern in trace.patterns])
+        previous = _best_head(
+            [pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2)) for pattern in trace.patterns]
+        )
         stripe = _best_head(
             [induction(pattern, self.repeats).mean(0) for pattern in trace.patterns]
         )
@@ -77,10 +79,6 @@ class Probe:
             repeat_first=float(losses[:, first : first + length - 1].mean()),
             repeat_second=float(losses[:, first + length :].mean()),
         )
-
-
-def _previous_token(pattern: Float[Tensor, "batch head dest src"]) -> Float[Tensor, " head"]:
-    return pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2))
 
 
 def _best_head(scores: list[Float[Tensor, " head"]]) -> tuple[float, str]:
@@ -166,8 +164,8 @@ Watch: TypeAlias = Callable[[Metrics], None]
 """Called with every new `Metrics`."""
 
 
-def unwatched(metrics: Metrics) -> None:
-    """Ignore the metrics."""
+def ignore(report: object) -> None:
+    """The default callback: does nothing."""
 
 
 class MetricsFile:
@@ -185,7 +183,9 @@ class MetricsFile:
     def write(self, metrics: Metrics) -> None:
         """Add a line."""
         values = metrics.to_dict()
-        self._file.write(json.dumps(_nan_to_null(values)) + "\n")
+        # JSON has no NaN, which stands for "no such number" (a model without heads has no scores).
+        line = {key: None if value != value else value for key, value in values.items()}
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in values.items():
@@ -224,11 +224,6 @@ def _parse(line: str) -> dict[str, Any] | None:
         return None
     step = values.get("step") if isinstance(values, dict) else None
     return values if isinstance(step, int) and not isinstance(step, bool) else None
-
-
-def _nan_to_null(values: dict[str, Any]) -> dict[str, Any]:
-    # JSON has no NaN, which stands for "no such number" (a model without heads has no scores).
-    return {key: None if value != value else value for key, value in values.items()}
 
 
 def null_to_nan(values: dict[str, Any]) -> dict[str, Any]:

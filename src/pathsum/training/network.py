@@ -88,8 +88,6 @@ class Network(nn.Module):
             tensors["W_pos"] = found["W_pos"]
         for key in layers[0] if layers else ():
             tensors[key] = torch.stack([tensors_of[key] for tensors_of in layers])
-        if not layers:
-            tensors |= self._no_layers()
         copies = {
             key: value.to("cpu", torch.float32, copy=True).contiguous()
             for key, value in tensors.items()
@@ -114,12 +112,6 @@ class Network(nn.Module):
             table = found["W_pos"] if self.shares_table else own["W_pos"]
             own["W_pos"] = table * position_scale(self.start, layer)
         return own
-
-    def _no_layers(self) -> dict[str, Tensor]:
-        c = self.config
-        empty = torch.empty(0, c.n_heads, c.d_model, c.d_head)
-        keys = torch.empty(0, c.n_kv_heads, c.d_model, c.d_head)
-        return {"W_Q": empty, "W_K": keys, "W_V": keys, "W_O": empty.transpose(2, 3)}
 
 
 class Layer(nn.Module):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -119,9 +118,3 @@ def _merge_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         same = merged.setdefault((group["lr"], group["weight_decay"]), {**group, "params": []})
         same["params"] += group["params"]
     return list(merged.values())
-
-
-def first_not_finite(losses: Tensor) -> int | None:
-    """The index of the first loss that is not finite, or None."""
-    bad = (~torch.isfinite(losses)).nonzero()
-    return int(bad[0]) if len(bad) else None

@@ -2,10 +2,9 @@
 
 import dataclasses
 import math
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from pathsum.errors import InputError, near_misses
 from pathsum.model import Config
@@ -212,8 +211,6 @@ def _value(hint: Any, value: Any, full: str) -> Any:
             listed = ", ".join(map(repr, get_args(hint)))
             raise InputError(f"{full} is {value!r}; choose {listed}")
         return value
-    if get_origin(hint) in (Union, types.UnionType):
-        raise AssertionError(f"{full}: recipes hold no unions")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or isinstance(value, bool):

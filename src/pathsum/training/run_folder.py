@@ -27,8 +27,6 @@ RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
 # Enough to resolve a tenth of a nat between two positions of a text; a quarter of a megabyte at
 # context 256.
 KEPT_SEQUENCES = 256
-# Version 1 files may have the British spelling.
-_RECIPE_NAMES = {"optimiser": "optimizer"}
 
 
 def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
@@ -56,7 +54,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     for name in ("fingerprint", "folder"):
         if not isinstance(corpus.get(name), str):
             raise FileError(f"{file} does not say the corpus's {name}; restore the file")
-    values["recipe"] = {_RECIPE_NAMES.get(name, name): value for name, value in recipe.items()}
+    if "optimiser" in recipe:  # version 1 files may have the British spelling
+        recipe["optimizer"] = recipe.pop("optimiser")
     return values
 
 

@@ -11,7 +11,7 @@ from pathsum.files import write_text
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.training.metrics import Watch, unwatched
+from pathsum.training.metrics import Watch, ignore
 from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import RUN, check_same_recipe, read_recipe
@@ -20,10 +20,6 @@ from pathsum.training.train import TrainingRun, read_result, train
 SEEDS = "seeds.json"
 Begin: TypeAlias = Callable[[str], None]
 """Called before each seed with a line that names it."""
-
-
-def unannounced(what: str) -> None:
-    """Ignore the announcement."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ def train_seeds(
     *,
     seeds: int,
     out: str | Path | None = None,
-    begin: Begin = unannounced,
-    watch: Watch = unwatched,
+    begin: Begin = ignore,
+    watch: Watch = ignore,
     progress: Progress = silent,
     **changes: Any,
 ) -> SeedRuns:

@@ -26,9 +26,9 @@ from pathsum.training.memory import check_disk, check_memory
 from pathsum.training.metrics import (
     METRICS,
     Watch,
+    ignore,
     null_to_nan,
     read_metrics,
-    unwatched,
     warn_of_slow_precision,
 )
 from pathsum.training.presets import find_recipe
@@ -96,13 +96,8 @@ class TrainingRun(Record, kind="training-run"):
                 ("previous token", f"{self.previous_token:.3f}, {self.previous_token_head}"),
                 ("induction stripe", f"{self.induction:.3f}, {self.induction_head}"),
             ]
-        rows.append(
-            (
-                "random tokens, first / second copy",
-                f"{self.repeat_first:.2f} / {self.repeat_second:.2f} nats",
-            )
-        )
-        rows.append(("folder", self.folder))
+        copies = f"{self.repeat_first:.2f} / {self.repeat_second:.2f} nats"
+        rows += [("random tokens, first / second copy", copies), ("folder", self.folder)]
         return Table((text_column("trained"), prose_column(self.name)), tuple(rows))
 
 
@@ -114,7 +109,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     strategy: Strategy | str = "ddp",
-    watch: Watch = unwatched,
+    watch: Watch = ignore,
     progress: Progress = silent,
     **changes: Any,
 ) -> TrainingRun:
@@ -165,7 +160,8 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
             loop.run(stop)
     finally:
         # An interrupted run leaves a model too.
-        model = loop.model() if _is_finite(loop) else None
+        finite = all(bool(torch.isfinite(p).all()) for p in loop.network.parameters())
+        model = loop.model() if finite else None
         if world.is_first and model is not None:
             dataclasses.replace(model, held_out=held_out).save(folder)
     world.wait()
@@ -174,10 +170,6 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
         write_text(folder / RESULT, run.dumps() + "\n")
     world.wait()
     return run
-
-
-def _is_finite(loop: TrainingLoop) -> bool:
-    return all(bool(torch.isfinite(p).all()) for p in loop.network.parameters())
 
 
 def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:

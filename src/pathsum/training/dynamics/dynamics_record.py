@@ -91,10 +91,7 @@ class Dynamics(Record, kind="dynamics"):
     def to_table(self) -> Table:
         """One row per snapshot."""
         shown = [curve for curve in self.curves if curve.name not in NOT_IN_TABLE]
-        columns = (
-            Column("step", align="right"),
-            *(_column(curve) for curve in shown),
-        )
+        columns = (Column("step"), *(_column(curve) for curve in shown))
         rows = tuple(
             (step, *(float(curve.values[row]) for curve in shown))
             for row, step in enumerate(self.steps)
@@ -133,20 +130,25 @@ class Dynamics(Record, kind="dynamics"):
         )
 
     def __rich__(self) -> RenderableType:
+        marks = () if self.phase_change is None else (self.phase_change.step,)
         plots = [
-            line_plot(curve.title, self.steps, curve.values.tolist(), self._marks())
+            line_plot(curve.title, self.steps, curve.values.tolist(), marks)
             for curve in self.curves
             if curve.name in PLOTTED
         ]
         spaced: list[RenderableType] = [part for plot in plots for part in (plot, Text())]
         return Group(*spaced, self.to_table())
 
-    def _marks(self) -> tuple[float, ...]:
-        return () if self.phase_change is None else (self.phase_change.step,)
-
     def to_html(self) -> str:
-        """Plots and table as one element; nothing is loaded from anywhere."""
-        return dynamics_html(self)
+        """One element: a plot per curve, the path of the loss vectors, then the table.
+
+        Plots are inline SVG, every string is escaped, and nothing is loaded from anywhere.
+        """
+        plots = "".join(_curve_svg(self, curve) for curve in self.curves) + _components_svg(self)
+        return (
+            '<div class="pathsum-dynamics"><div style="display:flex;flex-wrap:wrap;gap:12px">'
+            f"{plots}</div>{self.to_table().to_html()}</div>"
+        )
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -227,18 +229,6 @@ class _Canvas:
 
     def lines(self) -> list[str]:
         return ["".join(map(chr, row)) for row in self.cells]
-
-
-def dynamics_html(run: Dynamics) -> str:
-    """One element: a drawing per curve, the path of the loss vectors, then the table.
-
-    Drawings are inline, every string is escaped, and nothing is loaded from anywhere.
-    """
-    plots = "".join(_curve_svg(run, curve) for curve in run.curves) + _components_svg(run)
-    return (
-        '<div class="pathsum-dynamics"><div style="display:flex;flex-wrap:wrap;gap:12px">'
-        f"{plots}</div>{run.to_table().to_html()}</div>"
-    )
 
 
 def _svg(label: str, content: str) -> str:

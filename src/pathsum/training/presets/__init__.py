@@ -1,5 +1,6 @@
 """`recipe`: a recipe by name, from the TOML files in this folder or from your own."""
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,17 +95,10 @@ def to_toml(chosen: Recipe) -> str:
         if inside != table:
             lines += ["", f"[{inside}]"]
             table = inside
-        lines.append(f"{name} = {_toml_value(value)}")
+        # JSON's strings and booleans are TOML too.
+        written = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{name} = {written}")
     return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
-    return repr(value)
 
 
 def _preset_file(preset: str) -> Path:
