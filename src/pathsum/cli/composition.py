@@ -1,28 +1,20 @@
 """`pathsum composition`: which heads read the output of which other heads."""
 
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated, Literal
 
 import typer
 
 from pathsum.cli.options import Offset, Session, analysis
 from pathsum.errors import InputError
-
-
-class Kind(StrEnum):
-    """The input of the reading head."""
-
-    q = "q"
-    k = "k"
-    v = "v"
+from pathsum.names import Side
 
 
 @analysis
 def composition(
     session: Session,
     kind: Annotated[
-        list[Kind] | None, typer.Option(help="Only Q-, K- or V-composition; may be repeated.")
+        list[Side] | None, typer.Option(help="Only Q-, K- or V-composition; may be repeated.")
     ] = None,
     min_z: Annotated[float | None, typer.Option(help="Only edges with at least this z.")] = None,
     max_p: Annotated[float | None, typer.Option(help="Only edges with at most this p.")] = None,

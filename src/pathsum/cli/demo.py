@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # A made-up word: only its first occurrence predicts how it continues.
 TEXT = "self.quixel = quixel\n        self.vander = vander\n        return self.quix"
-BAR = "█"
 REPORT = Path("pathsum-demo.html")
 DEFAULT = "two-layer"
 NEXT = (
@@ -154,7 +153,7 @@ def _show_row(trace: "Trace", head: "InductionHead") -> None:
     row = trace.pattern(head.head)[0, -1]
     best = row.topk(min(5, len(row)))
     for weight, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        bar = BAR * round(weight * 30)
+        bar = "█" * round(weight * 30)
         name = trace.model.token_text(int(trace.tokens[0, place]))
         _print(f"   {name:>12} at {place:<3} {weight:.2f} {bar}")
     _print("")

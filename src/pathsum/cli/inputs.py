@@ -40,7 +40,7 @@ def measured_sequences(
 
 
 def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
-    """One text or one sequence of ids, from an argument and an option of which one is given."""
+    """The text argument, or the ids of --tokens; exactly one of the two must be given."""
     if (text is None) == (tokens is None):
         raise InputError(
             "give the model something to read: a text, or token ids as in --tokens 3,5,7"

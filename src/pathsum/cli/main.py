@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_working_folder() -> None:
-    """Libraries that are loaded later end the process if there is none."""
+    """Raise FileError if the working folder is gone: libraries loaded later would abort."""
     try:
         Path.cwd()
     except OSError as error:
@@ -216,13 +216,13 @@ def run() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets its number, not an error.
+            # Characters that a terminal cannot show are escaped instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError:
-        # Said by main; Python would try again at exit, and complain.
+        # Reported by main; Python would flush again at exit and print another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = code or 1
     sys.exit(code)

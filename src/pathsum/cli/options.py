@@ -188,7 +188,7 @@ class Session:
 
 
 def analysis(function: Callable[..., None]) -> Callable[..., None]:
-    """The command of a function that takes a `Session` and options of its own.
+    """Make a command of a function that takes a `Session` and its own options.
 
     On the command line MODEL comes first; --revision, --device, --dtype and --json come last.
     """
@@ -231,7 +231,7 @@ def open_model(
 
 
 def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
-    """Fetch those of the models that are fetched on first use, with progress."""
+    """Fetch the models among these that are downloaded on first use, with progress."""
     from pathsum.sources.fetched import FETCHED, fetch
 
     for name in names:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -21,20 +21,17 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 40
 
 
-class View(Protocol):
-    """Receives the reports of a run."""
+class View:
+    """Receives the reports of a run; this one ignores them."""
 
     def begin(self, what: str) -> None:
         """One of several runs starts."""
-        ...
 
     def report(self, metrics: "Metrics") -> None:
         """A step was reported."""
-        ...
 
     def advance(self, done: int, total: int, what: str) -> None:
         """Progress of building the corpus."""
-        ...
 
 
 @contextmanager
@@ -42,7 +39,7 @@ def watching(quiet: bool) -> Generator[View]:
     """A view of a run on stderr; results go to stdout."""
     stderr = SafeConsole(file=sys.stderr, highlight=False)
     if quiet:
-        yield _Silent()
+        yield View()
     elif not stderr.is_terminal:
         yield _Lines()
     else:
@@ -90,20 +87,7 @@ def sparkline(values: list[float], low: float, high: float) -> str:
     return "".join(_BARS[round(share * last)] for share in shares)
 
 
-class _Silent:
-    """Ignores all reports."""
-
-    def begin(self, what: str) -> None:
-        pass
-
-    def report(self, metrics: "Metrics") -> None:
-        pass
-
-    def advance(self, done: int, total: int, what: str) -> None:
-        pass
-
-
-class _Lines(_Silent):
+class _Lines(View):
     """One line per report."""
 
     def begin(self, what: str) -> None:
@@ -113,7 +97,7 @@ class _Lines(_Silent):
         say(line(metrics))
 
 
-class _Panel:
+class _Panel(View):
     """The live view: current values with their history."""
 
     def __init__(self, live: Live) -> None:

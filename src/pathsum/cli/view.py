@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathsum.model import Model
     from pathsum.result import Progress, Record
 
-# Width of tables in a file or a pipe, which have none of their own.
+# Width of tables in a file or a pipe.
 PIPE_WIDTH = 120
 
 STYLE = (
@@ -73,7 +73,7 @@ def say(text: str) -> None:
 
 
 def write_page(file: Path, title: str, body: str) -> None:
-    """Write an HTML element as a page of its own: one file that loads nothing from elsewhere."""
+    """Write an HTML element as a standalone page that loads nothing from elsewhere."""
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"

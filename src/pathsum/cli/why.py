@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pathsum.model import Model
-    from pathsum.paths.circuit import Circuit, CircuitDiff, MeanCircuit
     from pathsum.result import Progress
 
 # Windows of a text file that a mean is taken over.
@@ -155,10 +154,13 @@ def why(
         "effects": cut and not faithfulness and diff is None,
     }
 
-    def find(one: "Model", advance: "Progress") -> "Circuit | MeanCircuit":
+    def find(one: "Model", advance: "Progress") -> Any:
+        """A `Circuit`, or a `MeanCircuit` over prompts."""
         if prompts is not None:
             return mean_circuit(one, read_prompts(prompts), **asked, progress=advance)
-        cut_to = None if other is None else one.trace(_as_given(other, tokens))
+        # Ids where the text is given by ids.
+        given = other if other is None or tokens is None else parse_ids([other], "--other")[0]
+        cut_to = None if given is None else one.trace(given)
         trace = one.trace(read_input(text, tokens))
         return trace.circuit(**asked, rival=rival, other=cut_to, progress=advance)
 
@@ -167,33 +169,19 @@ def why(
         if graph is not None:
             found.write_graph(graph)
         if second is not None:
-            session.show(_difference(found, find(second, advance)))
+            session.show(found.diff(find(second, advance)))
         elif not faithfulness:
             session.show(found)
         else:
+            averaged = None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES)
             kept = found.faithfulness(
                 reference or "mean",
-                text=None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES),
+                text=averaged,
                 draws=DRAWS if draws is None else draws,
                 seed=seed or 0,
                 progress=advance,
             )
             session.show(kept)
-
-
-def _as_given(other: str, tokens: list[str] | None) -> "str | list[int]":
-    """The other text, or its ids where the text is given by ids."""
-    return other if tokens is None else parse_ids([other], "--other")[0]
-
-
-def _difference(found: "Circuit | MeanCircuit", other: "Circuit | MeanCircuit") -> "CircuitDiff":
-    from pathsum.paths.circuit import Circuit, MeanCircuit
-
-    if isinstance(found, Circuit) and isinstance(other, Circuit):
-        return found.diff(other)
-    assert isinstance(found, MeanCircuit)
-    assert isinstance(other, MeanCircuit)
-    return found.diff(other)
 
 
 def _check_faithfulness(
