@@ -18,17 +18,20 @@ from typing import IO, Any
 
 import torch
 
+from pathsum.allocator import keep_freed_memory
 from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.packing import SLIM_DIGITS, compact
 from pathsum.explorer.params import ModelParams, answer_key
 from pathsum.explorer.report_contents import (
+    PREDICTIONS,
     Contents,
     Part,
     Parts,
     Recorded,
     ReportView,
+    explained_texts,
     questions_of,
     report_parts,
 )
@@ -36,6 +39,7 @@ from pathsum.explorer.wire import encode
 from pathsum.interpreters import (
     MAX_PROCESSES,
     REPORT_HELPER,
+    end_imports,
     end_interpreter,
     start_interpreter,
 )
@@ -100,9 +104,7 @@ def answers(
     if job is not None and n_parameters <= SHARED_PARAMETERS:
         jobs = [job] * (min(MAX_PROCESSES, len(parts)) - 1)
     found: dict[Part, list[Answer]] = {}
-    order = list(Parts)
-    # Those that take longest first, so that the processes end together.
-    waiting = deque(sorted(parts, key=lambda part: order.index(part.kind)))
+    waiting = deque(longest_first(explorer, parts))
     count = _Count(progress)
     with ExitStack() as stack:
         threads = max(1, torch.get_num_threads() // (1 + len(jobs)))
@@ -120,6 +122,20 @@ def answers(
             helper.join(lambda: count(found, "the rest"))
     for part in parts:
         yield from found[part]
+
+
+def longest_first(explorer: Explorer, parts: Sequence[Part]) -> list[Part]:
+    """The parts, those that take longest first, so that processes that share them end together."""
+    kinds, explained = list(Parts), explained_texts(explorer)
+    examples = explorer.workbench.examples(ModelParams())
+
+    def rank(part: Part) -> tuple[int, int]:
+        if part.kind is not Parts.TEXT:
+            return kinds.index(part.kind), 0
+        length = len(examples[int(part.of)].ids)
+        return kinds.index(part.kind), -(length if part.of in explained else PREDICTIONS)
+
+    return sorted(parts, key=rank)
 
 
 def answer_part(explorer: Explorer, contents: Contents, part: Part) -> Iterator[Answer]:
@@ -216,6 +232,8 @@ class _EndedError(Exception):
 
 def serve() -> None:
     """Answer parts that arrive on stdin until it closes; the main function of a helper."""
+    end_imports()
+    keep_freed_memory()
     # Whatever is printed goes to stderr: stdout is for answers.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -227,7 +245,7 @@ def serve() -> None:
     job = Job.from_json(given)
     with suppress(BrokenPipeError):  # the rest is not waited for
         try:
-            explorer = Explorer(job.models, bundled=(), texts=job.texts)
+            explorer = Explorer(job.models, bundled=(), texts=job.texts, trim=False)
             _send(out, None)
             for line in sys.stdin.buffer:
                 kind, of = json.loads(line)
