@@ -79,8 +79,9 @@ class Attention:
         none = others.sum(-1) == 0
         others[none] = self.seen[none]
         others[rows, self.sources] = 0
-        others[self.rivals] = 0
-        others[self.rivals, self.rival or 0] = 1
+        if self.rivals.any():
+            others[self.rivals] = 0
+            others[self.rivals, self.rival] = 1
         total = others.sum(-1, keepdims=True)
         contrast = -np.divide(others, total, out=np.zeros_like(others), where=total > 0)
         contrast[rows, self.sources] = 1
