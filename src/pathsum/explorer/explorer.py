@@ -43,7 +43,8 @@ class Explorer:
     `bundled` names the bundled models that the page also offers, by default all of them. With
     `keep`, slow answers are kept on disk, for the next start. `texts` (or token ids) are what the
     page offers of the first model in place of the example texts. With `trim`, freed memory is
-    returned to the system every few seconds, as a process that stays should do.
+    returned to the system every few seconds, as a process that stays should do. With `digits`, the
+    numbers of answers are rounded, except in arrays.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Explorer:
         keep: bool = False,
         texts: Sequence[str | Sequence[int]] = (),
         trim: bool = True,
+        digits: int | None = None,
     ) -> None:
         # The deepest first: they have the most to show.
         names = tuple(reversed(bundled_names())) if bundled is None else bundled
@@ -61,7 +63,7 @@ class Explorer:
         self._answers = Memo[str, bytes](ANSWER_BYTES, len, key_size=sys.getsizeof)
         self._kept = KeptAnswers(self.workbench.models) if keep else None
         self._in_flight = InFlight()
-        self._trimmer, self._trims = Trimmer(), trim
+        self._trimmer, self._trims, self._digits = Trimmer(), trim, digits
         self._asking = Counter()
         self._background = Background(self)
 
@@ -138,7 +140,8 @@ class Explorer:
                 if known is not None:
                     return known
                 began = time.monotonic()
-                wire = encode(question.compute(self.workbench.reporting(report), parsed))
+                record = question.compute(self.workbench.reporting(report), parsed)
+                wire = encode(record, self._digits)
                 if kept and time.monotonic() - began > MIN_SECONDS:
                     kept.put(key, wire)
                 return wire

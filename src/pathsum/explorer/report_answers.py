@@ -22,7 +22,6 @@ from pathsum.allocator import keep_freed_memory
 from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.packing import SLIM_DIGITS, compact
 from pathsum.explorer.params import ModelParams, answer_key
 from pathsum.explorer.report_contents import (
     PREDICTIONS,
@@ -143,21 +142,20 @@ def answer_part(explorer: Explorer, contents: Contents, part: Part) -> Iterator[
     for question in questions_of(explorer, contents, part):
         key = answer_key(question.name, question.params)
         try:
-            wire = _compacted(explorer, question, contents.slim)
+            wire = _answered(explorer, question, contents)
         except (InputError, NotExactError) as error:
             yield Answer(question.name, key, None, str(error))
         else:
             yield Answer(question.name, key, wire)
 
 
-def _compacted(explorer: Explorer, question: Recorded, slim: bool) -> bytes:
-    if not slim:
-        return compact(explorer.ask(question.name, question.params))
+def _answered(explorer: Explorer, question: Recorded, contents: Contents) -> bytes:
+    if not contents.slim or question.name != "vocabulary":
+        return explorer.ask(question.name, question.params)
     record = explorer.answer(question.name, question.params)
-    if isinstance(record, Vocabulary):
-        # Nothing is drawn from it in a report.
-        record = replace(record, counts=None, drawable=record.drawable[:0])
-    return compact(encode(record), SLIM_DIGITS)
+    assert isinstance(record, Vocabulary)
+    # Nothing is drawn from it in a fragment.
+    return encode(replace(record, counts=None, drawable=record.drawable[:0]), contents.digits)
 
 
 def _next(waiting: "deque[Part]") -> Part | None:
@@ -245,7 +243,8 @@ def serve() -> None:
     job = Job.from_json(given)
     with suppress(BrokenPipeError):  # the rest is not waited for
         try:
-            explorer = Explorer(job.models, bundled=(), texts=job.texts, trim=False)
+            digits = job.contents.digits
+            explorer = Explorer(job.models, bundled=(), texts=job.texts, trim=False, digits=digits)
             _send(out, None)
             for line in sys.stdin.buffer:
                 kind, of = json.loads(line)

@@ -74,6 +74,11 @@ class Contents:
     position: int | None = None
     slim: bool = False
 
+    @property
+    def digits(self) -> int:
+        """Digits of numbers: single precision has seven, and a page shows at most four."""
+        return 4 if self.slim else 6
+
     def has(self, *views: ReportView) -> bool:
         """Whether it holds one of these views."""
         return any(view in self.views for view in views)

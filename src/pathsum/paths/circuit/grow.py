@@ -244,7 +244,7 @@ class Growth:
         totals.index_add_(0, slots, gradients)
         for (node, each), gradient in zip(found.items(), totals, strict=True):
             opened = self.open.get(node)
-            value = sum(shares[number] for number in each)
+            value = float(shares[each].sum())
             if opened is None:
                 self.open[node] = _Opened(gradient, value)
             else:
