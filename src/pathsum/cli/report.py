@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from pathsum.allocator import keep_freed_memory
 from pathsum.cli.options import AsJson, ModelName, OtherModels, fetch_models
 from pathsum.cli.view import progress, show, use_one_thread_if_small
 from pathsum.errors import FileError
 from pathsum.files import check_output, parse_json, read_text
-from pathsum.interpreters import MAX_PROCESSES, REPORT_HELPER, started_early
+from pathsum.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
 
 
 def report(
@@ -58,9 +59,11 @@ def report(
     # A report of a few views is not shared with other processes.
     helpers = 0 if names is not None or fragment else MAX_PROCESSES - 1
     with started_early(REPORT_HELPER, helpers):
-        from pathsum.explorer.open_models import open_model
-        from pathsum.explorer.report import report as write
+        with importing():
+            from pathsum.explorer.open_models import open_model
+            from pathsum.explorer.report import report as write
 
+        keep_freed_memory()
         fetch_models([model, *(others or [])], as_json)
         use_one_thread_if_small(open_model(model).model)
         with progress(as_json) as advance:

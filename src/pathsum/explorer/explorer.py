@@ -42,7 +42,9 @@ class Explorer:
     Safe to use from many threads: those that ask the same question at once share one computation.
     `bundled` names the bundled models that the page also offers, by default all of them. With
     `keep`, slow answers are kept on disk, for the next start. `texts` (or token ids) are what the
-    page offers of the first model in place of the example texts.
+    page offers of the first model in place of the example texts. With `trim`, freed memory is
+    returned to the system every few seconds, as a process that stays should do. With `digits`, the
+    numbers of answers are rounded, except in arrays.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Explorer:
         bundled: Sequence[str] | None = None,
         keep: bool = False,
         texts: Sequence[str | Sequence[int]] = (),
+        trim: bool = True,
+        digits: int | None = None,
     ) -> None:
         # The deepest first: they have the most to show.
         names = tuple(reversed(bundled_names())) if bundled is None else bundled
@@ -59,7 +63,7 @@ class Explorer:
         self._answers = Memo[str, bytes](ANSWER_BYTES, len, key_size=sys.getsizeof)
         self._kept = KeptAnswers(self.workbench.models) if keep else None
         self._in_flight = InFlight()
-        self._trimmer = Trimmer()
+        self._trimmer, self._trims, self._digits = Trimmer(), trim, digits
         self._asking = Counter()
         self._background = Background(self)
 
@@ -136,7 +140,8 @@ class Explorer:
                 if known is not None:
                     return known
                 began = time.monotonic()
-                wire = encode(question.compute(self.workbench.reporting(report), parsed))
+                record = question.compute(self.workbench.reporting(report), parsed)
+                wire = encode(record, self._digits)
                 if kept and time.monotonic() - began > MIN_SECONDS:
                     kept.put(key, wire)
                 return wire
@@ -144,7 +149,8 @@ class Explorer:
         wire = self._answers.shared(key, compute, progress)
         if self._trimmer.due():
             self.workbench.remeasure()
-            self._trimmer.trim()
+            if self._trims:
+                self._trimmer.trim()
         return wire
 
     def cached(self, name: str, params: Mapping[str, object] | None = None) -> bytes | None:

@@ -1,21 +1,16 @@
-"""Answers packed for a file: numbers rounded, similar answers compressed together.
+"""Answers packed for a file: similar answers compressed together.
 
 Answers to one question repeat each other's names and tokens, so they are compressed in blocks.
 """
 
 import base64
-import json
 import zlib
 from dataclasses import dataclass, field
-
-from pathsum.explorer.wire import join, split
 
 # Higher levels take three times as long and save 1 %.
 COMPRESSION = 6
 # Bytes after which a block is closed: the browser unpacks a whole block for its first answer.
 BLOCK_BYTES = 2**19
-# Digits that are kept: single precision has seven, and a page shows at most four.
-DIGITS, SLIM_DIGITS = 6, 4
 
 
 @dataclass
@@ -40,19 +35,6 @@ class Packed:
             self._blocks.append(bytearray())
         self.places[key] = (number, len(self._blocks[number]), len(wire))
         self._blocks[number] += wire
-
-
-def compact(wire: bytes, digits: int = DIGITS) -> bytes:
-    """An answer with the numbers of its header rounded; its arrays stay as they are.
-
-    >>> from pathsum.explorer.wire import decode
-    >>> decode(compact(join(b'{"total":16.98114776611328,"$arrays":[]}', b"")))
-    {'total': 16.9811}
-    """
-    head, buffers = split(wire)
-    header = json.loads(head, parse_float=lambda text: float(f"{float(text):.{digits}g}"))
-    rounded = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
-    return join(rounded.encode("utf-8"), buffers)
 
 
 def deflate(data: bytes) -> str:

@@ -92,9 +92,11 @@ def report(
     wanted = None if views is None else _parse_views(views)
     if fragment and (wanted is None or len(wanted) != 1):
         raise InputError("a fragment shows one view; name it, for example views=['why']")
-    # A report offers only the models that it holds answers about.
-    explorer = Explorer([model, *others], bundled=(), texts=texts)
     contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
+    # A report offers only the models that it holds answers about.
+    explorer = Explorer(
+        [model, *others], bundled=(), texts=texts, trim=False, digits=contents.digits
+    )
     job = make_job([model, *others], texts, contents)
     packed, left_out = _answers(explorer, contents, job, progress)
     shown = _held(contents, packed)

@@ -18,17 +18,19 @@ from typing import IO, Any
 
 import torch
 
+from pathsum.allocator import keep_freed_memory
 from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.packing import SLIM_DIGITS, compact
 from pathsum.explorer.params import ModelParams, answer_key
 from pathsum.explorer.report_contents import (
+    PREDICTIONS,
     Contents,
     Part,
     Parts,
     Recorded,
     ReportView,
+    explained_texts,
     questions_of,
     report_parts,
 )
@@ -36,6 +38,7 @@ from pathsum.explorer.wire import encode
 from pathsum.interpreters import (
     MAX_PROCESSES,
     REPORT_HELPER,
+    end_imports,
     end_interpreter,
     start_interpreter,
 )
@@ -100,9 +103,7 @@ def answers(
     if job is not None and n_parameters <= SHARED_PARAMETERS:
         jobs = [job] * (min(MAX_PROCESSES, len(parts)) - 1)
     found: dict[Part, list[Answer]] = {}
-    order = list(Parts)
-    # Those that take longest first, so that the processes end together.
-    waiting = deque(sorted(parts, key=lambda part: order.index(part.kind)))
+    waiting = deque(longest_first(explorer, parts))
     count = _Count(progress)
     with ExitStack() as stack:
         threads = max(1, torch.get_num_threads() // (1 + len(jobs)))
@@ -122,26 +123,39 @@ def answers(
         yield from found[part]
 
 
+def longest_first(explorer: Explorer, parts: Sequence[Part]) -> list[Part]:
+    """The parts, those that take longest first, so that processes that share them end together."""
+    kinds, explained = list(Parts), explained_texts(explorer)
+    examples = explorer.workbench.examples(ModelParams())
+
+    def rank(part: Part) -> tuple[int, int]:
+        if part.kind is not Parts.TEXT:
+            return kinds.index(part.kind), 0
+        length = len(examples[int(part.of)].ids)
+        return kinds.index(part.kind), -(length if part.of in explained else PREDICTIONS)
+
+    return sorted(parts, key=rank)
+
+
 def answer_part(explorer: Explorer, contents: Contents, part: Part) -> Iterator[Answer]:
     """The answers of one part; a question that has none says why."""
     for question in questions_of(explorer, contents, part):
         key = answer_key(question.name, question.params)
         try:
-            wire = _compacted(explorer, question, contents.slim)
+            wire = _answered(explorer, question, contents)
         except (InputError, NotExactError) as error:
             yield Answer(question.name, key, None, str(error))
         else:
             yield Answer(question.name, key, wire)
 
 
-def _compacted(explorer: Explorer, question: Recorded, slim: bool) -> bytes:
-    if not slim:
-        return compact(explorer.ask(question.name, question.params))
+def _answered(explorer: Explorer, question: Recorded, contents: Contents) -> bytes:
+    if not contents.slim or question.name != "vocabulary":
+        return explorer.ask(question.name, question.params)
     record = explorer.answer(question.name, question.params)
-    if isinstance(record, Vocabulary):
-        # Nothing is drawn from it in a report.
-        record = replace(record, counts=None, drawable=record.drawable[:0])
-    return compact(encode(record), SLIM_DIGITS)
+    assert isinstance(record, Vocabulary)
+    # Nothing is drawn from it in a fragment.
+    return encode(replace(record, counts=None, drawable=record.drawable[:0]), contents.digits)
 
 
 def _next(waiting: "deque[Part]") -> Part | None:
@@ -216,6 +230,8 @@ class _EndedError(Exception):
 
 def serve() -> None:
     """Answer parts that arrive on stdin until it closes; the main function of a helper."""
+    end_imports()
+    keep_freed_memory()
     # Whatever is printed goes to stderr: stdout is for answers.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -227,7 +243,8 @@ def serve() -> None:
     job = Job.from_json(given)
     with suppress(BrokenPipeError):  # the rest is not waited for
         try:
-            explorer = Explorer(job.models, bundled=(), texts=job.texts)
+            digits = job.contents.digits
+            explorer = Explorer(job.models, bundled=(), texts=job.texts, trim=False, digits=digits)
             _send(out, None)
             for line in sys.stdin.buffer:
                 kind, of = json.loads(line)

@@ -74,6 +74,11 @@ class Contents:
     position: int | None = None
     slim: bool = False
 
+    @property
+    def digits(self) -> int:
+        """Digits of numbers: single precision has seven, and a page shows at most four."""
+        return 4 if self.slim else 6
+
     def has(self, *views: ReportView) -> bool:
         """Whether it holds one of these views."""
         return any(view in self.views for view in views)
@@ -91,14 +96,16 @@ class Parts(StrEnum):
     """What the parts of a report are about; each part is answered by one process."""
 
     HEADS = "heads"
-    """The atlas, the pages of heads, the edges, and the claims about the model itself."""
+    """The atlas, the edges, and the claims about the model itself."""
+    MEASURED = "measured"
+    """What heads do on held-out text: places, skip-trigrams, ablations."""
     CLAIMS = "claims"
     """The claims that are measured on one other model."""
     TRAINING = "training"
     COMPARE = "compare"
     """The comparison with another model, or with an earlier snapshot."""
-    MEASURED = "measured"
-    """What heads do on held-out text: places, skip-trigrams, ablations."""
+    PAGES = "pages"
+    """The pages of heads."""
     TEXT = "text"
     """One example text."""
     OPENING = "opening"
@@ -124,7 +131,7 @@ def report_parts(explorer: Explorer, contents: Contents) -> list[Part]:
     if contents.has(ReportView.ATLAS, ReportView.CIRCUIT, ReportView.PAPER):
         found.append(Part(Parts.HEADS))
     if contents.has(ReportView.ATLAS) and not contents.slim and _all_heads_shown(explorer):
-        found.append(Part(Parts.MEASURED))
+        found += [Part(Parts.PAGES), Part(Parts.MEASURED)]
     if contents.has(ReportView.PAPER):
         models = dict.fromkeys(one.model for one in tour(bench, info).claims)
         found += [Part(Parts.CLAIMS, name) for name in models if name != explorer.name]
@@ -159,6 +166,8 @@ def questions_of(explorer: Explorer, contents: Contents, part: Part) -> Iterator
             yield from _text(explorer, contents, int(part.of))
         case Parts.HEADS:
             yield from _own_model(explorer, contents)
+        case Parts.PAGES:
+            yield from _heads(explorer)
         case Parts.MEASURED:
             for head in _shown_heads(explorer):
                 yield from _measured(head)
@@ -178,8 +187,8 @@ def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     n_layers = explorer.workbench.model(ModelParams()).config.n_layers
     if contents.has(ReportView.ATLAS):
         yield Recorded("atlas", {})
-        if n_layers and not contents.slim:
-            yield from _heads(explorer)
+        if n_layers and not contents.slim and not _all_heads_shown(explorer):
+            yield from _heads(explorer)  # in this part, since the atlas decides which heads
     if contents.has(ReportView.CIRCUIT) and n_layers > 1:
         # The graph is labeled with what each head is.
         yield Recorded("composition", {})
@@ -233,7 +242,7 @@ def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recor
             yield Recorded("attention", {**text, "weighting": weighting})
         yield Recorded("story", text)
     if explains:
-        is_complete = number in _explained_texts(explorer)
+        is_complete = number in explained_texts(explorer)
         yield from _explained(explorer, contents, number, is_complete)
     if has_text and not contents.slim and number in _scored(explorer):
         for head in explorer.workbench.model(ModelParams()).heads:
@@ -270,7 +279,7 @@ def position_of(length: int, position: int) -> int:
     return position % length
 
 
-def _explained_texts(explorer: Explorer) -> set[int]:
+def explained_texts(explorer: Explorer) -> set[int]:
     """The texts of which every prediction is explained: the first, and the shortest others."""
     bench = explorer.workbench
     if len(bench.model(ModelParams()).heads) > EXPLAINED_HEADS:
@@ -299,7 +308,7 @@ def _ranked(explorer: Explorer, example: int) -> list[int]:
 def _scored(explorer: Explorer) -> list[int]:
     """The texts with score tables: the first short ones that are explained completely."""
     examples = explorer.workbench.examples(ModelParams())
-    numbers = sorted(_explained_texts(explorer)) or range(len(examples))
+    numbers = sorted(explained_texts(explorer)) or range(len(examples))
     short = [number for number in numbers if len(examples[number].ids) <= SCORED_TOKENS]
     return short[:SCORED_TEXTS]
 
@@ -310,7 +319,7 @@ def _heads(explorer: Explorer) -> Iterator[Recorded]:
     for head in _shown_heads(explorer):
         yield Recorded("head", {"head": head})
         if not _all_heads_shown(explorer):
-            yield from _measured(head)  # in this part, since the atlas decides which heads
+            yield from _measured(head)
         try:
             page = decode(explorer.ask("head", {"head": head}))
         except (InputError, NotExactError):

@@ -37,8 +37,8 @@ _ENCODED_AS: dict[torch.dtype, str] = {
 }
 
 
-def encode(record: Record) -> bytes:
-    """A record as bytes.
+def encode(record: Record, digits: int | None = None) -> bytes:
+    """A record as bytes; with `digits`, the numbers of its header are rounded, arrays are not.
 
     >>> from pathsum.explorer.answers.model import Vocabulary
     >>> answer = decode(
@@ -51,7 +51,7 @@ def encode(record: Record) -> bytes:
     header = {
         "format": f"pathsum-{record.record_kind}",
         "version": record.version,
-        **jsonable(record, arrays.add),
+        **jsonable(record, arrays.add, digits),
         "$arrays": arrays.listed,
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -83,6 +83,8 @@ class Workbench:
         self.models = tuple(models)
         self.bundled = tuple(bundled)
         self.texts = tuple(texts)
+        # Listed once: questions ask several times, and listing reads the disk.
+        self._always_there = frozenset(bundled_names()) - {one.name for one in models}
         self._runs = Memo[tuple[str, int | None, tuple[int, ...]], Run](run_bytes, _run_bytes)
         self._results = Memo[tuple[Any, ...], Any](RESULT_BYTES, _result_bytes)
 
@@ -104,7 +106,7 @@ class Workbench:
         one layer are measured on them.
         """
         name = params.model
-        if name in bundled_names() and name not in {one.name for one in self.models}:
+        if name in self._always_there:
             return self.cached(("open", name), lambda: open_model(str(name)))
         return find_model(self.models, name)
 
@@ -150,6 +152,10 @@ class Workbench:
         """The sequences that the cost of an intervention is measured on."""
         found = self.built_in_examples(params)
         return self.result(params, "sequences", lambda model: measured_sequences(model, found))
+
+    def sequence_run(self, params: ModelParams, on: Sequences) -> Trace:
+        """The unedited run of some sequences, which interventions start from."""
+        return self.result(params, f"run of {on.name}", lambda model: model.trace(on.tokens))
 
     def text_pieces(self, params: ModelParams) -> Sequences:
         """Text that losses are measured on: held-out, or pieces of the example texts."""

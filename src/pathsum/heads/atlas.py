@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -191,6 +191,7 @@ def atlas(
     model: Model,
     *,
     tokens: TextOrTokens | None = None,
+    scores: Sequence[str] | None = None,
     thresholds: Mapping[str, float] | None = None,
     alpha: float = ALPHA,
     sequences: int = SEQUENCES,
@@ -207,6 +208,9 @@ def atlas(
     and singular values, the same stream, in no particular direction. Half-precision models are
     computed in float32.
 
+    `scores` chooses some by name, such as ["copying", "copying_weights"], and saves the time of the
+    others; heads are then of kinds that those alone can show.
+
     A kind needs a score of at least its threshold, over the whole context or a part of it, with
     p ≤ `alpha`, and weights that agree. `thresholds` replaces some: {"previous_token": 0.4}.
 
@@ -221,20 +225,38 @@ def atlas(
     require_heads(model)
     check_draws(draws, alpha)
     infos = _with_thresholds(thresholds or {})
+    wanted = _wanted(scores)
     model = in_full_precision(model)
-    measured = _measured(model, tokens, sequences, draws, seed, progress)
-    scores = measured.scores
+    measured = _measured(model, tokens, wanted, sequences, draws, seed, progress)
+    found = measured.scores
     limits = {info.name: info.threshold for info in infos}
-    verdicts = _verdicts(model, scores, measured.first, limits, alpha, progress)
-    matching = _add_matching(model, scores, verdicts, seed, alpha, progress)
+    verdicts = _verdicts(model, found, measured.first, limits, alpha, progress)
+    matching = HeadScores({}, "it was not asked for")
+    if MATCHING_THROUGH_PREVIOUS.name in wanted:
+        matching = _add_matching(model, found, verdicts, seed, alpha, progress)
     entries = tuple(
-        HeadEntry(head, it.kind, it.kinds, scores[head], it.evidence, it.against)
+        HeadEntry(head, it.kind, it.kinds, found[head], it.evidence, it.against)
         for head, it in verdicts.items()
     )
     absent = dict(measured.absent)
     absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
+    absent = {name: why for name, why in absent.items() if name in wanted}
+    infos = tuple(info for info in infos if info.name in wanted)
     note = _note(model.config, sequences, draws, measured.on_text, matching)
     return Atlas(model.name, entries, infos, absent, alpha, note)
+
+
+def _wanted(scores: Sequence[str] | None) -> frozenset[str]:
+    """The names of the scores to measure, by default all."""
+    if scores is None:
+        return frozenset(_TITLES)
+    if isinstance(scores, str) or not scores:
+        raise InputError(
+            f"scores is {scores!r}; give a list of names, such as ['copying', 'copying_weights']"
+        )
+    for name in scores:
+        _require_known(name, _TITLES, "score")
+    return frozenset(scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,25 +275,29 @@ class _Measured:
 def _measured(
     model: Model,
     tokens: TextOrTokens | None,
+    wanted: Collection[str],
     sequences: int,
     draws: int,
     seed: int,
     progress: Progress,
 ) -> _Measured:
-    """Every score that needs no kinds."""
+    """Every score that is wanted and needs no kinds."""
     frames = RandomFrames(model, draws, seed)
-    on_probe, first = probe_scores(model, sequences, seed, frames, progress)
-    on_text = text_scores(model, tokens, frames, progress)
-    fuzzy = fuzzy_induction_scores(model, frames, sequences, seed, progress)
+    on_probe, first = probe_scores(model, sequences, seed, frames, progress, wanted)
+    on_text = text_scores(model, tokens, frames, progress, wanted)
+    fuzzy = HeadScores({})
+    if FUZZY_INDUCTION.name in wanted:
+        fuzzy = fuzzy_induction_scores(model, frames, sequences, seed, progress)
     scores, absent = on_probe.scores, on_probe.absent | on_text.absent
     for head, score in fuzzy.scores.items():
         scores[head][FUZZY_INDUCTION.name] = score
     absent |= {FUZZY_INDUCTION.name: fuzzy.absent} if fuzzy.absent else {}
     in_and_out = model.config.predicts_tokens
-    words = word_piece_scores(model, frames, seed, progress) if in_and_out else {}
+    by_words = in_and_out and not {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.isdisjoint(wanted)
+    words = word_piece_scores(model, frames, seed, progress) if by_words else {}
     for found in (words, on_text.scores):
         for head, named in found.items():
-            scores[head] |= named
+            scores[head] |= {name: score for name, score in named.items() if name in wanted}
     if not any(WORD_PIECE.name in named for named in scores.values()):
         absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
     if not in_and_out:
@@ -279,7 +305,7 @@ def _measured(
         absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
     even = draws + draws % 2  # each rotation stands for its negative too
     for score in WEIGHT_SCORES:
-        if in_and_out or score is not COPYING_BY_WEIGHTS:
+        if score.info.name in wanted and (in_and_out or score is not COPYING_BY_WEIGHTS):
             for head, found in score.measure(model, even, seed, progress).items():
                 scores[head][score.info.name] = found
     for head in scores:

@@ -1,6 +1,6 @@
 """Scores measured on runs: on repeated random tokens, and on text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -44,33 +44,45 @@ class DataScores:
 
 
 def probe_scores(
-    model: Model, sequences: int, seed: int, frames: RandomFrames, progress: Progress
+    model: Model,
+    sequences: int,
+    seed: int,
+    frames: RandomFrames,
+    progress: Progress,
+    names: Collection[str],
 ) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
     """Scores on repeated random tokens, and what heads give the first token by weights alone."""
     probe = repeats_probe(model, sequences, seed)
     progress(0, model.config.n_layers, "heads on random tokens")
     trace = attention_trace(model, probe.tokens)
-    wanted = DATA_SCORES
+    wanted = [score for score in DATA_SCORES if score.info.name in names]
     if not model.config.predicts_tokens:
-        wanted = tuple(score for score in DATA_SCORES if score is not COPYING_BY_DATA)
+        wanted = [score for score in wanted if score is not COPYING_BY_DATA]
     gathered = _Gathered(model, wanted, frames, NULL_SEQUENCES, "random tokens")
     gathered.add(trace, probe, progress)
     return gathered.result(), first_by_weights(trace)
 
 
 def text_scores(
-    model: Model, given: TextOrTokens | None, frames: RandomFrames, progress: Progress
+    model: Model,
+    given: TextOrTokens | None,
+    frames: RandomFrames,
+    progress: Progress,
+    names: Collection[str],
 ) -> DataScores:
     """Scores on text: the model's held-out text, or what was given."""
     own = given is None
+    wanted = [score for score in TEXT_SCORES if score.info.name in names]
+    none: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    if not wanted:
+        return DataScores(none)
     if own and model.held_out is None:
         why = "the model comes with no held-out text; give some, tokens=…"
-        none: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
-        return DataScores(none, {score.info.name: why for score in TEXT_SCORES})
+        return DataScores(none, {score.info.name: why for score in wanted})
     # Nothing is predicted here, so outputs need not be tokens.
     batches = token_batches(model, _some(model.held_out) if own else given, targets_given=True)
     cut = [batch[:, :TEXT_LENGTH] for batch in batches]
-    gathered = _Gathered(model, TEXT_SCORES, frames, TEXT_NULL_SEQUENCES, "text")
+    gathered = _Gathered(model, wanted, frames, TEXT_NULL_SEQUENCES, "text")
     for part in (part for batch in cut for part in _pieces(model, batch)):
         gathered.add(attention_trace(model, part), _as_probe(model, part), progress)
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)

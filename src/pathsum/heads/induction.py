@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.composition.composition import Composition, composition
+from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.copying import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import HeadError
 from pathsum.heads.atlas import NULL_HEADS, check_draws
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.kinds.kind import ALPHA
+from pathsum.heads.kinds.kind import ALPHA, DataScore
 from pathsum.heads.layer_view import (
     RandomFrames,
     compare_with_random_heads,
     in_full_precision,
     layer_view,
+    layer_views,
 )
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
@@ -203,23 +204,28 @@ def induction(
     model = in_full_precision(model)
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens)
-    scores = attention_scores(trace, probe, draws=draws, seed=seed)
     threshold = INDUCTION_STRIPE.info.threshold
+    stripes, previous = _mean_scores(trace, probe, (INDUCTION_STRIPE, PREVIOUS_TOKEN))
+    # Chance is measured where it can decide.
+    large = [head for head, stripe in stripes.items() if stripe >= threshold]
+    scores = attention_scores(trace, probe, large, draws=draws, seed=seed)
     candidates = [head for head, it in scores.items() if it.stripe.passes(threshold, ALPHA)]
     rejected = {
-        head: f"attends like one (stripe {scores[head].stripe.value:.2f}) but writes nothing: {why}"
+        head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
         for head in candidates
         if (why := why_silent(model, head))
     }
     found = [head for head in candidates if head not in rejected]
-    best = max((it.stripe.value for it in scores.values()), default=0.0)
+    best = max(stripes.values(), default=0.0)
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
         composed = composition(model)
         other = model.trace(shuffled(probe.tokens, probe.first)) if found else trace
         for number, head in enumerate(found):
             progress(number, len(found), f"testing {head}")
-            heads.append(_verify(trace, probe, head, scores, composed, other))
+            writers = candidate_partners(head, composed, previous)
+            edges = cut_edges(trace, probe, head, writers, composed, other)
+            heads.append(_verify(trace, probe, head, scores[head], edges))
         progress(len(found), len(found), "testing")
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -227,7 +233,7 @@ def induction(
         heads=tuple(heads),
         why_none="" if heads else _why_none(model, best, threshold, rejected),
         rejected=rejected,
-        stripes={head: it.stripe.value for head, it in scores.items()},
+        stripes=stripes,
         first_copy=first,
         second_copy=second,
         best_stripe=best,
@@ -235,34 +241,45 @@ def induction(
     )
 
 
+def _mean_scores(
+    trace: Trace, probe: RepeatedTokens, scores: Sequence[DataScore]
+) -> list[dict[HeadId, float]]:
+    """Some scores of every head on the probe, without what chance gives."""
+    found = [dict[HeadId, float]() for _ in scores]
+    for layer, view in enumerate(layer_views(trace, probe)):
+        for score, values in zip(scores, found, strict=True):
+            means = score.measure(view).mean(0).tolist()
+            values.update((HeadId(layer, head), value) for head, value in enumerate(means))
+    return found
+
+
 @dataclass(frozen=True)
 class AttentionScores:
-    """What one head attends to on the probe: two scores against chance, and the previous token."""
+    """What one head attends to on the probe: two scores against chance."""
 
     stripe: Score
     prefix_matching: Score
-    previous_token: float
 
 
 def attention_scores(
     trace: Trace,
     probe: RepeatedTokens,
+    heads: Sequence[HeadId],
     *,
     draws: int = NULL_HEADS,
     seed: int = 0,
-    layers: Sequence[int] | None = None,
 ) -> dict[HeadId, AttentionScores]:
-    """Induction stripe, prefix matching and previous-token attention of heads, by default all."""
+    """Induction stripe and prefix matching of some heads."""
     frames = RandomFrames(trace.model, draws, seed)
     W_U = centered_unembedding(trace.model.weights)
+    measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
     found: dict[HeadId, AttentionScores] = {}
-    for layer in range(trace.model.config.n_layers) if layers is None else layers:
+    for layer in sorted({head.layer for head in heads}):
+        own = sorted(head.head for head in heads if head.layer == layer)
         view = layer_view(trace, probe, layer, W_U)
-        measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
-        stripes, prefixes = compare_with_random_heads(trace.model, layer, view, frames, measures)
-        previous = PREVIOUS_TOKEN.measure(view).mean(0).tolist()
-        for head, scores in enumerate(zip(stripes, prefixes, previous, strict=True)):
-            found[HeadId(layer, head)] = AttentionScores(*scores)
+        scores = compare_with_random_heads(trace.model, layer, view, frames, measures, heads=own)
+        for head, both in zip(own, zip(*scores, strict=True), strict=True):
+            found[HeadId(layer, head)] = AttentionScores(*both)
     return found
 
 
@@ -270,14 +287,10 @@ def _verify(
     trace: Trace,
     probe: RepeatedTokens,
     head: HeadId,
-    scores: dict[HeadId, AttentionScores],
-    composed: Composition,
-    other: Trace,
+    scores: AttentionScores,
+    edges: tuple[PartnerEdge, ...],
 ) -> InductionHead:
     model = trace.model
-    previous = {other: it.previous_token for other, it in scores.items()}
-    writers = candidate_partners(head, composed, previous)
-    edges = cut_edges(trace, probe, head, writers, composed, other)
     mechanism, partner = _mechanism(edges)
     ov = copying(model, head, measures="eigenvalues").heads[0].ratio
     qk = None if partner is None else _matching_through(model, head, partner, mechanism)
@@ -290,8 +303,8 @@ def _verify(
     kept = ablate(model, head, tokens, after=After.PATTERNS_PRESERVED, from_position=start).cost
     return InductionHead(
         head=head,
-        stripe=scores[head].stripe,
-        prefix_matching=scores[head].prefix_matching,
+        stripe=scores.stripe,
+        prefix_matching=scores.prefix_matching,
         mechanism=mechanism,
         partner=partner,
         edges=edges,

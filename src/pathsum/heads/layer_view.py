@@ -22,6 +22,7 @@ from pathsum.algebra.seeds import seeded
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded, value_reads
+from pathsum.model.grouped_query import kv_head
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import layer_of_one_head, one_head
 from pathsum.names import Side
@@ -281,20 +282,25 @@ def compare_with_random_heads(
     measures: Sequence[Measure],
     sequences: int = NULL_SEQUENCES,
     last: int | None = None,
+    heads: Sequence[int] | None = None,
 ) -> list[list[Score]]:
-    """Every measure of every head of a layer, with its p among random heads of its own.
+    """Every measure of a layer's heads, all or these, with its p among random heads of its own.
 
     p compares a head with its random heads on the first few sequences alone, which both have run:
     then a head in random directions is one of them, and p is exact. The value is over all. Random
     heads have patterns of the `last` destinations, of all by default.
     """
     few = view.first(sequences)
-    nulls = [[list[Tensor]() for _ in range(model.config.n_heads)] for _ in measures]
-    for head, drawn in random_views(model, layer, few, frames, last):
+    heads = range(model.config.n_heads) if heads is None else heads
+    nulls = [{head: list[Tensor]() for head in heads} for _ in measures]
+    for head, drawn in random_views(model, layer, few, frames, last, heads):
         for null, measure in zip(nulls, measures, strict=True):
             null[head].append(measure(drawn).mean(0))
+    own = list(heads)
     return [
-        against_null(measure(view), by_draw(null), measure(few).mean(0))
+        against_null(
+            measure(view)[:, own], by_draw(tuple(null.values())), measure(few).mean(0)[own]
+        )
         for measure, null in zip(measures, nulls, strict=True)
     ]
 
@@ -305,9 +311,14 @@ def by_draw(heads: Sequence[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "dr
 
 
 def random_views(
-    model: Model, layer: int, view: LayerView, frames: RandomFrames, last: int | None = None
+    model: Model,
+    layer: int,
+    view: LayerView,
+    frames: RandomFrames,
+    last: int | None = None,
+    heads: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, LayerView]]:
-    """Random heads in place of each of a layer's heads, some draws at a time.
+    """Random heads in place of each of a layer's heads, or of these, some draws at a time.
 
     Draws take the place of heads in a view. Patterns are those of the `last` destinations, of all
     by default.
@@ -324,18 +335,21 @@ def random_views(
     read = in_own_basis(unfolded_read(model, layer, view.read))
     view = replace(view, stream=in_own_basis(view.stream), read=read)
     roots = root(raw.W_Q), root(raw.W_K)
-    alone = [layer_of_one_head(config, raw, head) for head in range(config.n_heads)]
+    heads = range(config.n_heads) if heads is None else heads
+    served = list(dict.fromkeys(kv_head(config, head) for head in heads))
     entries = late.shape[0] * late.shape[1] * len(places)
     for part, ovs in rotated_ovs(model, layer, frames, entries):
         framed = Framed(frames.query[part]).of(late), Framed(frames.key[part]).of(placed)
-        queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:])
-        keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places)
-        key = late[:0]
-        for head, (ov, query) in enumerate(zip(ovs, queries, strict=True)):
-            key = next(keys) if head % config.heads_per_kv == 0 else key
-            pattern = attend(one_head(config), alone[head], query[:, None], key[:, None])
+        queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:], heads)
+        keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places, served)
+        of, key = -1, late[:0]
+        for head, query in zip(heads, queries, strict=True):
+            if kv_head(config, head) != of:
+                of, key = kv_head(config, head), next(keys)
+            alone = layer_of_one_head(config, raw, head)
+            pattern = attend(one_head(config), alone, query[:, None], key[:, None])
             pattern = pattern[:, 0].unflatten(0, framed[0].shape[:2])
-            yield head, replace(view, pattern=pattern, ov=ov)
+            yield head, replace(view, pattern=pattern, ov=ovs[head])
 
 
 def rotated_ovs(
@@ -377,8 +391,9 @@ def _rotated_reads(
     roots: Float[Tensor, "head r k"],
     framed: Float[Tensor, "sequence drawn pos r"],
     places: Int[Tensor, " pos"],
+    heads: Sequence[int],
 ) -> Iterator[Float[Tensor, "batch pos k"]]:
-    """Queries or keys of each (key) head in random frames, given what those read, one by one."""
+    """Queries or keys of some (key) heads in random frames, given what those read, one by one."""
     config, raw = model.config, model.weights.attention[layer]
     bias = raw.b_Q if side is Side.Q else raw.b_K
 
@@ -388,7 +403,7 @@ def _rotated_reads(
 
     if config.qk_norm == "rms_all":
         every = torch.stack([project(at) for at in range(len(roots))], 1)
-        yield from normed_and_rotated(config, raw, side, every, places)[0].unbind(1)
+        yield from normed_and_rotated(config, raw, side, every, places)[0][:, list(heads)].unbind(1)
         return
-    for at in range(len(roots)):
+    for at in heads:
         yield normed_and_rotated(config, raw, side, project(at)[:, None], places)[0][:, 0]

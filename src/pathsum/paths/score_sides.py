@@ -1,12 +1,12 @@
 """SideSum: a head's query or key as a sum of parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.errors import PathError
@@ -67,10 +67,10 @@ class QkRead:
         return rotate(here, x, torch.arange(x.shape[1], device=x.device))
 
     def adjoint(
-        self, y: Float[Tensor, "src k"], positions: Sequence[int]
+        self, y: Float[Tensor, "src k"], places: Int[Tensor, " src"]
     ) -> Float[Tensor, "src d"]:
         """The gradient at the first stream of (what is read at a position) · y, by position."""
-        config, places = self.trace.model.config, torch.tensor(positions, device=y.device)
+        config = self.trace.model.config
         if config.positions == "rotary":
             y = rotate(config.at(self.layer), y, -places)
         scale = self.own_scale[0, places] * self.scale[0, places]

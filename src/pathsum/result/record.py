@@ -34,35 +34,48 @@ def _tensor(value: Tensor) -> Any:
     return plain.tolist()
 
 
-def jsonable(value: object, tensor: Callable[[Tensor], Any] = _tensor) -> Any:
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+def jsonable(
+    value: object, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
+) -> Any:
     """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
 
     NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
-    is no value.
+    is no value. With `digits`, floats outside of tensors are rounded to so many digits.
 
     >>> jsonable((1, float("nan"), 2 + 3j))
     [1, None, [2.0, 3.0]]
     """
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind in _PLAIN:
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return value if digits is None else float(f"{value:.{digits}g}")
     if isinstance(value, Tensor):
         return tensor(value)
     if getattr(kind, "to_json", Record.to_json) is not Record.to_json:
-        return cast(Any, value).to_json()
+        return jsonable(cast(Any, value).to_json(), tensor, digits)
     names = _public_fields(kind)
     if names is not None:
-        return {name: jsonable(getattr(value, name), tensor) for name in names}
+        # Most of what records hold is plain, and a call takes longer than looking.
+        return {
+            name: item
+            if type(item := getattr(value, name)) in _PLAIN
+            else jsonable(item, tensor, digits)
+            for name in names
+        }
     if isinstance(value, int | str):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, complex):
-        return [jsonable(value.real), jsonable(value.imag)]
+        return [jsonable(value.real, tensor, digits), jsonable(value.imag, tensor, digits)]
     if isinstance(value, Mapping):
-        return {str(key): jsonable(item, tensor) for key, item in value.items()}
+        return {str(key): jsonable(item, tensor, digits) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset):
-        return [jsonable(item, tensor) for item in value]
+        return [item if type(item) in _PLAIN else jsonable(item, tensor, digits) for item in value]
     raise FailedError(
         f"a result holds a {type(value).__name__}, which has no JSON form; "
         "give the type a to_json method or store a plain value"

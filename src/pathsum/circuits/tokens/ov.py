@@ -72,13 +72,17 @@ def effect(
     k: int | None = None,
     *,
     rare: int = RARE,
+    ov: Factored | None = None,
 ) -> Effect:
-    """The outputs (10 if k is not given) that attending to `source` raises and lowers most."""
+    """The outputs (10 if k is not given) that attending to `source` raises and lowers most.
+
+    `ov` is the circuit's `token_ov`, if it is known already.
+    """
     config = model.config
     k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
     path = as_path(model, circuit)
     token = find_token(model, source)
-    row = token_ov(model, path).row(token)
+    row = (token_ov(model, path) if ov is None else ov).row(token)
     common = torch.ones_like(row, dtype=torch.bool)
     if config.predicts_tokens:
         common = common_tokens(model, rare).to(row.device)

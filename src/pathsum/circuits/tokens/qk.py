@@ -111,14 +111,15 @@ def attention(
     *,
     offset: int | None = None,
     rare: int = RARE,
+    qk: Factored | None = None,
 ) -> Attention:
     """The sources that `token` attends to most, and the destinations that attend most to it.
 
-    Ten each, if k is not given.
+    Ten each, if k is not given. `qk` is the head's `token_qk` at that offset, if it is known.
     """
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
     found = find_token(model, token)
-    qk = token_qk(model, head, offset=offset)
+    qk = token_qk(model, head, offset=offset) if qk is None else qk
     common = common_tokens(model, rare)
     label = model.head(head)
     return Attention(

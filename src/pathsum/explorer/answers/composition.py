@@ -15,6 +15,7 @@ from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.tokens.token import joined
 from pathsum.errors import InputError
 from pathsum.explorer.answers.tokens import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
+from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
@@ -76,6 +77,8 @@ class EdgePage(Record, kind="page-edge"):
 THRESHOLDS = tuple(1 + step / 2 for step in range(23))
 # Null draws whose eigenvalues are shown behind the circuit's own.
 NULL_DRAWS = 20
+# Runs with at most so many logits (16 MB) are kept, for the pages of other edges.
+SHARED_LOGITS = 1 << 22
 
 _ROW_MEANINGS = {
     "q": (
@@ -167,8 +170,12 @@ def _patching(
     model = bench.model(params)
     rows: list[PatchEffectOn] = []
     for found in bench.sequences(params):
-        trace = model.trace(found.tokens)
-        other = model.trace(shuffled(found.tokens, int(model.config.start_token is not None)))
+        mixed = shuffled(found.tokens, int(model.config.start_token is not None))
+        both = (found, Sequences(f"{found.name}, shuffled", mixed, found.first))
+        if found.tokens.numel() * model.config.d_vocab_out <= SHARED_LOGITS:
+            trace, other = (bench.sequence_run(params, one) for one in both)
+        else:
+            trace, other = (model.trace(one.tokens) for one in both)
         patched = trace.patch({(writer, reader, kind): other})
         before = sequence_losses(trace.logits, found.tokens, found.first)
         cost = sequence_losses(patched.logits, found.tokens, found.first).above(before)

@@ -10,8 +10,6 @@ from pathsum.circuits import (
     SkipTrigrams,
     positional,
     skip_trigrams,
-    token_ov,
-    token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
@@ -21,6 +19,7 @@ from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,
     as_pairs,
+    head_circuits,
     rows_note,
     scaled_to,
     strongest_rows,
@@ -102,13 +101,14 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
     copies = copying(model, name, measures=measures, null=null).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
+    circuits = head_circuits(bench, params)
     return HeadPage(
         head=name,
         copying=copies,
         null_eigenvalues=as_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
         offsets=profile,
-        ov_rows=strongest_rows(model, token_ov(model, name)),
-        qk_rows=strongest_rows(model, token_qk(model, name)),
+        ov_rows=strongest_rows(model, circuits.ov),
+        qk_rows=strongest_rows(model, circuits.qk),
         note=joined(_distinct(copies.note, profile.note if profile else "", rows_note(model))),
     )
 
@@ -152,11 +152,7 @@ def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
     sequences = bench.sequences(params)
     for place, on in enumerate(sequences):
         bench.progress(place, len(sequences), f"ablating {name} on {on.name}")
-        # The pages of all heads share the unedited run.
-        start = bench.result(
-            params, f"run of {on.name}", lambda model, on=on: model.trace(on.tokens)
-        )
-        tests.append(_ablation_on(start, name, on))
+        tests.append(_ablation_on(bench.sequence_run(params, on), name, on))
     return HeadAblation(name, tuple(tests))
 
 

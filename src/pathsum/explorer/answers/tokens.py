@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
-from pathsum.circuits import attention, effect, token_ov
+from pathsum.circuits import attention, effect, token_ov, token_qk
 from pathsum.circuits.tokens.ov import Effect
 from pathsum.circuits.tokens.qk import Attention
 from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
@@ -61,14 +61,35 @@ def token(bench: Workbench, params: TokenParams) -> TokenTables:
     name, wanted = model.head(params.head).label, model.token_id(params.token)
     shown = common_tokens(model)
     k = min(TABLE_LENGTH, int(shown.sum()))
-    ov, qk = effect(model, name, wanted, k), attention(model, name, wanted, k)
-    sources = top_scored(model, token_ov(model, name).column(wanted), k, shown)
+    circuits = head_circuits(bench, params)
+    moved = effect(model, name, wanted, k, ov=circuits.ov)
+    attends = attention(model, name, wanted, k, qk=circuits.qk)
     return TokenTables(
-        effect=ov,
-        raised_by=sources,
-        attention=qk,
-        note=joined(tuple(dict.fromkeys((*ov.note.split("; "), *qk.note.split("; "))))),
+        effect=moved,
+        raised_by=top_scored(model, circuits.ov.column(wanted), k, shown),
+        attention=attends,
+        note=joined(tuple(dict.fromkeys((*moved.note.split("; "), *attends.note.split("; "))))),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCircuits:
+    """A head's full OV and QK in the token basis."""
+
+    ov: Factored
+    qk: Factored
+
+
+def head_circuits(bench: Workbench, params: HeadParams) -> HeadCircuits:
+    """A head's circuits between tokens; those of a small vocabulary are kept."""
+
+    def make(model: Model) -> HeadCircuits:
+        return HeadCircuits(token_ov(model, params.head), token_qk(model, params.head))
+
+    model = bench.model(params)
+    if model.config.d_vocab > MAX_TOKENS:
+        return make(model)
+    return bench.result(params, f"circuits of {model.head(params.head).label}", make)
 
 
 def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:

@@ -5,12 +5,13 @@ from pathsum.circuits.tokens.token import common_tokens
 from pathsum.circuits.trigrams.trigram_records import SkipTrigrams
 from pathsum.circuits.trigrams.triple import Pattern
 from pathsum.errors import InputError
-from pathsum.explorer.answers.atlas import whole_atlas
+from pathsum.explorer.answers.atlas import atlas_with
 from pathsum.explorer.claims import rules
 from pathsum.explorer.claims.claim import Measurement, Statement, Subject, as_estimate
 from pathsum.explorer.claims.on_text import order_bars, terms_on_text
 from pathsum.explorer.claims.picture import Bar, BarsPicture, OffsetsPicture
-from pathsum.heads.kinds import COPYING_BY_WEIGHTS
+from pathsum.heads.atlas import Atlas
+from pathsum.heads.kinds import COPYING_BY_DATA, COPYING_BY_WEIGHTS, INDUCTION_STRIPE
 from pathsum.model import Model
 from pathsum.result import Progress
 from pathsum.result.estimate import Estimate
@@ -43,7 +44,7 @@ def _individual_heads(subject: Subject) -> Measurement:
 
 
 def _copying_heads(subject: Subject) -> Measurement:
-    found = whole_atlas(subject.bench, subject.params)
+    found = _atlas(subject)
     copies = {entry.head for entry in found.of_kind("copying")}
     bars = tuple(
         Bar.of(
@@ -66,6 +67,12 @@ def _copying_heads(subject: Subject) -> Measurement:
         note=f"a head copies if Σλ/Σ|λ| is above 0 beyond chance (p ≤ {found.alpha}) and the "
         "attended token itself is raised on the probe",
     )
+
+
+def _atlas(subject: Subject) -> Atlas:
+    """With the scores that these claims are about."""
+    names = (COPYING_BY_DATA.info.name, COPYING_BY_WEIGHTS.info.name, INDUCTION_STRIPE.info.name)
+    return atlas_with(subject.bench, subject.params, names)
 
 
 def _skip_trigrams(subject: Subject) -> Measurement:
@@ -148,7 +155,7 @@ def _positional_heads(subject: Subject) -> Measurement:
 
 
 def _no_induction(subject: Subject) -> Measurement:
-    found = whole_atlas(subject.bench, subject.params)
+    found = _atlas(subject)
     best = max(found, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     return Measurement(

@@ -52,7 +52,13 @@ def tour(bench: Workbench, params: ModelParams) -> Tour:
 def claim(bench: Workbench, params: ClaimParams) -> Claim:
     """Measure one claim."""
     section, statement = find_statement(params.claim)
-    return measure(section, statement, bench, ModelParams(model=params.model, step=params.step))
+    about = ModelParams(model=params.model, step=params.step)
+    # Kept, since a report asks again what its picture is drawn from.
+    return bench.slow_result(
+        about,
+        f"claim {statement.id}",
+        lambda _, report: measure(section, statement, bench.reporting(report), about),
+    )
 
 
 def find_statement(name: str) -> tuple[Section, Statement]:

@@ -3,6 +3,7 @@
 find_circuit     `trace.circuit(...)`: from names to a Circuit
 circuit          the record: nodes, edges and left-out edges
 grow             builds the circuit from the prediction down, layer by layer
+attention        where the nodes of a head look, and why
 score_weights    the worth of each attention score, by integrated gradients
 cut              the effect of cutting edges on the prediction
 reference        the content of edges that are not kept: zero, a mean, or another run

@@ -4,11 +4,12 @@ Attention looks back only, so what a run wrote and read before a position is the
 the text is. Circuits of several predictions of one text share one `FrozenRow`, kept by its trace.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import HeadId, Source, Trace
@@ -23,18 +24,19 @@ _KEPT = "_frozen_row"
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Candidate edges into one read of a node: writers × positions.
+    """Candidate edges into one read of several nodes: writers × positions.
 
-    `shares` are in logits, `exact` in the read's own unit; `gradient` is that of the share at what
-    a writer writes at each position; `positions` says which position each column is.
+    `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
+    position has one column, and `places` says which position that is of each node. `gradient` gives
+    the gradients of shares at what is written, for some nodes and columns.
     """
 
     side: Side
     writers: tuple[Source | HeadId | Part, ...]
-    shares: Float[Tensor, "writer src"]
-    exact: Float[Tensor, "writer src"]
-    gradient: Float[Tensor, "src d"]
-    positions: tuple[int, ...]
+    shares: Float[Tensor, "node writer src"]
+    exact: Float[Tensor, "node writer src"]
+    gradient: Callable[[Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]]
+    places: tuple[int, ...] | None = None
 
 
 def frozen_row(trace: Trace, row: int, length: int) -> "FrozenRow":
@@ -90,21 +92,39 @@ class FrozenRow:
             found = self._writers[layer] = (*read, *heads)
         return found
 
-    def writes_along(
-        self, layer: int, directions: Float[Tensor, "#src d"], at: slice
-    ) -> Float[Tensor, "writer src"]:
-        """Writes below a layer at some positions, projected on one direction per position."""
-        rows: list[Tensor] = []
-        for source, stream in self.sources:
-            if source.layer < layer:
-                rows.append((stream[at] * directions).sum(-1)[None])
+    def writes_everywhere(
+        self, layer: int, directions: Float[Tensor, "node d"], length: int
+    ) -> Float[Tensor, "node writer src"]:
+        """Writes below a layer at the first positions, projected on each direction."""
+        rows = [
+            (directions @ stream[:length].T)[:, None]
+            for source, stream in self.sources
+            if source.layer < layer
+        ]
         for below in range(layer):
-            back = (self.layers[below].W_O.flatten(0, 1) @ directions.T).unflatten(0, (-1, self._k))
-            z = self.z[below][:, at]
-            # One direction is a matrix product, several are one each.
-            each = (z @ back)[..., 0] if len(directions) == 1 else (z * back.mT).sum(-1)
-            rows.append(each)
-        return torch.cat(rows)
+            back = self._through_W_O(below, directions)
+            rows.append((back.transpose(0, 1) @ self.z[below][:, :length].mT).transpose(0, 1))
+        return torch.cat(rows, 1)
+
+    def writes_at(
+        self, layer: int, directions: Float[Tensor, "read d"], places: Int[Tensor, " read"]
+    ) -> Float[Tensor, "read writer"]:
+        """Writes below a layer, each direction at a position of its own."""
+        rows = [
+            (stream[places] * directions).sum(-1)[:, None]
+            for source, stream in self.sources
+            if source.layer < layer
+        ]
+        for below in range(layer):
+            z = self.z[below][:, places].transpose(0, 1)
+            rows.append((z * self._through_W_O(below, directions)).sum(-1))
+        return torch.cat(rows, 1)
+
+    def _through_W_O(
+        self, layer: int, directions: Float[Tensor, "read d"]
+    ) -> Float[Tensor, "read head k"]:
+        back = directions @ self.layers[layer].W_O.flatten(0, 1).T
+        return back.unflatten(1, (-1, self._k))
 
     def read(self, head: HeadId, side: str) -> QkRead:
         """A head's query or key read on this sequence."""
@@ -114,14 +134,14 @@ class FrozenRow:
             found = self._reads[head, side] = whole.cut(self.rows, self.length)
         return found
 
-    def query(self, head: HeadId, position: int) -> Float[Tensor, " k"]:
-        """The query at a position, score scale included."""
+    def queries(self, head: HeadId, places: Int[Tensor, " node"]) -> Float[Tensor, "node k"]:
+        """The queries at some positions, score scale included."""
         scale = self.trace.model.config.score_scale
-        return self._vectors(head, "q")[position] * scale
+        return self._vectors(head, "q")[places] * scale
 
-    def keys(self, head: HeadId, position: int) -> Float[Tensor, "src k"]:
-        """The keys of all positions up to one."""
-        return self._vectors(head, "k")[: position + 1]
+    def keys(self, head: HeadId, length: int) -> Float[Tensor, "src k"]:
+        """The keys of the first positions."""
+        return self._vectors(head, "k")[:length]
 
     def _vectors(self, head: HeadId, side: str) -> Float[Tensor, "pos k"]:
         found = self._read_vectors.get((head, side))
@@ -147,44 +167,60 @@ class FrozenRow:
     def key_inputs(
         self,
         head: HeadId,
-        query: Float[Tensor, " k"],
-        at: slice,
-        weights: Float[Tensor, " src"],
-        contrast: Float[Tensor, " src"],
+        queries: Float[Tensor, "node k"],
+        weights: Float[Tensor, "node src"],
+        contrast: Float[Tensor, "node src"],
     ) -> Inputs:
-        """The contribution of each writer to the keys."""
-        read, positions = self.read(head, "k"), range(at.start, at.stop)
-        along = read.adjoint(query.expand(len(positions), -1), positions)
+        """The contribution of each writer to the keys of some nodes of a head."""
+        read, length = self.read(head, "k"), weights.shape[1]
+
+        def along(nodes: Tensor, places: Tensor) -> Tensor:
+            return read.adjoint(queries[nodes], places)
+
         if self.trace.model.config.positions == "rotary":
-            parts = [self.writes_along(head.layer, along, at)]
+            # A direction of its own for each node and position, where that has any weight.
+            nodes, places = (weights != 0).logical_or(contrast != 0).nonzero().T
+            writers = self.writers(head.layer)
+            found = weights.new_zeros(len(queries), length, len(writers))
+            found[nodes, places] = self.writes_at(head.layer, along(nodes, places), places)
+            parts = [found.mT]
         else:
-            scale = (read.own_scale * read.scale)[0, at]
-            parts = [self.writes_along(head.layer, (read.W @ query)[None], at) * scale]
-        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
-        for part, vectors in self.extra(head, "k"):
-            parts.append((vectors[at] @ query)[None])
-            writers = (*writers, part)
-        scores = torch.cat(parts)
-        gradient = along * weights[:, None]
-        exact = scores * contrast
-        return Inputs(Side.K, writers, scores * weights, exact, gradient, tuple(positions))
+            scale = (read.own_scale * read.scale)[0, :length]
+            directions = queries @ read.W.T
+            parts = [self.writes_everywhere(head.layer, directions, length) * scale]
+        for _, vectors in self.extra(head, "k"):
+            parts.append((queries @ vectors[:length].T)[:, None])
+        scores = torch.cat(parts, 1)
+        return Inputs(
+            Side.K,
+            (*self.writers(head.layer), *(part for part, _ in self.extra(head, "k"))),
+            shares=scores * weights[:, None],
+            exact=scores * contrast[:, None],
+            gradient=lambda nodes, places: along(nodes, places) * weights[nodes, places][:, None],
+        )
 
     def query_inputs(
         self,
         head: HeadId,
-        position: int,
-        keys: Float[Tensor, "src k"],
-        weights: Float[Tensor, " src"],
-        contrast: Float[Tensor, " src"],
+        places: Int[Tensor, " node"],
+        weights: Float[Tensor, "node src"],
+        contrast: Float[Tensor, "node src"],
     ) -> Inputs:
-        """The contribution of each writer to the query."""
-        scale = self.trace.model.config.score_scale
-        worth = torch.stack([weights @ keys, contrast @ keys]) * scale
-        along = self.read(head, "q").adjoint(worth, [position, position])
-        writers: tuple[Source | HeadId | Part, ...] = self.writers(head.layer)
-        parts = [self.writes_along(head.layer, along, slice(position, position + 1))]
-        for part, vectors in self.extra(head, "q"):
-            parts.append((worth @ vectors[position])[None])
-            writers = (*writers, part)
-        found = torch.cat(parts)
-        return Inputs(Side.Q, writers, found[:, :1], found[:, 1:], along[:1], (position,))
+        """The contribution of each writer to the queries of some nodes of a head."""
+        keys, count = self.keys(head, weights.shape[1]), len(places)
+        # The worth of a unit of the query to the prediction, then to the contrast.
+        worth = torch.cat([weights @ keys, contrast @ keys]) * self.trace.model.config.score_scale
+        twice = places.repeat(2)
+        along = self.read(head, "q").adjoint(worth, twice)
+        parts = [self.writes_at(head.layer, along, twice)]
+        for _, vectors in self.extra(head, "q"):
+            parts.append((worth * vectors[twice]).sum(-1)[:, None])
+        shares, exact = torch.cat(parts, 1)[..., None].split(count)
+        return Inputs(
+            Side.Q,
+            (*self.writers(head.layer), *(part for part, _ in self.extra(head, "q"))),
+            shares,
+            exact,
+            gradient=lambda nodes, _: along[nodes],
+            places=tuple(places.tolist()),
+        )

@@ -5,7 +5,8 @@ what a unit of its write is worth to the prediction. Its V inputs split write ·
 moves from source j is worth v_j = (read at j) · W_V W_O G, so attending by its scores is worth
 Σ_j A_j v_j; `score_weights` splits what that is above uniform attention over the scores, and so
 over the parts of queries and keys. All readers of a head are in layers above it, so one pass from
-the top layer down meets every node after all its readers.
+the top layer down meets every node after all its readers. The nodes of a head, one per position,
+are taken apart together.
 
 Edges are kept from a floor on: `threshold` times the prediction, or times a part of what its direct
 shares add up to before they cancel, if that is larger. Of two tokens that nearly tie, the
@@ -13,19 +14,21 @@ difference is close to nothing, and every edge of the model would carry a large 
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.grouped_query import kv_head
 from pathsum.names import Node, NodeEdge, Side
-from pathsum.paths.circuit.circuit import Attended, CircuitEdge, CircuitNode, LeftOut
+from pathsum.paths.circuit.attention import Attention
+from pathsum.paths.circuit.circuit import CircuitEdge, CircuitNode, LeftOut
 from pathsum.paths.circuit.frozen_row import Inputs, frozen_row
-from pathsum.paths.circuit.score_weights import score_weights
 from pathsum.paths.target import Target
 from pathsum.result import Progress, silent
 
@@ -33,6 +36,8 @@ from pathsum.result import Progress, silent
 CANCELED = 0.5
 # How much the floor is raised at a time if too many nodes are kept.
 _RAISE = 1.5
+# Numbers in the candidate edges of the nodes that are taken apart together: 16 MB in float32.
+_TOGETHER = 1 << 22
 
 
 def grow_circuit(
@@ -52,7 +57,7 @@ def grow_circuit(
 
 
 @dataclass(eq=False)
-class _Open:
+class _Opened:
     """A head node that edges leave: its gradient, and the sum of their shares."""
 
     gradient: Float[Tensor, " d"]
@@ -84,7 +89,7 @@ class Growth:
     def restart(self, floor: float) -> None:
         """Begin with the logits, and keep edges from this floor on."""
         self.floor = floor
-        self.open: dict[Node, _Open] = {}
+        self.open: dict[Node, _Opened] = {}
         self.nodes: list[CircuitNode] = []
         self.leaves: dict[Node, float] = {}
         self.edges: list[CircuitEdge] = []
@@ -97,11 +102,13 @@ class Growth:
         layers = self.run.n_layers
         for layer in reversed(range(layers)):
             nodes = [node for node in self.open if node.head and node.head.layer == layer]
-            for node in sorted(nodes, key=lambda node: (node.head or "", node.position)):
-                progress(layers - 1 - layer, layers, "taking layers apart")
-                self._head(node, self.open[node])
-                if self._count > max_nodes:
-                    return False
+            for head in sorted({node.head for node in nodes if node.head}):
+                own = sorted((node for node in nodes if node.head == head), key=_position)
+                for some in self._in_parts(own):
+                    progress(layers - 1 - layer, layers, "taking layers apart")
+                    self._head(head, some)
+                    if self._count > max_nodes:
+                        return False
         progress(layers, layers, "taking layers apart")
         self.nodes += [
             CircuitNode(node, self._text(node), value) for node, value in self.leaves.items()
@@ -117,142 +124,133 @@ class Growth:
         """The sum of the shares of everything that writes into the logits."""
         return float(self.direct.shares.sum())
 
+    def _in_parts(self, nodes: list[Node]) -> Iterator[list[Node]]:
+        """As many nodes at a time as fit into memory; the last ones see the most positions."""
+        config = self.trace.model.config
+        width = max(config.d_model, len(self.run.writers(self.run.n_layers)))
+        at_once = max(1, _TOGETHER // (width * (nodes[-1].position + 1)))
+        for first in range(0, len(nodes), at_once):
+            yield nodes[first : first + at_once]
+
     def _direct(self) -> "Inputs":
         """The direct contributions of all writers to the logits."""
-        here = slice(self.position, self.position + 1)
-        shares = self.run.writes_along(self.run.n_layers, self.direction[None], here)
+        here = torch.tensor([self.position], device=self.direction.device)
+        shares = self.run.writes_at(self.run.n_layers, self.direction[None], here)[..., None]
         writers = self.run.writers(self.run.n_layers)
         if self.bias:
-            shares = torch.cat([shares, shares.new_tensor([[self.bias]])])
+            shares = torch.cat([shares, shares.new_tensor([[[self.bias]]])], 1)
             writers = (*writers, Source("unembed_bias"))
-        return Inputs(Side.V, writers, shares, shares, self.direction[None], (self.position,))
+        return Inputs(
+            Side.V,
+            writers,
+            shares,
+            shares,
+            gradient=lambda nodes, _: self.direction.expand(len(nodes), -1),
+            places=(self.position,),
+        )
 
     def _logits(self) -> None:
         node = Node("logits", self.position)
-        self._keep(node, self.direct)
+        self.left_out += self._keep([node], self.direct)
         predicted = self.trace.model.output_text(int(self.target.tokens[0]))
         self.nodes.append(CircuitNode(node, predicted, self.total))
 
-    def _head(self, node: Node, opened: _Open) -> None:
-        head, here = node.head, node.position
-        assert head is not None
-        layer, many = self.run.layers[head.layer], here + 1
+    def _head(self, head: HeadId, nodes: list[Node]) -> None:
+        """Take some nodes of a head apart."""
+        layer, length = self.run.layers[head.layer], nodes[-1].position + 1
+        places = torch.tensor([node.position for node in nodes], device=layer.W_O.device)
+        opened = [self.open[node] for node in nodes]
+        gradients = torch.stack([one.gradient for one in opened])
         kv = kv_head(self.trace.model.config, head.head)
-        along = layer.W_V[kv] @ (layer.W_O[head.head] @ opened.gradient)
-        scale = layer.scale[0, :many]
-        weight = layer.pattern[0, head.head, here, :many] * scale
-        positions = tuple(range(many))
-        gradient = weight[:, None] * along
-        # One direction for all sources, so that it goes through each W_O once.
-        shares = self.run.writes_along(head.layer, along[None], slice(many)) * weight
-        writers = self.run.writers(head.layer)
-        self._keep(node, Inputs(Side.V, writers, shares, shares, gradient, positions))
-        values = scale * (self.run.streams[head.layer][:many] @ along)
-        values = values * self.trace.scales.write[head.layer][self.row, here]
-        attended, note = self._attention(node, head, values)
-        self.nodes.append(CircuitNode(node, self._text(node), opened.value, attended, note))
-
-    def _attention(
-        self, node: Node, head: HeadId, values: Float[Tensor, " src"]
-    ) -> tuple[Attended | None, str]:
-        """Q and K edges of a node, if the effect of its attention is large enough."""
-        window, here = self.trace.model.config.window(head.layer), node.position
-        sinks = self.trace.weights.layers[head.layer].sinks
-        first = 0 if window is None else max(0, here + 1 - window)
-        values = values[first:]
-        if len(values) == 1 and sinks is None:
-            return None, "there is nothing else to attend to"
-        query, keys = self.run.query(head, here), self.run.keys(head, here)[first:]
-        scores = keys @ query
-        sink = None if sinks is None else float(sinks[head.head])
-        found = score_weights(scores, values, self.trace.model.config.score_cap, sink)
-        self.quadrature_error = max(self.quadrature_error, found.error)
-        pattern = self.trace.patterns[head.layer][self.row, head.head, here, first : here + 1]
-        source = int((pattern * (values - values.mean())).abs().argmax())
-        rival = None if self.rival is None else self.rival - first
-        rival = rival if rival is not None and 0 <= rival < len(values) else None
-        rival = None if rival == source else rival
-        contrast = _contrast(pattern, source, rival)
-        attended = Attended(
-            source=source + first,
-            weight=float(pattern[source]),
-            score=float(scores[source]),
-            contrast=float(contrast @ scores),
-            rival=None if rival is None else rival + first,
-            uniform=found.uniform,
-            effect=found.effect,
-            error=found.error,
+        along = (gradients @ layer.W_O[head.head].T) @ layer.W_V[kv].T
+        scale = layer.scale[0, :length]
+        weight = layer.pattern[0, head.head, places, :length] * scale
+        shares = self.run.writes_everywhere(head.layer, along, length) * weight[:, None]
+        inputs = Inputs(
+            Side.V,
+            self.run.writers(head.layer),
+            shares,
+            shares,
+            gradient=lambda nodes, places: weight[nodes, places][:, None] * along[nodes],
         )
-        if sink is None and _are_alike(scores):
-            return attended, (
-                f"it attends to all {len(scores)} sources equally, so no scores need explaining"
-            )
-        if abs(found.effect) < self.floor:
-            return attended, "where it looks matters too little to take its scores apart"
-        positions = slice(first, here + 1)
-        by_key = self.run.key_inputs(head, query, positions, found.weights, contrast)
-        by_query = self.run.query_inputs(head, here, keys, found.weights, contrast)
-        self._keep(node, by_key, found.sink)
-        self._keep(node, by_query, found.sink)
-        return attended, ""
+        left_out = [[one] for one in self._keep(nodes, inputs)]
+        values = scale * (along @ self.run.streams[head.layer][:length].T)
+        values = values * self.trace.scales.write[head.layer][self.row, places][:, None]
+        attention = Attention(self.run, head, places, values, self.rival)
+        for number, (attended, note) in enumerate(attention.described(self.floor)):
+            value = opened[number].value
+            text = self._text(nodes[number])
+            self.nodes.append(CircuitNode(nodes[number], text, value, attended, note))
+            if attended is not None:
+                self.quadrature_error = max(self.quadrature_error, attended.error)
+        explained = attention.explained(self.floor)
+        some = [nodes[number] for number in explained]
+        for inputs in attention.inputs(explained):
+            kept = self._keep(some, inputs, attention.sink_shares[explained])
+            for number, one in zip(explained, kept, strict=True):
+                left_out[number].append(one)
+        self.left_out += [one for each in left_out for one in each]
 
     def _text(self, node: Node) -> str:
         return self.trace.model.token_text(int(self.trace.tokens[self.row, node.position]))
 
-    def _keep(self, reader: Node, inputs: Inputs, sink: float = 0.0) -> None:
-        """Edges that carry enough; the rest, a sink's share included, is left out together."""
+    def _keep(
+        self, readers: list[Node], inputs: Inputs, sinks: NDArray[np.float64] | None = None
+    ) -> list[LeftOut]:
+        """Keep edges that carry enough; the rest, a sink's share included, is left out together."""
         # In numpy, whose operations on a few hundred numbers take a tenth of the time.
         shares, exact = (given.double().cpu().numpy() for given in (inputs.shares, inputs.exact))
         # A floor that is rounded to zero keeps nothing that is worth nothing.
         kept = (np.abs(shares) >= self.floor) & (shares != 0)
         unit = "logits" if inputs.side is Side.V else "score"
-        places = np.argwhere(kept).tolist()
-        for (writer, place), share, own in zip(
-            places, shares[kept].tolist(), exact[kept].tolist(), strict=True
-        ):
-            node = Node(inputs.writers[writer], inputs.positions[place])
-            edge = NodeEdge(node, reader, inputs.side)
+        into, writers, columns = np.nonzero(kept)
+        found: dict[Node, list[int]] = {}
+        numbers = (into.tolist(), writers.tolist(), columns.tolist())
+        each = zip(*numbers, shares[kept].tolist(), exact[kept].tolist(), strict=True)
+        for number, (reader, writer, column, share, own) in enumerate(each):
+            place = column if inputs.places is None else inputs.places[reader]
+            node = Node(inputs.writers[writer], place)
+            edge = NodeEdge(node, readers[reader], inputs.side)
             self.edges.append(CircuitEdge(edge, own, unit, share))
             if node.head is None:
                 self.leaves[node] = self.leaves.get(node, 0.0) + share
-                continue
-            gradient = inputs.gradient[place]
+            else:
+                found.setdefault(node, []).append(number)
+        if found:
+            self._add_to_open(found, inputs, into, columns, shares[kept])
+        rest, others = np.where(kept, 0, shares), np.where(kept, 0, exact)
+        counts = np.count_nonzero(rest, axis=(1, 2)).tolist()
+        left = rest.sum((1, 2)) if sinks is None else rest.sum((1, 2)) + sinks
+        sums = zip(readers, others.sum((1, 2)).tolist(), left.tolist(), counts, strict=True)
+        return [LeftOut(reader, inputs.side, *numbers) for reader, *numbers in sums]
+
+    def _add_to_open(
+        self,
+        found: dict[Node, list[int]],
+        inputs: Inputs,
+        into: NDArray[np.intp],
+        columns: NDArray[np.intp],
+        shares: NDArray[np.float64],
+    ) -> None:
+        """Add what kept edges are worth, by their numbers, to the head nodes that they leave."""
+        numbers = [number for each in found.values() for number in each]
+        device = inputs.shares.device
+        pairs = (torch.from_numpy(each[numbers]).to(device) for each in (into, columns))
+        gradients = inputs.gradient(*pairs)
+        slots = torch.tensor(
+            [slot for slot, each in enumerate(found.values()) for _ in each], device=device
+        )
+        totals = gradients.new_zeros(len(found), gradients.shape[1])
+        totals.index_add_(0, slots, gradients)
+        for (node, each), gradient in zip(found.items(), totals, strict=True):
             opened = self.open.get(node)
+            value = float(shares[each].sum())
             if opened is None:
-                self.open[node] = _Open(gradient, share)
+                self.open[node] = _Opened(gradient, value)
             else:
                 opened.gradient = opened.gradient + gradient
-                opened.value += share
-        rest, others = np.where(kept, 0, shares), np.where(kept, 0, exact)
-        there = int(np.count_nonzero(rest))
-        self.left_out.append(
-            LeftOut(reader, inputs.side, float(others.sum()), float(rest.sum()) + sink, there)
-        )
+                opened.value += value
 
 
-def _are_alike(scores: Float[Tensor, " src"]) -> bool:
-    """Whether scores are equal up to rounding, so that attention is uniform."""
-    low, high = (float(bound) for bound in scores.aminmax())
-    rounding = 16 * torch.finfo(scores.dtype).eps * max(1.0, abs(low), abs(high))
-    return high - low <= rounding
-
-
-def _contrast(
-    pattern: Float[Tensor, " src"], source: int, rival: int | None
-) -> Float[Tensor, " src"]:
-    """Coefficients of a score minus the alternatives: a rival's, or the weighted mean of all."""
-    if rival is not None:
-        contrast = torch.zeros_like(pattern)
-        contrast[source], contrast[rival] = 1, -1
-        return contrast
-    others = pattern.clone()
-    others[source] = 0
-    # Attention that is all on one source leaves no weights for the others: take their plain mean.
-    total = others.sum()
-    if float(total) == 0:
-        others = torch.ones_like(pattern) / (len(pattern) - 1)
-        others[source] = 0
-        total = others.sum()
-    contrast = -others / total
-    contrast[source] = 1
-    return contrast
+def _position(node: Node) -> int:
+    return node.position

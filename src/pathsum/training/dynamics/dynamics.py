@@ -155,8 +155,7 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     if best is None:
         return "the model has no layers, so positions do not see each other"
     trace = last.trace(probe.tokens)
-    scores = attention_scores(trace, probe, seed=seed, layers=[best.prefix.layer])
-    score = scores[best.prefix].prefix_matching
+    score = attention_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""
