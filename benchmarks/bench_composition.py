@@ -1,8 +1,11 @@
 """Composition of all pairs of heads with nulls at the shapes of GPT-2 small and XL, 2 threads.
 
-Compared with transformer-lens (`make peers`), which gives scores without nulls, and with the time
-of the multiplications alone: our own count of them at the rate of a large matrix product on
-this machine, measured before and after. Random weights; LayerNorm with gains, as GPT-2 has it.
+Compared with transformer-lens (`make peers`), which gives scores without nulls, and with its own
+matrix products alone. Those are all that it needs: the Gram matrices of the weights, A X and Xᵀ A X
+of every form, and the product of all pairs, the symmetric half of the last two counted. Their time
+is given twice, both in the same run: as bare products, at the rate that each of these shapes has
+when nothing else is done, and at the rate of one large square product, which none of them reaches.
+Random weights; LayerNorm with gains, as GPT-2 has it.
 
 At these shapes a pair costs d² by blocks of the symmetric forms and 2 d k² by products of factors:
 0.6 against 6.3 million at d = 768, 2.6 against 13.1 million at d = 1600, k = 64.
@@ -12,14 +15,18 @@ import ctypes
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.measurement import Measurement, seconds
 from pathsum.circuits import composition
-from pathsum.circuits.composition.forms import flops
-from pathsum.circuits.composition.reads_and_writes import sides
+from pathsum.circuits.composition.forms import BLOCK_ROWS, READERS_AT_ONCE, WIDEST_BLOCK
+from pathsum.circuits.composition.reads_and_writes import Sides, sides
 from pathsum.model import Config, Model, random_model
 
 PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
@@ -64,25 +71,23 @@ def small() -> list[Measurement]:
     """GPT-2 small: 144 heads, 28,512 edges."""
     model = random_model(SMALL, gains=True)
     composition(model)
-    seconds, memory, bound = measured(model, rounds=5)
+    found = measured(model, rounds=5)
     theirs = peer()
     name = "transformer-lens 4.3, no nulls"
     if theirs is None:
         name += " (not installed: make peers)"
     return [
         Measurement(
-            "at GPT-2 small's shape (random weights)", seconds, "s", name, theirs and theirs[0]
-        ),
-        Measurement(
-            "at GPT-2 small's shape (random weights), its own products alone",
-            seconds,
+            "at GPT-2 small's shape (random weights)",
+            found.seconds,
             "s",
-            "GEMM rate",
-            bound,
+            name,
+            theirs and theirs[0],
         ),
+        *found.against_products("at GPT-2 small's shape (random weights)"),
         Measurement(
             "at GPT-2 small's shape (random weights), above the weights",
-            memory,
+            found.memory,
             "MB",
             name,
             theirs and theirs[1],
@@ -95,28 +100,107 @@ def xl() -> list[Measurement]:
     model = random_model(XL, gains=True)
     give_back()
     before = resident()
-    seconds, memory, bound = measured(model, rounds=1)
-    total = before + memory
+    found = measured(model, rounds=1)
+    total = before + found.memory
     limit = "4 GB"
     return [
-        Measurement(
-            "at GPT-2 XL's shape, its own products alone", seconds, "s", "GEMM rate", bound
-        ),
-        Measurement("at GPT-2 XL's shape, above the weights", memory, "MB"),
+        *found.against_products("at GPT-2 XL's shape"),
+        Measurement("at GPT-2 XL's shape, above the weights", found.memory, "MB"),
         Measurement("at GPT-2 XL's shape, the whole process", total, "MB", limit, 4096.0),
     ]
 
 
-def measured(model: Model, rounds: int) -> tuple[float, float, float]:
-    """Seconds and MB above what was there before, and seconds of the multiplications alone."""
+@dataclass(frozen=True)
+class Measured:
+    """Seconds, MB above what was there before, and seconds of the matrix products alone."""
+
+    seconds: float
+    memory: float
+    bare: float
+    at_peak: float
+
+    def against_products(self, what: str) -> list[Measurement]:
+        """The time against that of the products, as bare ones and at the rate of a large one."""
+        bare, peak = "its products alone, at their shapes", "the same at the rate of a large one"
+        return [
+            Measurement(what, self.seconds, "s", bare, self.bare),
+            Measurement(what, self.seconds, "s", peak, self.at_peak),
+        ]
+
+
+def measured(model: Model, rounds: int) -> Measured:
+    """Composition of a model, next to its products in the same run."""
     forms = sides(model, centered=True, offset=None)
-    count = flops(forms.write, (forms.q, forms.k, forms.v), model.config.n_heads)[0]
+    products = own_products(forms, model.config)
     del forms
-    rate = gemm_rate()
+    bare, rate = [sum(one.seconds() for one in products)], [gemm_rate()]
     before = peak(reset=True)
     best = min(seconds(lambda: composition(model)) for _ in range(rounds))
     memory = peak() - before
-    return best, memory, count / max(rate, gemm_rate())
+    bare.append(sum(one.seconds() for one in products))
+    rate.append(gemm_rate())
+    total = sum(one.flops for one in products)
+    return Measured(best, memory, min(bare), total / max(rate))
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of some shapes: [batch, m, k] times [batch, k, n], and all operations."""
+
+    shapes: tuple[tuple[int, int, int, int], ...]
+    flops: int
+
+    def seconds(self, rounds: int = 5) -> float:
+        """What the operations take at the rate of bare products of these shapes, all threads busy.
+
+        Each thread multiplies matrices of its own, as in `composition`.
+        """
+        once = sum(2 * batch * m * k * n for batch, m, k, n in self.shapes)
+        repeats = max(1, round(1e9 / once))
+
+        together = threading.Barrier(THREADS)
+
+        def multiply(_: int) -> tuple[float, float]:
+            operands = [
+                (torch.randn(batch, m, k), torch.randn(batch, k, n), torch.empty(batch, m, n))
+                for batch, m, k, n in self.shapes
+            ]
+            together.wait()
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                for left, right, out in operands:
+                    torch.bmm(left, right, out=out)
+            return begin, time.perf_counter()
+
+        found: list[float] = []
+        with ThreadPoolExecutor(THREADS, "", torch.set_num_threads, (1,)) as pool:
+            for _ in range(rounds):
+                begins, ends = zip(*pool.map(multiply, range(THREADS)), strict=True)
+                found.append(max(ends) - min(begins))
+        torch.set_num_threads(THREADS)
+        return min(found) * self.flops / (THREADS * repeats * once)
+
+
+def own_products(forms: Sides, config: Config) -> list[Products]:
+    """All matrix products that composition needs: Grams, A X, Xᵀ A X, all pairs."""
+    n, k = forms.write.inner.shape[:2]
+    heads, kinds, d = config.n_heads, 3, config.d_model
+    layers, made = n // heads, (1 + kinds) * n
+    rows, width = min(BLOCK_ROWS, d), min(WIDEST_BLOCK, d)
+    factors = config.n_layers * 2 * (heads + config.n_kv_heads)
+    together = max(1, READERS_AT_ONCE // heads)
+    meeting = tuple(
+        (1, kinds * heads * (min(first + together, layers) - first), rows * width, heads * last)
+        for first in range(0, layers, together)
+        for last in [min(first + together, layers)]
+    )
+    pairs = kinds * heads * heads * (layers * (layers + 1) // 2)
+    return [
+        Products(((heads, k, d, k),), factors * 2 * d * k * k),
+        Products(((heads, width, k, k),), made * 2 * d * k * k),
+        Products(((heads, width, k, rows),), made * d * d * k),
+        Products(meeting, pairs * d * d),
+    ]
 
 
 def gemm_rate(size: int = 3072) -> float:

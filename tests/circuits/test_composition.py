@@ -162,10 +162,11 @@ def test_factors_in_small_pieces_give_the_same() -> None:
 
 def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
     for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
-        width = forms.block_width(n, d, 64, 4)
+        width = forms.block_width(n, n // 2, d, 64, 4)
         assert 0 < width <= d
         assert width == d or width == 16 or width & (width - 1)
-        assert n * (width**2 + 64 * width) * 4 <= forms.BLOCK_BYTES
+        products, blocks = n * 64 * width, n // 2 * width * forms.BLOCK_ROWS
+        assert (products + blocks) * 4 <= forms.BLOCK_BYTES
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:

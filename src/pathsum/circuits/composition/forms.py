@@ -7,12 +7,14 @@ by a read is the inner product of their forms,
     ‖OV M‖² = tr(OVᵀ OV · M Mᵀ) = tr(P G) = Σ_ij P_ij G_ij,
 
 so n forms against m are one product of an n × d² matrix with a d² × m matrix. Neither is ever whole
-in memory. The sum is cut into square blocks of (i, j); a block of every form is made from a few
-columns of X, used, and dropped, and blocks below the diagonal are the ones above it counted twice.
+in memory. The sum is cut into blocks of (i, j); a block of every writer is made from a few columns
+of X and multiplied with the same block of a few layers of readers at a time, so that both are read
+from a cache. Blocks below the diagonal are the ones above it counted twice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import local
 from typing import Literal, TypeAlias
 
@@ -22,101 +24,25 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root
 from pathsum.algebra.nulls import UnitMoments
-from pathsum.circuits.composition.stored_factor import StoredFactor
+from pathsum.circuits.composition.stored_factor import Outer
 from pathsum.errors import InputError
 from pathsum.model.processes import shared_map, shared_sum
 from pathsum.result import Progress, silent
 
-BLOCK_BYTES = 256 << 20
-"""Bytes that one block of all forms may take. Large enough for products to run at full rate."""
+BLOCK_BYTES = 128 << 20
+"""Bytes that composition's threads may take together for blocks and what they are made from."""
 WIDEST_BLOCK = 144
-"""Wider blocks of one form no longer stay in a core's cache while they are made."""
+"""Columns of a block. All factors are read again for each of them, so wide ones are faster."""
+BLOCK_ROWS = 96
+"""Rows of a block: as many as stay in a processor's cache for all writers of a small model."""
 DIAGONAL_STRIP = 48
 """Blocks on the diagonal are made in strips of so many rows, each from the diagonal on."""
 MOST_WORKERS = 4
 """Threads that make blocks at a time, each in its share of the memory."""
-READERS_AT_ONCE = 64
+READERS_AT_ONCE = 27
 """About so many heads are multiplied with all that one of them can read: that is faster."""
 
 Method: TypeAlias = Literal["blocks", "factors"]
-
-
-class Outer:
-    """The outer factors X of one layer's forms, any range of their columns at a time.
-
-    Leaves the weights where they are stored and applies what normalization does to a read (gain,
-    centering) to the requested columns, so that a model is not copied. Each factor is scaled by its
-    largest entry, which changes no score and keeps squares of it finite.
-    """
-
-    def __init__(
-        self,
-        stored: StoredFactor,
-        *,
-        gain: Float[Tensor, " d"] | None = None,
-        centered: bool = False,
-        copies: int = 1,
-    ) -> None:
-        self._stored = stored
-        self._copies = copies
-        whole = stored.whole() if gain is None else stored.whole() * gain
-        peak = _largest(whole)
-        mean = whole.mean(-1, keepdim=True) if centered else torch.zeros_like(whole[..., :1])
-        if centered:
-            left = _largest(whole - mean)
-            rounding = 4 * torch.finfo(whole.dtype).eps * peak
-            peak = torch.where(left > rounding, left, torch.zeros_like(left))
-        # A factor that is zero, or only rounding once centered, stays zero.
-        scale = torch.where(peak > 0, 1 / peak, torch.zeros_like(peak))
-        # X = shift + stored · factor, in one pass over the requested columns.
-        self._shift = -mean * scale
-        self._factor = scale if gain is None else scale * gain
-        sums = torch.zeros_like(mean) if centered else whole.sum(-1, keepdim=True)
-        self._sums = (sums * scale)[..., 0]
-
-    def __len__(self) -> int:
-        return self._stored.shape[0] * self._copies
-
-    @property
-    def d(self) -> int:
-        """The width of the stream."""
-        return self._stored.shape[-1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        return self._stored.dtype
-
-    def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
-        """An empty buffer for columns of n factors, with the memory layout of the weights."""
-        return self._stored.space(n, width)
-
-    def columns(self, start: int, stop: int, out: Float[Tensor, "n k b"]) -> None:
-        """Columns start … stop − 1 of every factor, written to `out`."""
-        wide = self._factor.shape[-1] > 1
-        factor = self._factor[..., start:stop] if wide else self._factor
-        stored = self._stored.columns(start, stop)
-        if self._copies == 1:
-            torch.addcmul(self._shift, stored, factor, out=out)
-        else:
-            part = torch.addcmul(self._shift, stored, factor)
-            out.unflatten(0, (-1, self._copies)).copy_(part[:, None])
-
-    def sums(self) -> Float[Tensor, "n k"]:
-        """X times the ones-vector, in float64."""
-        return self._sums.double().repeat_interleave(self._copies, 0)
-
-    def gram(self) -> Float[Tensor, "n k k"]:
-        """X Xᵀ of every factor, in float64."""
-        whole = torch.addcmul(self._shift, self._stored.whole(), self._factor)
-        return (whole @ whole.mT).double().repeat_interleave(self._copies, 0)
-
-
-def _largest(factors: Float[Tensor, "n k d"]) -> Float[Tensor, "n 1 1"]:
-    """The largest magnitude in each factor."""
-    # The norm of order ∞ is the same number and takes twenty times as long.
-    high, low = (bound((-2, -1), keepdim=True) for bound in (factors.amax, factors.amin))
-    return torch.maximum(high, -low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +70,10 @@ class Forms:
         trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
         empty = ~(trace > 0)
         safe = torch.where(empty, torch.ones_like(trace), trace)
-        product = product / safe[:, None, None]
-        square = product @ product
-        moments = UnitMoments(
-            square.diagonal(dim1=-2, dim2=-1).sum(-1), (square * product.mT).sum((-2, -1))
-        )
+        across = product.mT / safe[:, None, None]
+        square = (product * across).sum((-2, -1)) / safe
+        cube = (product @ product * across).sum((-2, -1)) / safe**2
+        moments = UnitMoments(square, cube)
         # Where a head is empty the form is zero; `composition` adds a note.
         scale = torch.where(empty, torch.zeros_like(trace), 1 / safe)
         # Thousands of inner factors are kept, in the dtype that they are multiplied in.
@@ -192,10 +117,12 @@ class Forms:
 
     def roots(self) -> Float[Tensor, "n k d"]:
         """Y with `Yᵀ Y = Xᵀ A X`: the whole outer factors, times a root of A."""
-        whole = self.layers[0].space(len(self), self.d)
-        for layer, out in zip(self.layers, whole.split([len(x) for x in self.layers]), strict=True):
-            layer.columns(0, self.d, out)
-        return psd_root(self.inner.double()).to(self.dtype) @ whole
+        whole: list[Tensor] = []
+        for layer in self.layers:
+            factors = layer.space(layer.distinct, self.d)
+            layer.columns(0, self.d, factors)
+            whole.append(layer.for_heads(factors))
+        return psd_root(self.inner.double()).to(self.dtype) @ torch.cat(whole)
 
 
 def inner_products(
@@ -223,38 +150,44 @@ def inner_products(
     if method == "factors":
         return _by_factors(write, reads, heads, progress, block_bytes)
     workers = min(torch.get_num_threads(), MOST_WORKERS) if write.inner.device.type == "cpu" else 1
+    # In a deep model more layers at a time waste little on pairs that do not meet.
+    together = max(1, readers_at_once // heads, len(write) // heads // 10)
     if width is None:
         forms = len(write) * (1 + len(reads))
+        held = len(write) + min(together * heads, len(write)) * len(reads)
         k, each = write.inner.shape[1], max(1, block_bytes // workers)
-        width = block_width(forms, write.d, k, write.dtype.itemsize, each)
-    return _by_blocks(write, reads, heads, progress, width, readers_at_once, workers)
+        width = block_width(forms, held, write.d, k, write.dtype.itemsize, each)
+    return _by_blocks(write, reads, heads, progress, width, together, workers)
 
 
 def flops(write: Forms, reads: Sequence[Forms], heads: int) -> tuple[int, int]:
-    """Multiplications of the two methods: by blocks of d × d forms, and by k × k products.
+    """Multiplications and additions of the two methods: by blocks of forms, and by k × k products.
 
-    By blocks: d² for each pair, and d² k to make each form; both need only the symmetric half.
-    By factors: ‖Y_w Y_rᵀ‖² needs 2 d k² for each pair, and nothing is squared before it is summed.
-    So blocks win for many heads with d < 2 k² (GPT-2: 768 against 8,192), factors elsewhere.
+    By blocks: d² for each pair, d² k to make each form from X and A X, both for the symmetric half
+    alone, and 2 d k² for A X. By factors: ‖Y_w Y_rᵀ‖² needs 2 d k² for each pair, and nothing is
+    squared before it is summed. So blocks win for many heads with d < 2 k² (GPT-2: 768 against
+    8,192), factors elsewhere.
     """
     n, k = write.inner.shape[:2]
     layers = n // heads
     pairs = len(reads) * heads * heads * (layers * (layers + 1) // 2)
     made = n * (1 + len(reads))
     d = write.d
-    return pairs * d * d + made * d * d * k, pairs * 2 * d * k * k
+    return pairs * d * d + made * (d * d * k + 2 * d * k * k), pairs * 2 * d * k * k
 
 
-def block_width(n_forms: int, d: int, k: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> int:
-    """How wide a block is, so that one block of that many forms fits into `block_bytes`.
+def block_width(
+    n_forms: int, held: int, d: int, k: int, itemsize: int, block_bytes: int = BLOCK_BYTES
+) -> int:
+    """How wide a block is, so that what one thread holds fits into `block_bytes`.
 
-    A multiple of 8, and not a power of two: rows of 2ⁿ numbers all fall into the same few lines of
-    a cache, which halves the rate of a product.
+    That is A X of all forms, k numbers per column, and the blocks of `held` of them: all writers
+    and the readers multiplied with them at a time. A multiple of 8, and not a power of two: rows of
+    2ⁿ numbers all fall into the same few lines of a cache, which halves the rate of a product.
     """
     if not block_bytes >= 1:
         raise InputError(f"block_bytes={block_bytes} is out of range; use 1 or more")
-    # A block of w² entries and w columns of A X for each form: w² + k w numbers at most.
-    fits = int((block_bytes / (n_forms * itemsize) + k**2 / 4) ** 0.5 - k / 2)
+    fits = block_bytes // ((n_forms * k + held * BLOCK_ROWS) * itemsize)
     width = max(16, min(fits, WIDEST_BLOCK) // 8 * 8)
     if width > 16 and width & (width - 1) == 0:
         width -= 8
@@ -265,49 +198,53 @@ class _Side:
     """Blocks of many forms, made in the same memory again and again.
 
     Fresh memory for each block would cost more than the products: the system clears every page of
-    it first. Columns of X are those of one layer at a time, which stay in a core's cache.
+    it first. Columns of X are those of one layer at a time, which stay in a core's cache. Blocks
+    are those of at most `held` forms.
     """
 
-    def __init__(self, forms: Forms, width: int) -> None:
+    def __init__(self, forms: Forms, width: int, held: int) -> None:
         n, k = forms.inner.shape[:2]
         self._layers = forms.layers
-        self._inner = forms.inner.split([len(layer) for layer in forms.layers])
-        self._columns = forms.layers[0].space(max(map(len, forms.layers)), width)
-        self._products = forms.inner.new_empty(n * k * width)
-        self._block = forms.inner.new_empty(n * width * width)
+        self._sizes = [len(layer) for layer in forms.layers]
+        self._inner = forms.inner.split(self._sizes)
+        most = max(layer.distinct for layer in forms.layers)
+        self._columns = forms.layers[0].space(most, max(width, BLOCK_ROWS))
+        self._products = forms.inner.new_empty(n * width * k)
+        self._block = forms.inner.new_empty(held * width * BLOCK_ROWS)
         self._start, self._made = 0, list[Tensor]()
 
     def set_columns(self, start: int, stop: int) -> None:
-        """Make A X for columns start … stop − 1, one half of the next blocks."""
+        """Make (A X)ᵀ for columns start … stop − 1, one half of the next blocks."""
+        n, k, width = sum(self._sizes), self._inner[0].shape[-1], stop - start
         self._start = start
-        self._made = self._parts(self._products, self._inner[0].shape[-1], stop - start)
+        self._made = list(self._products[: n * width * k].view(n, width, k).split(self._sizes))
         for layer, inner, made in zip(self._layers, self._inner, self._made, strict=True):
-            torch.bmm(inner, self._columns_of(layer, start, stop), out=made)
+            columns = layer.for_heads(self._columns_of(layer, start, stop))
+            torch.bmm(columns.mT, inner, out=made)
 
-    def block(self, start: int, stop: int) -> Float[Tensor, "n entries"]:
-        """Rows start … stop − 1 of every form in the columns set; valid until the next call.
+    def block(
+        self, start: int, stop: int, layers: slice = slice(None)
+    ) -> Float[Tensor, "n entries"]:
+        """Rows start … stop − 1 of the forms of some layers in the columns set, column by column.
 
-        Column by column. Rows of the block on the diagonal begin there: columns before them are
-        left out.
+        Valid until the next call. Columns before the first row are left out.
         """
         skip = max(0, start - self._start)
-        width, height = self._made[0].shape[-1] - skip, stop - start
-        parts = self._parts(self._block, width, height)
-        for layer, made, part in zip(self._layers, self._made, parts, strict=True):
-            torch.bmm(made[..., skip:].mT, self._columns_of(layer, start, stop), out=part)
-        n = sum(map(len, self._layers))
-        return self._block[: n * width * height].view(n, -1)
+        width, height = self._made[0].shape[1] - skip, stop - start
+        sizes = self._sizes[layers]
+        whole = self._block[: sum(sizes) * width * height].view(-1, width, height)
+        parts = zip(self._layers[layers], self._made[layers], whole.split(sizes), strict=True)
+        for layer, made, out in parts:
+            # Heads that share X are one product.
+            left = made[:, skip:].reshape(layer.distinct, -1, made.shape[-1])
+            rows = self._columns_of(layer, start, stop)
+            torch.bmm(left, rows, out=out.view(layer.distinct, -1, height))
+        return whole.flatten(1)
 
-    def _columns_of(self, layer: Outer, start: int, stop: int) -> Float[Tensor, "head k b"]:
-        out = self._columns[: len(layer), :, : stop - start]
+    def _columns_of(self, layer: Outer, start: int, stop: int) -> Float[Tensor, "distinct k b"]:
+        out = self._columns[: layer.distinct, :, : stop - start]
         layer.columns(start, stop, out)
         return out
-
-    def _parts(self, memory: Float[Tensor, " _"], rows: int, columns: int) -> list[Tensor]:
-        """The memory as one matrix per form, layer by layer."""
-        n = sum(map(len, self._layers))
-        whole = memory[: n * rows * columns].view(n, rows, columns)
-        return list(whole.split([len(layer) for layer in self._layers]))
 
 
 def _by_blocks(
@@ -316,45 +253,61 @@ def _by_blocks(
     heads: int,
     progress: Progress,
     width: int,
-    readers_at_once: int,
+    together: int,
     workers: int,
 ) -> list[Float[Tensor, "n n"]]:
     d, n, kinds = write.d, len(write), len(reads)
     read_by_layer = _layer_by_layer(reads, heads)
+    groups = _groups(n // heads, together)
+    most = max(last - first for first, last in groups) * heads * kinds
     own = local()  # each thread makes blocks in memory of its own
-    groups = _groups(n // heads, max(1, readers_at_once // heads))
 
     def column_of_blocks(right: int) -> Float[Tensor, "w r"]:
         part = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
-
-        def add(written: Tensor, read: Tensor, weight: float) -> None:
-            for first, last in groups:
-                readers = slice(first * heads * kinds, last * heads * kinds)
-                found = written[: last * heads] @ read[readers].mT
-                part[: last * heads, readers].add_(found, alpha=weight)
-
-        stop = min(right + width, d)
         if not hasattr(own, "sides"):
-            own.sides = (_Side(write, width), _Side(read_by_layer, width))
+            own.sides = _Side(write, width, n), _Side(read_by_layer, width, most)
         writing, reading = own.sides
+        stop = min(right + width, d)
         writing.set_columns(right, stop)
         reading.set_columns(right, stop)
-        for left in range(0, right, width):
-            # A block off the diagonal stands for its mirror image too.
-            add(writing.block(left, left + width), reading.block(left, left + width), 2.0)
-        for first in range(right, stop, DIAGONAL_STRIP):
-            rows = first, min(first + DIAGONAL_STRIP, stop)
-            square = (rows[1] - rows[0]) ** 2
-            written, read = writing.block(*rows), reading.block(*rows)
-            add(written[:, :square], read[:, :square], 1.0)
-            if written.shape[1] > square:
-                add(written[:, square:], read[:, square:], 2.0)
+        for top, bottom in _strips(right, stop):
+            # Entries off the diagonal stand for their mirror image too.
+            square = (bottom - top) ** 2 if top >= right else 0
+            written = writing.block(top, bottom)
+            for first, last in groups:
+                read = reading.block(top, bottom, slice(first * kinds, last * kinds))
+                readers = slice(first * heads * kinds, last * heads * kinds)
+                meets, into = written[: last * heads], part[: last * heads, readers]
+                for entries, weight in ((slice(square), 1.0), (slice(square, None), 2.0)):
+                    if len(range(written.shape[1])[entries]):
+                        into.add_(_all_pairs(meets[:, entries], read[:, entries]), alpha=weight)
         return part
 
     # The longest columns first, so that processes that share them finish together.
     starts = range(0, d, width)[::-1]
     total = shared_sum(starts, column_of_blocks, progress, "composition", workers)
     return list(total.view(n, -1, kinds, heads).transpose(1, 2).flatten(2).unbind(1))
+
+
+def _strips(right: int, stop: int) -> list[tuple[int, int]]:
+    """The rows of each block in columns right … stop − 1: down to the diagonal, then along it.
+
+    >>> _strips(100, 200)
+    [(0, 50), (50, 100), (100, 148), (148, 196), (196, 200)]
+    """
+    above = -(-right // BLOCK_ROWS)
+    edges = [right * i // above for i in range(above)]
+    edges += [*range(right, stop, DIAGONAL_STRIP), stop]
+    return list(pairwise(edges))
+
+
+def _all_pairs(
+    written: Float[Tensor, "w entries"], read: Float[Tensor, "r entries"]
+) -> Float[Tensor, "w r"]:
+    """written · readᵀ; the product with fewer rows than columns is faster."""
+    if len(written) <= len(read):
+        return written @ read.mT
+    return (read @ written.mT).mT
 
 
 def _groups(layers: int, most: int) -> list[tuple[int, int]]:

@@ -20,13 +20,18 @@ from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
-from pathsum.circuits.composition.forms import Forms, Outer
-from pathsum.circuits.composition.stored_factor import FactorName, StoredFactor, are_held
+from pathsum.circuits.composition.forms import Forms
+from pathsum.circuits.composition.stored_factor import (
+    FactorName,
+    Outer,
+    StoredFactor,
+    are_held,
+)
 from pathsum.model import Config, Head, Model
 from pathsum.model.processes import in_threads
 from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate
@@ -170,7 +175,7 @@ def _scaled(
 def rotated_gram(
     config: Config, A: Float[Tensor, "n k k"], offsets: range, *, back: bool = False
 ) -> Float[Tensor, "n k k"]:
-    """The mean of R(Δ) A R(Δ)ᵀ over consecutive offsets; `back` rotates by −Δ.
+    """The mean of R(Δ) A R(Δ)ᵀ over consecutive offsets, A symmetric; `back` rotates by −Δ.
 
     With R = diag(c) + diag(s) J (c and s the cosine and sine of each dimension's angle, J the
     quarter turn in every plane)
@@ -178,20 +183,22 @@ def rotated_gram(
         R A Rᵀ = cᵢ Aᵢⱼ cⱼ + cᵢ (A Jᵀ)ᵢⱼ sⱼ + sᵢ (J A)ᵢⱼ cⱼ + sᵢ (J A Jᵀ)ᵢⱼ sⱼ,
 
     so the mean over offsets needs only the means of cᵢcⱼ, cᵢsⱼ and sᵢsⱼ: three k × k tables per
-    model, whatever the context and the number of heads.
+    model, whatever the context and the number of heads. J only moves rows and changes signs.
     """
     cc, cs, ss = (table.to(A.device) for table in _means(config, offsets, -1 if back else 1))
-    J = _quarter_turn(config).to(A.device)
-    return cc * A + cs * (A @ J.mT) + cs.mT * (J @ A) + ss * (J @ A @ J.mT)
+    moved, sign = (part.to(A.device) for part in _quarter_turn(config))
+    JA = A[:, moved] * sign[:, None]
+    mixed = cs.mT * JA  # A Jᵀ is the transpose of J A
+    return cc * A + mixed + mixed.mT + ss * (JA.mT[:, moved] * sign[:, None])
 
 
-def _quarter_turn(config: Config) -> Float[Tensor, "k k"]:
-    """J: every rotated plane by 90°, in row convention; zero past the rotary width."""
+def _quarter_turn(config: Config) -> tuple[Int[Tensor, " k"], Float[Tensor, " k"]]:
+    """J, every rotated plane by 90° in row convention: J[i, moved[i]] = sign[i], zero elsewhere."""
     first, second = _planes(config)
-    J = torch.zeros(config.d_head, config.d_head, dtype=torch.float64)
-    J[first, second] = 1.0
-    J[second, first] = -1.0
-    return J
+    moved, sign = torch.arange(config.d_head), torch.zeros(config.d_head, dtype=torch.float64)
+    moved[first], moved[second] = second, first
+    sign[first], sign[second] = 1.0, -1.0
+    return moved, sign
 
 
 def _planes(config: Config) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""StoredFactor: one layer's W_Q, W_K, W_V or W_O, whole or some columns at a time."""
+"""One layer's W_Q, W_K, W_V or W_O, whole or some columns at a time: as stored, and as read."""
 
 from typing import Literal, TypeAlias
 
@@ -60,6 +60,88 @@ class StoredFactor:
 
     def _laid(self, tensor: Tensor) -> Float[Tensor, "n k d"]:
         return tensor.mT if self._across else tensor
+
+
+class Outer:
+    """The outer factors X of one layer's forms, any range of their columns at a time.
+
+    Leaves the weights where they are stored and applies what normalization does to a read (gain,
+    centering) to the requested columns, so that a model is not copied. Each factor is scaled by its
+    largest entry, which changes no score and keeps squares of it finite.
+    """
+
+    def __init__(
+        self,
+        stored: StoredFactor,
+        *,
+        gain: Float[Tensor, " d"] | None = None,
+        centered: bool = False,
+        copies: int = 1,
+    ) -> None:
+        self._stored = stored
+        self._copies = copies
+        whole = stored.whole() if gain is None else stored.whole() * gain
+        peak = _largest(whole)
+        mean = whole.mean(-1, keepdim=True) if centered else torch.zeros_like(whole[..., :1])
+        if centered:
+            left = _largest(whole - mean)
+            rounding = 4 * torch.finfo(whole.dtype).eps * peak
+            peak = torch.where(left > rounding, left, torch.zeros_like(left))
+        # A factor that is zero, or only rounding once centered, stays zero.
+        scale = torch.where(peak > 0, 1 / peak, torch.zeros_like(peak))
+        # X = shift + stored · factor, in one pass over the requested columns.
+        self._shift = -mean * scale
+        self._factor = scale if gain is None else scale * gain
+        sums = torch.zeros_like(mean) if centered else whole.sum(-1, keepdim=True)
+        self._sums = (sums * scale)[..., 0]
+
+    def __len__(self) -> int:
+        return self._stored.shape[0] * self._copies
+
+    @property
+    def d(self) -> int:
+        """The width of the stream."""
+        return self._stored.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self._stored.dtype
+
+    def space(self, n: int, width: int) -> Float[Tensor, "n k b"]:
+        """An empty buffer for columns of n factors, with the memory layout of the weights."""
+        return self._stored.space(n, width)
+
+    @property
+    def distinct(self) -> int:
+        """The number of different factors; heads that share keys and values share theirs."""
+        return self._stored.shape[0]
+
+    def columns(self, start: int, stop: int, out: Float[Tensor, "distinct k b"]) -> None:
+        """Columns start … stop − 1 of every different factor, written to `out`."""
+        wide = self._factor.shape[-1] > 1
+        factor = self._factor[..., start:stop] if wide else self._factor
+        torch.addcmul(self._shift, self._stored.columns(start, stop), factor, out=out)
+
+    def for_heads(self, factors: Float[Tensor, "distinct k b"]) -> Float[Tensor, "n k b"]:
+        """One factor for each head."""
+        return factors if self._copies == 1 else factors.repeat_interleave(self._copies, 0)
+
+    def sums(self) -> Float[Tensor, "n k"]:
+        """X times the ones-vector, in float64."""
+        return self._sums.double().repeat_interleave(self._copies, 0)
+
+    def gram(self) -> Float[Tensor, "n k k"]:
+        """X Xᵀ of every factor, in float64."""
+        whole = torch.addcmul(self._shift, self._stored.whole(), self._factor)
+        return (whole @ whole.mT).double().repeat_interleave(self._copies, 0)
+
+
+def _largest(factors: Float[Tensor, "n k d"]) -> Float[Tensor, "n 1 1"]:
+    """The largest magnitude in each factor."""
+    # The norm of order ∞ is the same number and takes twenty times as long.
+    high, low = (bound((-2, -1), keepdim=True) for bound in (factors.amax, factors.amin))
+    return torch.maximum(high, -low)
 
 
 def are_held(weights: Weights) -> bool:
