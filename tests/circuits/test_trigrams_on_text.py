@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathsum.circuits import SkipTrigrams, skip_trigrams
-from pathsum.circuits.trigrams.ranked_on_text import text_runs
+from pathsum.circuits.trigrams.skip_trigrams import text_runs
 from pathsum.circuits.trigrams.triple import Evidence, Pattern, gather_evidence, pattern_of
 from pathsum.cli.main import main
 from pathsum.errors import InputError

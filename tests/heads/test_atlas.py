@@ -10,9 +10,9 @@ import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.errors import HeadError, InputError
 from pathsum.heads.atlas import Atlas, HeadEntry
+from pathsum.heads.head_entry import UNKNOWN
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.heads.score import Score, against_null
-from pathsum.heads.verdicts import UNKNOWN
 from pathsum.model.symmetries import scrambled
 from pathsum.names import HeadId
 from pathsum.result import schema

@@ -9,10 +9,10 @@ import torch
 import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.errors import InputError
+from pathsum.heads.head_entry import UNKNOWN
 from pathsum.heads.kinds import TEXT_SCORES
 from pathsum.heads.kinds.fuzzy_induction import similar_pairs
 from pathsum.heads.score import PART, best_parts, largest_parts
-from pathsum.heads.verdicts import UNKNOWN
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
 

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from tests.identities.configs import models
 
-from pathsum.circuits.offset_parts import _position_sides, offset_parts
-from pathsum.circuits.positional import positional
+from pathsum.circuits.positional import _position_sides, offset_profile, positional
 from pathsum.circuits.tokens.qk import token_keys, token_qk, token_queries
 from pathsum.circuits.tokens.token import token_frequencies
 from pathsum.model import Model
@@ -42,7 +41,7 @@ def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: 
         window = length // 2
         # Destinations that see the whole window: the end of each diagonal.
         diagonals = [pattern.diagonal(-n)[window - 1 - n :] for n in range(window)]
-        found = offset_parts(head, window).attention
+        found = offset_profile(head, window).attention
         assert found is not None
         assert torch.allclose(found, torch.stack(diagonals).mean(1), atol=1e-8)
 
@@ -92,7 +91,7 @@ def test_content_is_the_spread_of_scores_over_tokens(model: Model) -> None:
         queries, keys = token_queries(head), token_keys(head)
         scores = queries @ (keys - p @ keys).T * model.config.score_scale
         expected = (p[:, None] * p[None] * scores.square()).sum().sqrt()
-        found = torch.tensor(offset_parts(head, 2).content, dtype=torch.float64)
+        found = torch.tensor(offset_profile(head, 2).content, dtype=torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
@@ -113,7 +112,7 @@ def test_rotary_profiles_are_those_of_all_tokens(model: Model) -> None:
         centered = torch.stack(rows, -1)
         centered = centered - centered.mean(-1, keepdim=True)
         mean = p @ centered
-        found = offset_parts(head, window)
+        found = offset_profile(head, window)
         torch.testing.assert_close(found.score, mean, rtol=1e-6, atol=1e-7)
         sd = (p @ (centered - mean).square()).sqrt()
         torch.testing.assert_close(found.sd, sd, rtol=1e-6, atol=1e-7)

@@ -5,7 +5,7 @@
                   head_card
     copying       eigenvalues of full OV with their null, the diagonal, top-1
     trigrams/     skip_trigrams: [source] … [destination] → [out], their patterns, evidence and bugs
-    positional    attention by offset alone      offset_parts the position part of scores
+    positional    attention by offset alone
     composition/  Q-, K- and V-composition of all pairs of heads, virtual_weights, with their nulls
     matching      eigenvalues of QK through a lower head, the induction heads' other axis
     stream/       bandwidth: which dimensions of the residual stream are used by what, and deletion

@@ -1,8 +1,7 @@
 """The direct path, W_E W_U: next-token predictions without any head.
 
-A model with no layers is this table and nothing else, and the best it can be is the bigram
-log-likelihood of its text, up to a constant for each row. In a deeper model the same term fills in
-what the heads do not do.
+A model with no layers is just this table, and at best it is the bigram log-likelihood of its text,
+up to a constant per row. In a deeper model the same term complements what the heads do.
 """
 
 import math
@@ -38,12 +37,12 @@ from pathsum.result import Column, Progress, Record, Table, silent, token_column
 from pathsum.result.arguments import checked
 
 BLOCK_BYTES = 32 << 20
-"""Bytes of logits that are held at a time."""
+"""Bytes of logits held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class CertainRow(Record, kind="certain-row"):
-    """A token after which the direct path is certain of the next one; entropy in nats."""
+    """A token after which the direct path is certain of the next; entropy in nats."""
 
     token: Token
     entropy: float
@@ -184,8 +183,8 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
 class DirectPath:
     """Rows of `W_E W_U + b_U`, the final normalization folded in, computed on request.
 
-    On a model with no layers these are its logits exactly; a soft cap on logits is applied, as if
-    heads and MLPs wrote nothing.
+    On a model with no layers these are exactly its logits. A soft cap on logits is applied to the
+    direct path alone.
 
     >>> from pathsum.model import construct
     >>> path = DirectPath(construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]])))
@@ -203,7 +202,7 @@ class DirectPath:
         self.bias = logit_bias(model.weights)
 
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
-        """The logits that follow from some tokens."""
+        """The direct path's logits after some tokens."""
         x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
         logits = require_finite(unembed(self.weights, x) + self.bias, "a block of W_E W_U")
         return soft_cap(logits, self.weights.config.logit_cap)

@@ -22,16 +22,16 @@ from pathsum.result import Column, Progress, Record, Table, silent
 from pathsum.text.shards import spaced
 
 MERGE_AT = 4_000_000
-"""Pairs that are collected before they are merged into the sorted list of distinct ones."""
+"""Pairs collected before they are merged into the sorted list of distinct ones."""
 ROWS_PER_BUCKET = 200
-"""Tokens of a bucket that KL and rank correlation are taken from, evenly by frequency."""
+"""Tokens per bucket for KL and rank correlation, evenly spaced by frequency."""
 
 Logits = Callable[[Int[Tensor, " some"]], Float[Tensor, "some vocab"]]
 
 
 @dataclass(frozen=True, eq=False)
 class BigramCounts:
-    """Counts of pairs of neighbors: sorted keys a · V + b and their counts."""
+    """Counts of pairs of adjacent tokens: sorted keys a · V + b and their counts."""
 
     vocab: int
     keys: Int[Tensor, " distinct"]
@@ -95,7 +95,7 @@ def count_bigrams(
     merge_at: int = MERGE_AT,
     progress: Progress = silent,
 ) -> BigramCounts:
-    """Count neighbors; memory grows with the number of distinct pairs, not with the text.
+    """Count adjacent pairs; memory grows with the number of distinct pairs, not with the text.
 
     `merge_at` pairs are collected before they are merged: more is faster and takes more memory.
     """
@@ -121,7 +121,7 @@ def _merged(keys: Tensor, counts: Tensor, pending: Sequence[Tensor]) -> tuple[Te
 
 @dataclass(frozen=True, eq=False)
 class FrequencyBucket(Record, kind="frequency-bucket"):
-    """Tokens that occur `low` to `high` times (high left out; None: no limit) before another one.
+    """Tokens that occur `low` to `high` − 1 times before another one; `high` None means no limit.
 
     `kl` is the mean over tokens of KL(smoothed bigram ‖ table), in nats; `rank_correlation` the
     mean Spearman correlation of the two over the whole vocabulary; losses are means over the
@@ -194,7 +194,8 @@ def fit_bigrams(
     unigram = -counts.unigram()[second].log()
     bigram = -counts.probabilities(first, second).log()
     seen = counts.followed()
-    limits = [0, 1, *(10**power for power in range(1, 1 + _digits(seen)))]
+    powers = int(math.log10(max(float(seen.max()), 1.0)))
+    limits = [0, 1, *(10**power for power in range(1, 1 + powers))]
     found: list[FrequencyBucket] = []
     for low, high in zip(limits, [*limits[1:], None], strict=True):
         inside = (seen >= low) & (seen < (math.inf if high is None else high))
@@ -290,7 +291,3 @@ def _ranks(x: Float[Tensor, "rows n"]) -> Float[Tensor, "rows n"]:
 def _mean(values: Float[Tensor, " some"], weights: Float[Tensor, " some"]) -> float:
     total = weights.sum()
     return float((values * weights).sum() / total) if float(total) > 0 else math.nan
-
-
-def _digits(seen: Float[Tensor, " vocab"]) -> int:
-    return max(0, int(math.log10(max(float(seen.max()), 1.0))))

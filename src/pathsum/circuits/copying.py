@@ -4,10 +4,10 @@ The paper's summary of a head's full OV circuit is
 
     copying = Σλ / Σ|λ|      in [−1, 1], λ its eigenvalues
 
-It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, and a
-negative diagonal entry. So the diagonal itself is reported too, and how often a token's own logit
-is the one raised most. Chance gives large ratios where embeddings share directions and where a
-head has few, so each head is compared with heads of its own singular values, rotated at random
+It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, but a
+diagonal entry is negative. So the diagonal itself is reported too, and how often a token's own
+logit is the one raised most. Chance gives large ratios where embeddings share directions and where
+a head has few, so each head is compared with heads that have its singular values, rotated at random
 between *this* model's embeddings.
 """
 
@@ -64,10 +64,10 @@ class HeadCopying(Record, kind="head-copying"):
     """The copying scores of one head or virtual head.
 
     `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
-    heads of the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p` the
-    share of them that copy at least as much, counted as (1 + draws at or above) / (1 + draws). A
-    small p rejects the null of directions unrelated to the embeddings. A head that writes nothing
-    to the logits has NaN for ratio, z and p, and `note` says so.
+    heads with the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p`
+    the share of them that copy at least as much, counted as (1 + draws at or above) / (1 + draws).
+    A small p rejects the null that the head's directions are unrelated to the embeddings. A head
+    that writes nothing to the logits has NaN for ratio, z and p, and `note` says so.
 
     `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
     `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
@@ -135,18 +135,18 @@ def copying(
     """Copying scores of heads or virtual heads; of all heads if none are named.
 
     The eigenvalue ratio with its null, the share of positive diagonal entries, and the share of
-    tokens whose own logit is the one raised most (or among the five most). The last two go over
-    the whole vocabulary by streaming: argmax over a sub-block of tokens overstates copying.
+    tokens whose own logit is the one raised most (or among the five most). The last two stream over
+    the whole vocabulary: argmax over a subset of tokens overstates copying.
 
     >>> from pathsum.model import construct
     >>> copies = copying(construct.induction())["L1H0"]
     >>> copies.ratio > 0.9, copies.p < 0.01, copies.top_1 > 0.9
     (True, True, True)
 
-    The shares of tokens cost vocabulary² × d_head multiplications per head. With
-    `measures="eigenvalues"` they are left out, and the cost is one product for the whole model:
+    The shares of tokens cost vocabulary² × d_head multiplications per head.
+    `measures="eigenvalues"` leaves them out, and the cost is one product for the whole model:
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
-    middle is made once, and every head is d_head × d_head after that. Several calls share that
+    middle is computed once, and each head is d_head × d_head after that. Several calls share that
     product if they share a `null`.
     """
     every = require_heads(model)
@@ -177,24 +177,24 @@ def copying(
 
 
 class CopyingNull:
-    """Heads of given singular values, rotated at random between a model's embeddings.
+    """Heads with given singular values, rotated at random between a model's embeddings.
 
-    What the heads of a depth share is made once: the product of W_U and W_E, and its spectrum. On a
-    model with LayerNorm no head reads or writes along the ones-vector to any effect, so rotations
-    are those of the d_model − 1 other dimensions.
+    The product of W_U and W_E and its spectrum, which all heads of a depth share, are computed
+    once. On a model with LayerNorm the ones-vector has no effect on what heads read or write, so
+    rotations act on the d_model − 1 other dimensions.
     """
 
     def __init__(self, model: Model, *, draws: int = DRAWS, seed: int = 0) -> None:
         self._model, self._draws, self._seed = model, draws, seed
         self._centered = model.config.norm == "layer"
         self._products: dict[bool, Tensor] = {}
-        # Random frames are the same for all circuits of one order, and a page asks for the draws of
-        # one circuit twice.
+        # All circuits of one order share random frames; the explorer asks for the draws of one
+        # circuit twice.
         self._cores: dict[tuple[bool, int], list[Tensor]] = {}
         self._last: tuple[tuple[Path, ...], Tensor] | None = None
 
     def product(self, path: Path) -> Float[Tensor, "d d"]:
-        """`token_product` as the first head of a circuit reads embeddings."""
+        """`token_product` with embeddings as the first head of a circuit reads them."""
         normed = _normed(self._model, path)
         if normed not in self._products:
             self._products[normed] = token_product(self._model.weights, path.heads[0].layer)
@@ -203,7 +203,7 @@ class CopyingNull:
     def spectra(self, paths: Sequence[Path]) -> Complex[Tensor, "path half k"]:
         """Eigenvalues of full OV of random heads in place of circuits of one order and depth.
 
-        Those of half of the draws; the other half are their negatives. The common scale is free.
+        Of half of the draws: the other half are their negatives. The common scale is arbitrary.
         """
         if self._last is not None and self._last[0] == tuple(paths):
             return self._last[1]
@@ -235,13 +235,13 @@ class CopyingNull:
     def _cores_and_values(
         self, paths: Sequence[Path]
     ) -> tuple[list[Float[Tensor, "half r r"]], list[Float[Tensor, "path k"]]]:
-        """What random heads have in place of circuits of one order and depth: see `rotations`."""
+        """The `rotated_cores` of circuits of one order and depth, and their singular values."""
         orders = zip(*(path.heads for path in paths), strict=True)
         own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
         return self.cores(paths[0]), own
 
     def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
-        """Ratios of random heads, the draws of each circuit."""
+        """The ratios of each circuit's random heads."""
         groups: dict[tuple[bool, int], list[int]] = {}
         for index, path in enumerate(paths):
             groups.setdefault((_normed(self._model, path), path.order), []).append(index)
@@ -262,13 +262,15 @@ def _normed(model: Model, path: Path) -> bool:
 
 
 def _spectra(model: Model, paths: Sequence[Path], null: CopyingNull) -> list[Complex[Tensor, " k"]]:
-    """The eigenvalues of full OV of each circuit; those of a layer's heads in one batch."""
+    """The eigenvalues of full OV of each circuit, batched over the heads of a layer."""
     layers: dict[int, Tensor] = {}
     found: list[Tensor] = []
     for path in paths:
         product = null.product(path)
         if path.order > 1:
-            found.append(_path_eigenvalues(model, path, product))
+            ov = path.ov(model)
+            left = ov.B @ product
+            found.append(eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm()))
             continue
         head = path.heads[0]
         if head.layer not in layers:
@@ -295,14 +297,6 @@ def eigenvalues_above_noise(
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
 
 
-def _path_eigenvalues(
-    model: Model, path: Path, product: Float[Tensor, "d d"]
-) -> Complex[Tensor, " k"]:
-    ov = path.ov(model)
-    left = ov.B @ product
-    return eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
-
-
 def _measured(
     model: Model,
     path: Path,
@@ -324,7 +318,7 @@ def _measured(
     return HeadCopying(
         head=circuit_label(path),
         ratio=ratio,
-        # Draws come with their negatives: added pair by pair their mean is 0 without rounding.
+        # Draws come with their negatives: summed in pairs, their mean is exactly 0.
         null=float(null.unflatten(0, (2, -1)).sum(0).mean()),
         null_sd=sd,
         z=ratio / sd if sd > 0 else math.nan,

@@ -6,8 +6,8 @@ eigenvalues of that matrix are positive: `Σλ / Σ|λ|` near 1 is the vertical 
 scatter of induction heads.
 
 The matrix has the nonzero eigenvalues of a d_head × d_head product in which W_E occurs only as
-`C = (W_E − mean)ᵀ W_E`. Chance: the reader's queries and keys rotated at random in the stream, with
-the reader's singular values, the writer and the embeddings as they are.
+`C = (W_E − mean)ᵀ W_E`. The null rotates the reader's queries and keys at random in the stream and
+keeps the reader's singular values, the writer and the embeddings.
 """
 
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ def matching_spectra(
     """Eigenvalues of `W_E QK (OV)ᵀ W_Eᵀ` for each reader, with the OV of one writer below them.
 
     They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
-    `C = embedding_product(model, writer's layer)`, passed as `product` and made once for all. For
-    `writer=None` those of full QK itself, read from embeddings without a head in between. Keys
-    are centered over tokens, which also removes every bias; on a rotary model QK is averaged over
-    the offsets; scales of normalization deeper than layer 0 and of QK-norm are left out, and scores
-    are those before any soft cap.
+    `product`, C = `embedding_product(model, writer's layer)`, which all readers share. For
+    `writer=None` they are those of full QK itself, read from embeddings without a head in between.
+    Keys are centered over tokens, which also removes every bias; on a rotary model QK is averaged
+    over offsets; scales of normalization above layer 0 and of QK-norm are left out, and scores are
+    those before any soft cap.
 
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
@@ -82,8 +82,8 @@ def null_matching_spectra(
 ) -> Complex[Tensor, "reader half k"]:
     """Eigenvalues with each reader's queries and keys rotated at random; see `rotated_spectra`.
 
-    The law is the same for Q- and K-composition: the product of embeddings that the query side
-    reads through is the transpose of the key side's. The common scale is free.
+    The distribution is the same for Q- and K-composition: the product of embeddings that the query
+    side reads through is the transpose of the key side's. The common scale is arbitrary.
     """
     cores = matching_cores(model, writer, product, draws=draws, seed=seed)
     own = torch.stack([qk_values(model.head(reader)) for reader in readers])
@@ -98,7 +98,7 @@ def matching_cores(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> list[Float[Tensor, "half r r"]]:
-    """What all readers share of `null_matching_spectra`: see `rotated_cores`."""
+    """The part of `null_matching_spectra` that all readers share: see `rotated_cores`."""
     if writer is None:
         around = svdvals(product.double().cpu())
     else:

@@ -11,18 +11,33 @@ sd 0.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.offset_parts import TokenMoments, offset_parts
+from pathsum.algebra.centering import remove_mean
+from pathsum.circuits.composition.reads_and_writes import rotated_gram
+from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import find_circuit, require_heads, require_score_edges
+from pathsum.circuits.tokens.token_basis import (
+    TokenMoments,
+    find_circuit,
+    position_scales,
+    require_heads,
+    require_score_edges,
+    score_cap_note,
+)
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.folding import score_read, with_qk_gain
 from pathsum.model.processes import shared_map
+from pathsum.model.rotary import rotate
+from pathsum.model.transformer import head_pattern, pattern_at
+from pathsum.names import Side
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 WINDOW = 64
+# Keys are rotated to this many offsets at a time: a file may claim a context of millions.
+OFFSETS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +46,11 @@ class OffsetProfile(Record, kind="offset-profile"):
 
     `score[Δ]` is the mean over destinations of the position part of the score, each destination's
     own mean over the window removed, and `sd[Δ]` its standard deviation over destinations
-    (places, or on a rotary model destination tokens).
-    `attention[Δ]` is the mean pattern that the position part alone would give, over the whole
-    context (None where a scale that it depends on is not known from weights). `content` is the
-    standard deviation of the content part of the score over token pairs, and `position` that of
-    `score` over offsets: the larger of the two decides what the head attends to.
+    (positions, or on a rotary model destination tokens). `attention[Δ]` is the mean pattern of the
+    position part alone, over the whole context (None if it depends on a scale that weights do not
+    determine). `content` is the standard deviation of the content part of the score over token
+    pairs, and `position` that of `score` over offsets: the larger one decides what the head attends
+    to.
     """
 
     head: HeadId
@@ -128,8 +143,8 @@ def positional(
     >>> profile.peak, round(float(profile.attention[1]), 3)
     (1, 1.0)
 
-    What position does through composition (a head that reads what an earlier one wrote about
-    positions) is not here: that is in the scores of a run.
+    Position effects through composition (a head that reads what an earlier one wrote about
+    positions) are not included; they are part of the scores of a run.
     """
     require_heads(model)
     require_score_edges(model, "attention by position")
@@ -150,17 +165,188 @@ def positional(
     shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
 
     def profile(head: Head) -> OffsetProfile:
-        parts = offset_parts(head, window, shared[head.id.layer == 0])
-        return OffsetProfile(
-            head=head.label,
-            score=parts.score,
-            sd=parts.sd,
-            attention=parts.attention,
-            position=float(parts.score.std(correction=0)),
-            content=parts.content,
-            note=parts.note,
-        )
+        return offset_profile(head, window, shared[head.id.layer == 0])
 
     found = shared_map(chosen, profile, progress, "offsets")
     remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
     return Positional(tuple(found), joined(tuple(remarks)))
+
+
+def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetProfile:
+    """The position part of a head's scores at the offsets 0 … window − 1.
+
+    Pass `shared` when calling for many heads of one depth.
+    """
+    if shared is None:
+        shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
+    if head.model.config.positions == "rotary":
+        return _rotary(head, window, shared)
+    return _placed(head, window, shared)
+
+
+def position_rows(
+    head: Head, window: int, shared: TokenMoments | None = None
+) -> Float[Tensor, "late window"]:
+    """Position scores by offset, of destinations that see the whole window; not for rotary."""
+    queries, keys = _position_sides(head, shared)
+    # Without the full product, which is context-sized.
+    windows = keys.unfold(0, window, 1).flip(-1)  # [late, k, window], offset 0 first
+    return (queries[window - 1 :, None] @ windows)[:, 0]
+
+
+def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
+    """Position vectors, in the inputs of W_Q and W_K or in the stream."""
+    config = head.model.config
+    scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
+    attention = None
+    if not scaled or config.qk_norm != "none":
+        rows = position_rows(head, window, shared)
+    else:
+        queries, keys = _position_sides(head, shared)
+        scores = queries @ keys.T
+        rows = _by_offset(scores, window)
+        if config.score_cap is not None:
+            # Constant along a row, so softmax ignores it, but a cap does not.
+            key_bias = score_read(head.model.weights, head.id, Side.K)[1].double()
+            scores = scores + (queries @ key_bias)[:, None]
+        pattern = head_pattern(head.model.weights, head.id, scores[None])[0]
+        attention = _by_offset(pattern, window).mean(0)
+    centered = remove_mean(rows)
+    read = _read_moments(head, shared)
+    content = (read.query_square * read.key_covariance).sum().clamp(min=0).sqrt()
+    note = joined(
+        (
+            "" if scaled else "direct path, scale omitted",
+            "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
+            score_cap_note(config),
+        )
+    )
+    score = centered.mean(0)
+    return OffsetProfile(
+        head=head.label,
+        score=score,
+        sd=centered.std(0, correction=0),
+        attention=attention,
+        position=float(score.std(correction=0)),
+        content=float(content),
+        note=note,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadMoments:
+    """Means and covariances of a head's queries, scaled as scores are, and keys over tokens."""
+
+    query_mean: Float[Tensor, " k"]
+    query_covariance: Float[Tensor, "k k"]
+    key_mean: Float[Tensor, " k"]
+    key_covariance: Float[Tensor, "k k"]
+
+    @property
+    def query_square(self) -> Float[Tensor, "k k"]:
+        """Σ p(t) q(t)ᵀ q(t) over tokens."""
+        return self.query_covariance + self.query_mean.outer(self.query_mean)
+
+
+def _read_moments(head: Head, shared: TokenMoments) -> _ReadMoments:
+    """From the embeddings' moments: x = e W + b has the mean ē W + b and the covariance Wᵀ C W.
+
+    Nothing is vocabulary-sized, except with QK-norm, where the read is not linear.
+    """
+    weights, scale = head.model.weights, head.model.config.score_scale
+    found: list[Tensor] = []
+    for side, factor in ((Side.Q, scale), (Side.K, 1.0)):
+        if head.model.config.qk_norm == "none":
+            W, bias = (part.double() for part in score_read(weights, head.id, side))
+            mean, covariance = shared.mean @ W + bias, W.T @ shared.covariance @ W
+        else:
+            x = (token_queries if side is Side.Q else token_keys)(head).double()
+            mean = shared.frequencies @ x
+            centered = x - mean
+            covariance = (centered * shared.frequencies[:, None]).T @ centered
+        found += [mean * factor, covariance * factor**2]
+    return _ReadMoments(*found)
+
+
+def _position_sides(
+    head: Head, shared: TokenMoments | None
+) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
+    """posQ, scaled as scores are, and posK.
+
+    Where positions are in the stream of a model that normalizes, layer 0 uses each position's mean
+    scale over tokens; deeper layers leave the scale out.
+    """
+    model, config = head.model, head.model.config
+    layer = model.weights.layers[head.id.layer]
+    W_Q, bias = score_read(model.weights, head.id, Side.Q)
+    W_K = score_read(model.weights, head.id, Side.K)[0]
+    if config.positions == "qk":
+        # Added after the normalization, so neither gain nor scale applies.
+        assert layer.W_pos is not None
+        queries = layer.W_pos @ layer.W_Q[head.id.head]
+        keys = layer.W_pos @ layer.W_K[head.kv]
+    else:
+        assert model.weights.W_pos is not None
+        scales = position_scales(model, head.id.layer) if shared is None else shared.scales
+        places = model.weights.W_pos * scales[:, None]
+        queries, keys = places @ W_Q, places @ W_K
+    queries = with_qk_gain(queries + bias, layer.q_norm_w, head.id.head)
+    keys = with_qk_gain(keys, layer.k_norm_w, head.kv)
+    return queries.double() * config.score_scale, keys.double()
+
+
+def _rotary(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
+    """The average key rotated by the offset, against every token's query."""
+    config, read = head.model.config, _read_moments(head, shared)
+    attention = None
+    if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
+        every = torch.arange(config.n_ctx, device=read.key_mean.device).split(OFFSETS)
+        keys = [_rotated_back(head, read.key_mean, offsets) for offsets in every]
+        scores = torch.cat([each @ read.query_mean for each in keys])
+        attention = _attention_by_offset(head, scores)[:window]
+    offsets = torch.arange(window, device=read.key_mean.device)
+    keys = _rotated_back(head, read.key_mean, offsets)
+    keys = keys - keys.mean(0)
+    variance = ((keys @ read.query_covariance) * keys).sum(-1)
+    # The mean square of the scores over the window: tr(R(−Δ) Q R(−Δ)ᵀ K).
+    square = rotated_gram(
+        config.at(head.id.layer), read.query_square[None], range(window), back=True
+    )
+    content = (square[0] * read.key_covariance).sum()
+    note = "rotary: the average query against the average key"
+    scaled = attention is not None
+    score = keys @ read.query_mean
+    return OffsetProfile(
+        head=head.label,
+        score=score,
+        sd=variance.clamp(min=0).sqrt(),
+        attention=attention,
+        position=float(score.std(correction=0)),
+        content=float(content.clamp(min=0).sqrt()),
+        note=joined((note, "" if scaled else "direct path, scale omitted", score_cap_note(config))),
+    )
+
+
+def _rotated_back(
+    head: Head, key: Float[Tensor, " k"], offsets: Int[Tensor, " offset"]
+) -> Float[Tensor, "offset k"]:
+    """k R(−Δ) for each offset Δ.
+
+    q R(Δ) kᵀ = q · (k R(−Δ)), so only the average key is rotated, not all queries.
+    """
+    config = head.model.config.at(head.id.layer)
+    return rotate(config, key.expand(len(offsets), -1), -offsets)
+
+
+def _attention_by_offset(head: Head, scores: Float[Tensor, " offset"]) -> Float[Tensor, " offset"]:
+    """The pattern of a destination that sees every offset, offset 0 first."""
+    layer = head.model.weights.layers[head.id.layer]
+    offsets = torch.arange(len(scores), device=scores.device)[None]
+    number = torch.tensor([head.id.head], device=scores.device)
+    return pattern_at(head.model.config, layer, number, offsets, scores[None])[0]
+
+
+def _by_offset(scores: Float[Tensor, "dest src"], window: int) -> Float[Tensor, "late window"]:
+    """scores[i, i − Δ] for the destinations that see every offset of the window."""
+    i = torch.arange(window - 1, len(scores), device=scores.device)[:, None]
+    return scores[i, i - torch.arange(window, device=scores.device)]

@@ -16,7 +16,17 @@ from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
 from pathsum.errors import InputError, near_misses
 from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
-from pathsum.heads.data_scores import probe_scores, text_scores
+from pathsum.heads.data_scores import DataScores, probe_scores, text_scores
+from pathsum.heads.head_entry import (
+    MIXED,
+    SCORE_COLUMNS,
+    TITLES,
+    UNKNOWN,
+    HeadEntry,
+    judge,
+    why_silent,
+    without_kind,
+)
 from pathsum.heads.kinds import (
     ALL_SCORES,
     COPYING_BY_DATA,
@@ -38,72 +48,22 @@ from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
 from pathsum.heads.layer_view import RandomFrames, in_full_precision
 from pathsum.heads.probe import SEQUENCES
 from pathsum.heads.score import HeadScores, Score
-from pathsum.heads.verdicts import MIXED, UNKNOWN, Verdict, judge, no_verdict, why_silent
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 from pathsum.names import find_head
 from pathsum.result import (
-    Column,
     Progress,
     Record,
     Table,
-    interval_columns,
     prose_column,
     silent,
     text_column,
 )
 from pathsum.result.arguments import checked
-from pathsum.result.p_value import BoundedP, ProbabilityColumn
-from pathsum.result.table import Cell
 
 # Random heads for each head, so p can be as small as 1/201.
 NULL_HEADS = 200
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
-_TITLES = {info.name: info.title for info in ALL_SCORES}
-_SCORE_COLUMNS = (
-    text_column("score"),
-    *interval_columns("value", "+.3f"),
-    *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
-    *(Column("best part", ".3f"), text_column("at positions")),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class HeadEntry(Record, kind="atlas-head"):
-    """One head: its scores by name, its kind, every kind that it is, and the evidence.
-
-    `against` are the lines of the evidence in which the weights disagree with the data.
-    """
-
-    head: HeadId
-    kind: str
-    kinds: tuple[str, ...]
-    scores: dict[str, Score]
-    evidence: tuple[str, ...]
-    against: tuple[str, ...]
-
-    def value(self, score: str) -> float | None:
-        """A score's value; None where this head has no such score."""
-        found = self.scores.get(score)
-        return None if found is None else found.value
-
-    def to_table(self) -> Table:
-        """One row per score, and the evidence below."""
-        meaning = "p: of random rotations of this head, the share that scores as much"
-        note = "\n".join((*self.evidence, meaning))
-        return Table(_SCORE_COLUMNS, self.score_rows(), f"{self.head}: {self.kind}", note)
-
-    def score_rows(self) -> tuple[tuple[Cell, ...], ...]:
-        """One row per score: value, 95 % interval, chance, p, best part of the context."""
-        return tuple(
-            (
-                *(_TITLES[name], *score.with_interval, score.null),
-                BoundedP.counted(score.p, score.draws),
-                score.part.value if score.part else None,
-                f"{score.part.first}–{score.part.last}" if score.part else None,
-            )
-            for name, score in self.scores.items()
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +72,7 @@ class Atlas(Record, kind="atlas"):
 
     A head has a kind where what it does on the probe and what its weights say agree. It is "mixed"
     where the probe suggests a kind that the weights do not support, and otherwise "unknown".
-    `absent` says, per score that no head has, why.
+    `absent` maps each score that no head has to the reason.
     """
 
     model: str
@@ -135,7 +95,7 @@ class Atlas(Record, kind="atlas"):
 
     def values(self, score: str) -> dict[HeadId, float]:
         """One score of every head that has it."""
-        _require_known(score, _TITLES, "score")
+        _require_known(score, TITLES, "score")
         return {
             entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
         }
@@ -159,7 +119,7 @@ class Atlas(Record, kind="atlas"):
 
     def to_table(self) -> Table:
         """One row per head and score: value, 95 % interval, chance, p, best part of the context."""
-        columns = (text_column("head"), text_column("kind"), *_SCORE_COLUMNS)
+        columns = (text_column("head"), text_column("kind"), *SCORE_COLUMNS)
         rows = tuple(
             (entry.head, entry.kind, *row) for entry in self.heads for row in entry.score_rows()
         )
@@ -199,77 +159,59 @@ def atlas(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Atlas:
-    """Every head against every score, with what chance gives, and its kind.
+    """Every score of every head, compared with chance, and each head's kind.
 
-    Scores from data are measured on random tokens, repeated (25 tokens, 4 times, in `sequences`
-    sequences; shorter where the context is), and those that need no repeats on text too: `tokens`
-    (ids, a text, a corpus), else the held-out text that the model comes with. Chance is
-    each head itself, `draws` times, with what it reads and writes rotated at random: the same scale
-    and singular values, the same stream, in no particular direction. Half-precision models are
-    computed in float32.
+    Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
+    sequences; shorter where the context is), and those that need no repeats also on text: `tokens`
+    (ids, a text, a corpus), by default the held-out text that the model comes with. The null is
+    each head itself, `draws` times, with what it reads and writes rotated at random: the same
+    scale, singular values and stream, but random directions. Half-precision models are computed in
+    float32.
 
     `scores` chooses some by name, such as ["copying", "copying_weights"], and saves the time of the
     others; heads are then of kinds that those alone can show.
 
     A kind needs a score of at least its threshold, over the whole context or a part of it, with
-    p ≤ `alpha`, and weights that agree. `thresholds` replaces some: {"previous_token": 0.4}.
+    p ≤ `alpha`, and weights that agree. `thresholds` overrides some: {"previous_token": 0.4}.
 
     >>> from pathsum.model import construct
     >>> found = atlas(construct.induction())
     >>> found["L0H0"].kind, found["L1H0"].kind
     ('previous token', 'induction')
 
-    An atlas does not prove a mechanism: `induction(model)` tests the one claim that matters most by
-    cutting edges and by putting ideal patterns in place.
+    An atlas does not prove a mechanism: `induction(model)` tests that of induction heads, by
+    cutting edges and by substituting ideal patterns.
     """
     require_heads(model)
     check_draws(draws, alpha)
     infos = _with_thresholds(thresholds or {})
     wanted = _wanted(scores)
     model = in_full_precision(model)
-    measured = _measured(model, tokens, wanted, sequences, draws, seed, progress)
-    found = measured.scores
+    measured, first = _measured(model, tokens, wanted, sequences, draws, seed, progress)
     limits = {info.name: info.threshold for info in infos}
-    verdicts = _verdicts(model, found, measured.first, limits, alpha, progress)
+    entries = _entries(model, measured.scores, first, limits, alpha, progress)
     matching = HeadScores({}, "it was not asked for")
     if MATCHING_THROUGH_PREVIOUS.name in wanted:
-        matching = _add_matching(model, found, verdicts, seed, alpha, progress)
-    entries = tuple(
-        HeadEntry(head, it.kind, it.kinds, found[head], it.evidence, it.against)
-        for head, it in verdicts.items()
-    )
+        matching = _add_matching(model, entries, seed, alpha, progress)
     absent = dict(measured.absent)
     absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     absent = {name: why for name, why in absent.items() if name in wanted}
     infos = tuple(info for info in infos if info.name in wanted)
-    note = _note(model.config, sequences, draws, measured.on_text, matching)
-    return Atlas(model.name, entries, infos, absent, alpha, note)
+    note = _note(model.config, sequences, draws, measured.measured_on, matching)
+    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
 
 
 def _wanted(scores: Sequence[str] | None) -> frozenset[str]:
     """The names of the scores to measure, by default all."""
     if scores is None:
-        return frozenset(_TITLES)
+        return frozenset(TITLES)
     if isinstance(scores, str) or not scores:
         raise InputError(
             f"scores is {scores!r}; give a list of names, such as ['copying', 'copying_weights']"
         )
     for name in scores:
-        _require_known(name, _TITLES, "score")
+        _require_known(name, TITLES, "score")
     return frozenset(scores)
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Scores of every head by name, why some are absent, and what heads give the first token.
-
-    `on_text` says in words what text was measured on.
-    """
-
-    scores: dict[HeadId, dict[str, Score]]
-    absent: dict[str, str]
-    first: dict[HeadId, Float[Tensor, " dest"]]
-    on_text: str
 
 
 def _measured(
@@ -280,8 +222,8 @@ def _measured(
     draws: int,
     seed: int,
     progress: Progress,
-) -> _Measured:
-    """Every score that is wanted and needs no kinds."""
+) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
+    """Every wanted score that does not depend on kinds, and attention to the first token."""
     frames = RandomFrames(model, draws, seed)
     on_probe, first = probe_scores(model, sequences, seed, frames, progress, wanted)
     on_text = text_scores(model, tokens, frames, progress, wanted)
@@ -303,7 +245,7 @@ def _measured(
     if not in_and_out:
         names = (COPYING_BY_DATA.info, COPYING_BY_WEIGHTS.info, WORD_PIECE, WORD_PIECE_BY_WEIGHTS)
         absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
-    even = draws + draws % 2  # each rotation stands for its negative too
+    even = draws + draws % 2  # each rotation counts with its negative
     for score in WEIGHT_SCORES:
         if score.info.name in wanted and (in_and_out or score is not COPYING_BY_WEIGHTS):
             for head, found in score.measure(model, even, seed, progress).items():
@@ -311,13 +253,13 @@ def _measured(
     for head in scores:
         if why_silent(model, head):
             scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
-    return _Measured(scores, absent, first, on_text.measured_on)
+    return DataScores(scores, absent, on_text.measured_on), first
 
 
 def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
-    """Every score with its threshold; one for random tokens holds on text too, unless given."""
+    """Every score with its threshold; one for random tokens is also that on text, unless given."""
     for name, value in thresholds.items():
-        _require_known(name, _TITLES, "score")
+        _require_known(name, TITLES, "score")
         if not math.isfinite(value):
             raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
     on_text = {text_name(name): value for name, value in thresholds.items()}
@@ -350,56 +292,46 @@ def check_draws(draws: int, alpha: float = ALPHA) -> None:
         )
 
 
-def _verdicts(
+def _entries(
     model: Model,
     scores: dict[HeadId, dict[str, Score]],
     first: Mapping[HeadId, Float[Tensor, " dest"]],
     thresholds: Mapping[str, float],
     alpha: float,
     progress: Progress,
-) -> dict[HeadId, Verdict]:
+) -> dict[HeadId, HeadEntry]:
     composed = composition(model, progress=progress)
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {each.head: each for each in positional(model, progress=progress).heads}
-    unnamed = no_verdict(model)
-    return {
-        head: unnamed.get(head)
-        or judge(
-            HeadEvidence(
-                model.head(head),
-                named,
-                profiles.get(head),
-                composed,
-                first[head],
-                thresholds,
-                alpha,
+    entries = without_kind(model, scores)
+    for head, named in scores.items():
+        if head not in entries:
+            entries[head] = judge(
+                HeadEvidence(
+                    *(model.head(head), named, profiles.get(head), composed),
+                    *(first[head], thresholds, alpha),
+                )
             )
-        )
-        for head, named in scores.items()
-    }
+    return {head: entries[head] for head in scores}
 
 
 def _add_matching(
-    model: Model,
-    scores: dict[HeadId, dict[str, Score]],
-    verdicts: dict[HeadId, Verdict],
-    seed: int,
-    alpha: float,
-    progress: Progress,
+    model: Model, entries: dict[HeadId, HeadEntry], seed: int, alpha: float, progress: Progress
 ) -> HeadScores:
-    """Add the score that is read through a previous-token head, once those are known."""
+    """Add the score that reads through a previous-token head, once those are known."""
     previous = {
-        head: scores[head][PREVIOUS_TOKEN.info.name].value
-        for head, verdict in verdicts.items()
-        if previous_token.KIND.name in verdict.kinds
+        head: entry.scores[PREVIOUS_TOKEN.info.name].value
+        for head, entry in entries.items()
+        if previous_token.KIND.name in entry.kinds
     }
     matching = through_previous(model, previous, seed, progress=progress)
     for head, score in matching.scores.items():
-        scores[head][MATCHING_THROUGH_PREVIOUS.name] = score
+        entry = entries[head]
+        entry.scores[MATCHING_THROUGH_PREVIOUS.name] = score
         if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, alpha):
             line = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
-            verdicts[head] = replace(verdicts[head], evidence=(*verdicts[head].evidence, line))
+            entries[head] = replace(entry, evidence=(*entry.evidence, line))
     return matching
 
 

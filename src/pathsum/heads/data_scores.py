@@ -1,15 +1,15 @@
 """Scores measured on runs: on repeated random tokens, and on text."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.heads.kinds import COPYING_BY_DATA, DATA_SCORES, TEXT_SCORES
 from pathsum.heads.kinds.first_token import first_by_weights
-from pathsum.heads.kinds.kind import DataScore, counted_mean
+from pathsum.heads.kinds.kind import DataScore
 from pathsum.heads.layer_view import (
     NULL_SEQUENCES,
     LayerView,
@@ -25,12 +25,11 @@ from pathsum.model.folding import centered_unembedding
 from pathsum.model.processes import threaded_map
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result import Progress
-from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 from pathsum.text.shards import spaced
 
 TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
-# Numbers in the patterns of a run that are held at a time.
+# Entries of a run's patterns held at a time.
 _NUMBERS_AT_ONCE = 1 << 26
 
 
@@ -39,7 +38,7 @@ class DataScores:
     """Scores of every head by name, why scores are absent, and a description of the data."""
 
     scores: dict[HeadId, dict[str, Score]]
-    absent: dict[str, str] = field(default_factory=dict[str, str])
+    absent: dict[str, str]
     measured_on: str = ""
 
 
@@ -51,7 +50,7 @@ def probe_scores(
     progress: Progress,
     names: Collection[str],
 ) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
-    """Scores on repeated random tokens, and what heads give the first token by weights alone."""
+    """Scores on repeated random tokens, and attention to the first token by weights alone."""
     probe = repeats_probe(model, sequences, seed)
     progress(0, model.config.n_layers, "heads on random tokens")
     trace = attention_trace(model, probe.tokens)
@@ -71,43 +70,31 @@ def text_scores(
     names: Collection[str],
 ) -> DataScores:
     """Scores on text: the model's held-out text, or what was given."""
-    own = given is None
+    whose = "held-out text" if given is None else "the given tokens"
     wanted = [score for score in TEXT_SCORES if score.info.name in names]
-    none: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
     if not wanted:
-        return DataScores(none)
-    if own and model.held_out is None:
-        why = "the model comes with no held-out text; give some, tokens=…"
-        return DataScores(none, {score.info.name: why for score in wanted})
+        return DataScores({}, {})
+    if given is None:
+        if model.held_out is None:
+            why = "the model comes with no held-out text; give some, tokens=…"
+            return DataScores({}, {score.info.name: why for score in wanted})
+        given = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)]
     # Nothing is predicted here, so outputs need not be tokens.
-    batches = token_batches(model, _some(model.held_out) if own else given, targets_given=True)
+    batches = token_batches(model, given, targets_given=True)
     cut = [batch[:, :TEXT_LENGTH] for batch in batches]
     gathered = _Gathered(model, wanted, frames, TEXT_NULL_SEQUENCES, "text")
-    for part in (part for batch in cut for part in _pieces(model, batch)):
-        gathered.add(attention_trace(model, part), _as_probe(model, part), progress)
+    start = int(model.config.start_token is not None)
+    for batch in cut:
+        length = batch.shape[1]
+        at_once = _NUMBERS_AT_ONCE // (len(model.heads) * length**2)
+        for part in batch.split(max(TEXT_NULL_SEQUENCES, at_once)):
+            # Text as a probe whose first copy is all of it.
+            probe = RepeatedTokens(part.cpu(), length - start, repeats=1, first=start)
+            gathered.add(attention_trace(model, part), probe, progress)
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
-    whose = "held-out text" if own else "the given tokens"
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
     measured_on = f"{count} sequences of {whose} ({first}{longest} tokens)"
     return replace(gathered.result(), measured_on=measured_on)
-
-
-def _some(held_out: Int[Tensor, "sequence pos"] | None) -> Int[Tensor, "some pos"]:
-    """Sequences of the held-out text, evenly spaced."""
-    assert held_out is not None
-    return held_out[spaced(len(held_out), TEXT_SEQUENCES)]
-
-
-def _pieces(model: Model, batch: Tokens) -> Sequence[Tokens]:
-    length = batch.shape[1]
-    numbers = len(model.heads) * length**2
-    return batch.split(max(TEXT_NULL_SEQUENCES, _NUMBERS_AT_ONCE // numbers))
-
-
-def _as_probe(model: Model, tokens: Tokens) -> RepeatedTokens:
-    """Text as a probe whose first copy is all of it."""
-    first = int(model.config.start_token is not None)
-    return RepeatedTokens(tokens.cpu(), tokens.shape[1] - first, repeats=1, first=first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +107,9 @@ class _Measured:
 
 @dataclass(frozen=True, eq=False)
 class _Chance:
-    """One score of random heads on a few sequences, and of the heads themselves on the same.
+    """One score of random heads, and of the heads themselves, on the same few sequences.
 
-    `part` and `part_compared` are the same of the part of the context where each is largest.
+    `part` and `part_compared` are its largest means over a part of the context.
     """
 
     null: Float[Tensor, "drawn head"]
@@ -175,16 +162,18 @@ class _Gathered:
         for head, drawn in random_views(self.model, layer, few, self.frames):
             for place, score in enumerate(self.wanted):
                 one = _measure(score, drawn)
-                nulls[place][head].append(_mean(one.values))
-                part = None if one.profile is None else largest_parts(_mean(one.profile))
+                nulls[place][head].append(one.values.nanmean(0))
+                part = None if one.profile is None else largest_parts(one.profile.nanmean(0))
                 parts[place][head] += [] if part is None else [part]
         own = [_measure(score, few) for score in self.wanted]
         return [
             _Chance(
                 null=by_draw(null),
-                compared=_mean(one.values),
+                compared=one.values.nanmean(0),
                 part=by_draw(part) if part[0] else None,
-                part_compared=None if one.profile is None else largest_parts(_mean(one.profile)),
+                part_compared=None
+                if one.profile is None
+                else largest_parts(one.profile.nanmean(0)),
             )
             for null, part, one in zip(nulls, parts, own, strict=True)
         ]
@@ -206,8 +195,7 @@ class _Gathered:
     def _against(self, layer: int, name: str) -> list[Score] | None:
         measured, chance = self.measured[layer, name], self.chance[layer, name]
         values = torch.cat([one.values for one in measured])
-        # Without the sequences in which no position counts.
-        values = values[~values.isnan().all(-1)]
+        values = values[~values.isnan().all(-1)]  # sequences with a position that counts
         if len(values) == 0:
             return None
         scores = against_null(values, chance.null, chance.compared)
@@ -215,7 +203,7 @@ class _Gathered:
         same_length = len({profile.shape[-1] for profile in profiles}) == 1
         if not same_length or chance.part is None or chance.part_compared is None:
             return scores
-        parts = best_parts(_mean(torch.cat(profiles)), chance.part_compared, chance.part)
+        parts = best_parts(torch.cat(profiles).nanmean(0), chance.part_compared, chance.part)
         return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]
 
 
@@ -224,9 +212,4 @@ def _measure(score: DataScore, view: LayerView) -> _Measured:
     if score.by_position is None:
         return _Measured(score.measure(view), None)
     profile = score.by_position(view)
-    return _Measured(counted_mean(profile), profile)
-
-
-def _mean(values: Float[Tensor, "sequence *rest"]) -> Float[Tensor, "*rest"]:
-    """The mean over the sequences that count; NaN where none does."""
-    return values.nanmean(0)
+    return _Measured(profile.nanmean(-1), profile)

@@ -19,6 +19,7 @@ from pathsum.circuits.copying import copying
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.errors import HeadError
 from pathsum.heads.atlas import NULL_HEADS, check_draws
+from pathsum.heads.head_entry import why_silent
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.kinds.kind import ALPHA, DataScore
 from pathsum.heads.layer_view import (
@@ -31,7 +32,6 @@ from pathsum.heads.layer_view import (
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
-from pathsum.heads.verdicts import why_silent
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.sequences import require_tokens_out

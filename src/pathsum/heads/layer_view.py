@@ -1,15 +1,15 @@
-"""The heads of one layer on a probe, real or random: what scores from data are computed from.
+"""The heads of one layer on a probe, real or random: the input of every score from data.
 
-Random heads are the null: each of the layer's heads again and again, with the stream rotated at
-random, and independently, before its queries, keys and values and after its write. They keep that
-head's scale and singular values, its biases, norms and positions, read the same stream, and go
-through the transformer's own attention.
+Random heads are the null: copies of each head in which the stream is rotated at random, and
+independently, before the queries, keys and values and after the write. They keep the head's scale,
+singular values, biases, norms and positions, read the same stream, and go through the transformer's
+own attention.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from threading import RLock
+from threading import Lock
 from typing import TypeAlias
 
 import torch
@@ -28,9 +28,9 @@ from pathsum.model.weights import layer_of_one_head, one_head
 from pathsum.names import Side
 from pathsum.text.probes import RepeatedTokens
 
-# A few sequences show what random heads do. p compares heads on the same few.
+# Random heads run on a few sequences, and p compares heads on the same few.
 NULL_SEQUENCES = 4
-# Entries of one head's random patterns that are made at a time: they stay in a core's cache.
+# Entries of one head's random patterns computed at a time, so that they stay in a core's cache.
 ENTRIES_AT_ONCE = 1 << 20
 # Blocks of rows in a product with a triangular matrix.
 _BLOCKS = 4
@@ -38,7 +38,7 @@ _BLOCKS = 4
 
 @dataclass(frozen=True, eq=False)
 class OwnOV:
-    """What a layer's own heads move. W_U has its mean over the vocabulary removed."""
+    """The OV circuits of a layer's own heads. W_U has its mean over the vocabulary removed."""
 
     W_V: Float[Tensor, "head d k"]
     W_O: Float[Tensor, "head k d"]
@@ -51,23 +51,23 @@ class OwnOV:
     def overlaps(
         self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence head pos"]:
-        """⟨z W_O, stream⟩ at each position; the write itself, which is d wide, is never made."""
+        """⟨z W_O, stream⟩ at each position, without computing the d-wide write itself."""
         return (z * torch.einsum("bpd,hkd->bhpk", stream, self.W_O)).sum(-1)
 
     def logits(
         self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
     ) -> Float[Tensor, "sequence head n m"]:
-        """What values do to the logits of some tokens, relative to the mean logit."""
+        """What values add to the logits of some tokens, relative to the mean logit."""
         return values @ torch.einsum("hkd,dbm->bhkm", self.W_O, self.W_U[:, tokens])
 
 
 @dataclass(frozen=True, eq=False)
 class RotatedOV:
-    """What one head moves in random frames, a draw in place of a head.
+    """One head's OV circuit in random frames; draws take the place of heads.
 
-    With a frame F times its root R for a read or a write, what it reads of x and writes along y is
-    x F (R Rᵀ) F yᵀ: the k × k product in the middle, `core`, is the head's own, and the products
-    with frames are shared by all heads.
+    With a random frame F times a root R for each read and write, the overlap of what the head reads
+    from x with y is x F (R Rᵀ) F yᵀ: only the k × k product in the middle, `core`, is the head's
+    own, and all heads share the products with frames.
     """
 
     value: "Framed"
@@ -78,7 +78,7 @@ class RotatedOV:
     def values(
         self, read: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence drawn pos r"]:
-        """The value of each position, without biases, in the basis of what is written."""
+        """The value of each position, without biases, in the basis of the write frame."""
         return self.value.of(read) @ self.core
 
     def overlaps(
@@ -90,7 +90,7 @@ class RotatedOV:
     def logits(
         self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
     ) -> Float[Tensor, "sequence drawn n m"]:
-        """What values do to the logits of some tokens, relative to the mean logit."""
+        """What values add to the logits of some tokens, relative to the mean logit."""
         return values @ self.effects(tokens)
 
 
@@ -100,16 +100,16 @@ LayerOV: TypeAlias = OwnOV | RotatedOV
 def in_own_basis(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
     """x in an orthonormal basis in which it is lower triangular: x = L Q, L of min(n, d) columns.
 
-    Uniformly random frames look the same from every basis, so L F has the law of x F, for less:
-    `Framed` skips the zeros. Inner products of rows stay what they are.
+    Uniformly random frames look the same in every basis, so L F is distributed as x F, and `Framed`
+    skips the zeros of L. Inner products of rows do not change.
     """
     return triangle(x.flatten(0, 1).mT).mT.unflatten(0, x.shape[:2])
 
 
 class Framed:
-    """x F for some random frames F; the last is kept, as all heads of a layer ask for the same.
+    """x F for some random frames F; caches the last product, which all heads of a layer share.
 
-    x is lower triangular, as `in_own_basis` gives it; its columns are the first ones of the frames.
+    x is lower triangular, as `in_own_basis` returns it, and may have fewer columns than F has rows.
     """
 
     def __init__(self, frames: Float[Tensor, "drawn d r"]) -> None:
@@ -137,10 +137,9 @@ class Framed:
 class LayerView:
     """Heads of one layer on a probe; real ones, or random ones that read the same stream.
 
-    `read` is what value reads see: the stream times its normalization scale, where reads are folded
-    (real heads), or with the norm's gain and centering too (random heads). `stream` is the stream
-    itself, and `ov` what heads move.
-    A score is a function of a view alone, so it means the same for real and for random heads.
+    `read` is the input of the values: the stream times its normalization scale for real heads,
+    whose reads are folded, and with the norm's gain and centering too for random heads. A score is
+    a function of a view alone, so it means the same for real and for random heads.
     """
 
     probe: RepeatedTokens
@@ -161,12 +160,12 @@ class LayerView:
 
     @property
     def rows(self) -> Float[Tensor, "sequence head dest src"]:
-        """The pattern without its first row, where a head has no choice."""
+        """The pattern without its first row, where the head can only attend to itself."""
         return self.pattern[:, :, 1:]
 
     @cached_property
     def values(self) -> Float[Tensor, "sequence head pos k"]:
-        """Each head's value of each position, without biases; several scores use it."""
+        """Each head's value at each position, without biases; several scores use it."""
         return self.ov.values(self.read)
 
     def written_along_stream(self) -> Float[Tensor, "sequence head dest"]:
@@ -176,7 +175,7 @@ class LayerView:
     def logits_alone(
         self, block: slice, tokens: Int[Tensor, "sequence m"]
     ) -> Float[Tensor, "sequence head n m"]:
-        """What each position of a block, attended alone, does to the logits of some tokens."""
+        """What each position of a block, attended alone, adds to the logits of some tokens."""
         return self.ov.logits(self.values[:, :, block], tokens)
 
 
@@ -215,45 +214,23 @@ def in_full_precision(model: Model) -> Model:
 
 
 class RandomFrames:
-    """Random directions to read from and write to, drawn once for all layers of a model.
+    """Random directions that queries, keys and values read and heads write, for a whole model.
 
     Each of the four is `count` orthonormal frames of R^d, uniformly random. A layer's null combines
-    them with its own singular values, so drawing costs nothing per layer.
+    them with its own singular values, so nothing is drawn per layer.
     """
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
-        config = model.config
-        self.count, self.seed = count, seed
-        self._shape = (count, config.d_model, min(config.d_model, config.d_head))
-        self._weights = model.weights
+        config, W_E, generator = model.config, model.weights.W_E[:0], seeded(seed)
+        shape = (count, config.d_model, min(config.d_model, config.d_head))
+        drawn = (random_frames(*shape, generator).to(W_E) for _ in range(4))
+        self.query, self.key, self.value, self.write = drawn
+        self.count, self._weights = count, model.weights
         self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
-        self._lock = RLock()  # layers that share them may be computed by several threads
-
-    @property
-    def query(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that queries read."""
-        return self._drawn[0]
-
-    @property
-    def key(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that keys read."""
-        return self._drawn[1]
-
-    @property
-    def value(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that values read."""
-        return self._drawn[2]
-
-    @property
-    def write(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that heads write to."""
-        return self._drawn[3]
+        self._lock = Lock()  # several threads may compute layers that share the effects
 
     def effects(self, tokens: Int[Tensor, "sequence m"]) -> Float[Tensor, "sequence drawn r m"]:
-        """What a write along each direction does to the logits of some tokens, their mean removed.
-
-        The same for all layers, and kept.
-        """
+        """What a write along each direction adds to the centered logits of some tokens; cached."""
         key = (len(tokens), *tokens.flatten().tolist())
         with self._lock:
             if key not in self._effects:
@@ -261,17 +238,6 @@ class RandomFrames:
                 columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
                 self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
             return self._effects[key]
-
-    @property
-    def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
-        with self._lock:
-            return self._every
-
-    @cached_property
-    def _every(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
-        # All at once, so that they do not depend on which of them is asked for first.
-        W_E, generator = self._weights.W_E[:0], seeded(self.seed)
-        return tuple(random_frames(*self._shape, generator).to(W_E) for _ in range(4))
 
 
 def compare_with_random_heads(
@@ -286,9 +252,9 @@ def compare_with_random_heads(
 ) -> list[list[Score]]:
     """Every measure of a layer's heads, all or these, with its p among random heads of its own.
 
-    p compares a head with its random heads on the first few sequences alone, which both have run:
-    then a head in random directions is one of them, and p is exact. The value is over all. Random
-    heads have patterns of the `last` destinations, of all by default.
+    p compares a head with its random heads on the first few sequences, which both have run, so p is
+    exact; the value is over all sequences. Random heads have patterns of the `last` destinations,
+    by default of all.
     """
     few = view.first(sequences)
     heads = range(model.config.n_heads) if heads is None else heads
@@ -306,7 +272,7 @@ def compare_with_random_heads(
 
 
 def by_draw(heads: Sequence[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
-    """What was measured of each head's draws, some draws at a time, as one table."""
+    """Measurements of each head's draws, made some draws at a time, as one table."""
     return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
 
 
@@ -318,10 +284,10 @@ def random_views(
     last: int | None = None,
     heads: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, LayerView]]:
-    """Random heads in place of each of a layer's heads, or of these, some draws at a time.
+    """Random versions of a layer's heads, all or these, some draws at a time.
 
-    Draws take the place of heads in a view. Patterns are those of the `last` destinations, of all
-    by default.
+    Draws take the place of heads in a view. Patterns are those of the `last` destinations, by
+    default of all.
     """
     config, raw = model.config, model.weights.attention[layer]
     placed = attention_read(config, raw, view.stream)[0]
@@ -331,7 +297,7 @@ def random_views(
     first = 0 if last is None else len(places) - last
     late = in_own_basis(placed[:, first:])
     placed = in_own_basis(placed)
-    # What measures take of both are inner products of rows.
+    # Measures use only inner products of rows of both.
     read = in_own_basis(unfolded_read(model, layer, view.read))
     view = replace(view, stream=in_own_basis(view.stream), read=read)
     roots = root(raw.W_Q), root(raw.W_K)
@@ -358,10 +324,10 @@ def rotated_ovs(
     frames: RandomFrames,
     entries_per_draw: int,
 ) -> Iterator[tuple[slice, list[RotatedOV]]]:
-    """What random heads move in place of each head, some draws at a time, and which these are.
+    """Random versions of each head's OV, some draws at a time, with the slice of those draws.
 
-    They take `in_own_basis` of what `unfolded_read` gives. `entries_per_draw` is the size of what
-    is made of each draw of a head.
+    Their input is `in_own_basis(unfolded_read(…))`. `entries_per_draw` is the size of what is
+    computed per draw of a head.
     """
     raw = model.weights.attention[layer]
     write_roots = root(raw.W_O.mT)
@@ -393,7 +359,7 @@ def _rotated_reads(
     places: Int[Tensor, " pos"],
     heads: Sequence[int],
 ) -> Iterator[Float[Tensor, "batch pos k"]]:
-    """Queries or keys of some (key) heads in random frames, given what those read, one by one."""
+    """Queries or keys of some heads in turn, from the stream in random frames."""
     config, raw = model.config, model.weights.attention[layer]
     bias = raw.b_Q if side is Side.Q else raw.b_K
 

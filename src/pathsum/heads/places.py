@@ -1,20 +1,20 @@
-"""`head_places`: where in a text a head does most.
+"""`head_places`: where in a text a head is most active.
 
-A place is a destination of the text with the source that mattered there. Two orders:
+A place is a destination of the text with the source that mattered there. There are two rankings:
 
     attention    the largest weight on a source after the first position, max_{s>0} A[d, s]
     effect       what the head adds to the logit of the actual next token, vocabulary mean removed,
                  Σ_s effect[d, s] (`pathsum.paths.logit_effects`), by magnitude; the source is the
                  one with the largest part of it
 
-The first position is where heads rest, so attention to it counts as none. Of places with the same
-source and destination tokens only the strongest is listed, with how many there are. What a head
-does on average over all places is stated with them.
+Heads rest on the first position, so attention to it counts as none. Of places with the same source
+and destination tokens only the strongest is listed, with their number. The averages over all places
+are given too.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -22,17 +22,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.circuits.tokens.token import Token, check_k, token_of
-from pathsum.circuits.trigrams.ranked_on_text import text_rows
+from pathsum.circuits.trigrams.skip_trigrams import text_rows
 from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects
 from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
-# Places in each order, sequences that are read, and tokens that tables show before and after.
+# Places per ranking, sequences read, and tokens that tables show before and after a place.
 K, SEQUENCES, CONTEXT = 10, 64, 6
 MAX_K, MAX_SEQUENCES = 1000, 100_000
-# Sequences that are run together.
 BATCH = 4
 
 
@@ -40,11 +39,11 @@ BATCH = 4
 class Place:
     """A destination in a text and the source that mattered there.
 
-    `ids` are the tokens of the sequence from its start to a few after the destination, so that the
-    place can be run again: attention does not look ahead. `weight` is the attention from the
-    destination to the source, `off_first` all its attention after the first position, `effect`
-    what the head adds to the logit of the next token (None if effects are not exact on the model,
-    or nothing follows). `times` is how many places have the same two tokens.
+    `ids` are the tokens of the sequence from its start to a few after the destination, enough to
+    run the place again. `weight` is the attention from the destination to the source, `off_first`
+    all its attention after the first position, `effect` what the head adds to the logit of the next
+    token (None if effects are not exact on the model, or nothing follows). `times` is the number of
+    places with the same two tokens.
     """
 
     sequence: int
@@ -59,11 +58,11 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class HeadPlaces(Record, kind="head-places"):
-    """The places of a text where a head does most, by attention and by logit effect.
+    """The places of a text where a head is most active, by attention and by logit effect.
 
-    `mean_weight` and `mean_effect` are what the head does at an average place: the mean of the
-    largest weight after the first position, and of the magnitude of its effect. `tokens` are the
-    texts of all tokens that occur in the places.
+    `mean_weight` and `mean_effect` are averages over all places: of the largest weight after the
+    first position, and of the magnitude of the effect. `tokens` are the texts of all tokens that
+    occur in the places.
     """
 
     head: str
@@ -77,7 +76,7 @@ class HeadPlaces(Record, kind="head-places"):
     note: str
 
     def to_table(self) -> Table:
-        """Both orders; the source is in ⟨⟩, the destination in [], the next token after →."""
+        """Both rankings; the source is in ⟨⟩, the destination in [], the next token after →."""
         rows = [
             (order, self._words(place), place.weight, place.effect, place.times)
             for order, places in (("attention", self.by_attention), ("effect", self.by_effect))
@@ -123,10 +122,10 @@ def head_places(
     reading: "Reading | None" = None,
     progress: Progress = silent,
 ) -> HeadPlaces:
-    """The k places of a text where a head does most, by attention and by logit effect.
+    """The k places of a text where a head is most active, by attention and by logit effect.
 
     `text` is anything that `model.loss` takes; by default the held-out text that the model comes
-    with. Of more than `sequences` sequences, that many are read, spread evenly. Instead of a text,
+    with. Of more than `sequences` sequences, that many are read, evenly spaced. Instead of a text,
     several calls can share a `reading` of it.
 
     >>> import pathsum as ps
@@ -166,7 +165,7 @@ def head_places(
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What some heads do at every place of a text, for several calls of `head_places`."""
+    """What some heads do at every place of a text, shared by several calls of `head_places`."""
 
     _rows: "dict[str, list[_Row]]"
 
@@ -205,7 +204,7 @@ def read_places(
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """What a head does at each destination of one sequence but the first.
+    """What a head does at each destination of one sequence except the first.
 
     `weight` and `source` are the largest attention and where it goes, `effect_source` has the
     largest part of the effect, and `effect_weight` is the attention there.
@@ -223,11 +222,9 @@ class _Row:
 
 
 def _batches(rows: Sequence[Int[Tensor, " _"]]) -> Iterator[Int[Tensor, "_ _"]]:
-    """Neighbors of one length together, a few at a time."""
+    """Consecutive sequences of one length, a few at a time."""
     for _, same in groupby(rows, key=len):
-        alike = list(same)
-        for first in range(0, len(alike), BATCH):
-            yield torch.stack(alike[first : first + BATCH])
+        yield from torch.stack(list(same)).split(BATCH)
 
 
 def _read(trace: Trace, head: str, number: int) -> list[_Row]:
@@ -281,20 +278,15 @@ def _strongest(
                 break
             row, at = read[places[number][0]], places[number][1]
             _, source, weight = order(row)
-            place = _place(row, at, int(source[at]), float(weight[at]))
-            found[pair] = replace(place, times=int(times[pair]))
+            effect = float(row.effect[at])
+            found[pair] = Place(
+                sequence=row.sequence,
+                destination=at + 1,
+                source=int(source[at]),
+                ids=row.ids[: at + 2 + CONTEXT],
+                weight=float(weight[at]),
+                off_first=float(row.off_first[at]),
+                effect=None if math.isnan(effect) else effect,
+                times=int(times[pair]),
+            )
     return tuple(found.values())
-
-
-def _place(row: _Row, at: int, source: int, weight: float) -> Place:
-    destination, effect = at + 1, float(row.effect[at])
-    return Place(
-        sequence=row.sequence,
-        destination=destination,
-        source=source,
-        ids=row.ids[: destination + 1 + CONTEXT],
-        weight=weight,
-        off_first=float(row.off_first[at]),
-        effect=None if math.isnan(effect) else effect,
-        times=1,
-    )

@@ -1,4 +1,4 @@
-"""The probe of atlas and induction: repeated random tokens, and the loss on each copy."""
+"""The probe of `atlas` and `induction`: repeated random tokens, and the loss on each copy."""
 
 from pathsum.errors import InputError
 from pathsum.model import Keep, Model, Trace
@@ -26,10 +26,7 @@ def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> Re
 
 
 def attention_trace(model: Model, tokens: Tokens) -> Trace:
-    """A run with what scores of heads read: patterns and streams, and no logits.
-
-    Logits of a large vocabulary at every position would be a good part of its time and memory.
-    """
+    """A run that keeps patterns and streams but no logits, which a large vocabulary makes large."""
     return model.trace(tokens, keep=Keep(patterns="all", streams="all"))
 
 
@@ -44,9 +41,9 @@ def two_copies(probe: RepeatedTokens) -> Tokens:
 
 
 def copy_losses(trace: Trace, probe: RepeatedTokens) -> tuple[Estimate, Estimate]:
-    """Mean loss on the first copy, which nothing can predict, and on the second.
+    """Mean loss on the first copy, which is unpredictable, and on the second.
 
-    The second copy's first token is left out: nothing before it tells that a copy begins.
+    The second copy's first token is left out: nothing before it shows that a copy begins.
     """
     start = second_copy(probe)
     end = start + probe.length

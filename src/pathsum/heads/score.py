@@ -1,6 +1,6 @@
 """Score: a measured property of one head, and its comparison with random heads.
 
-A head may do something in one part of the context only, which a mean over all of it hides; `Part`
+A head may do something only in one part of the context, which a mean over all of it hides; `Part`
 is the part where a score is largest.
 """
 
@@ -16,11 +16,20 @@ from pathsum.names import HeadId
 from pathsum.result.estimate import Estimate
 
 PART = 16
-"""Consecutive positions that a part of the context has at least."""
+"""The least number of consecutive positions in a part of the context."""
 
 
 @dataclass(frozen=True)
-class Part(Estimate):
+class _Tested(Estimate):
+    """An estimate that is compared with a threshold and with chance."""
+
+    def passes(self, threshold: float, alpha: float) -> bool:
+        """Whether the value reaches the threshold and chance does not explain it."""
+        return self.value >= threshold and self.p is not None and self.p <= alpha
+
+
+@dataclass(frozen=True)
+class Part(_Tested):
     """The part of the context in which a head's score is largest.
 
     `value` is the mean over the 16 consecutive positions where that is largest. `null` and `p`
@@ -36,25 +45,17 @@ class Part(Estimate):
 
 
 @dataclass(frozen=True)
-class Score(Estimate):
+class Score(_Tested):
     """An `Estimate` about one head: its value, its error over probe sequences, and chance.
 
     `null` is the mean over random heads and `p` the share of them that score at least as much,
     counted as (1 + number at or above) / (1 + draws). A score from weights alone has no error. A
-    head that does nothing has the value NaN and no p. `through` is the lower head that a score was
-    read through, for scores that are.
+    head that does nothing has the value NaN and no p. `through` is the lower head that the score
+    reads through, if any.
     """
 
     through: HeadId | None = None
     part: Part | None = None
-
-    def passes(self, threshold: float, alpha: float) -> bool:
-        """Whether the score reaches the threshold and chance does not explain it."""
-        return _passes(self, threshold, alpha)
-
-    def part_passes(self, threshold: float, alpha: float) -> bool:
-        """Whether it does so in the part of the context where it is largest."""
-        return self.part is not None and _passes(self.part, threshold, alpha)
 
     def __str__(self) -> str:
         return self.format(".2f") + (f", through {self.through}" if self.through else "")
@@ -62,18 +63,14 @@ class Score(Estimate):
 
 @dataclass(frozen=True)
 class HeadScores:
-    """One score of the heads that have it; `absent` says why none has."""
+    """One score of the heads that have it, or in `absent` why none has."""
 
     scores: dict[HeadId, Score]
     absent: str = ""
 
 
-def _passes(found: Estimate, threshold: float, alpha: float) -> bool:
-    return found.value >= threshold and found.p is not None and found.p <= alpha
-
-
 def largest_parts(profile: Float[Tensor, "*head dest"]) -> Float[Tensor, "*head"] | None:
-    """The largest mean over consecutive positions that count; None where too few of them do."""
+    """The largest mean over consecutive positions that count; None if too few do."""
     counted = ~profile.isnan().flatten(0, -2).any(0)
     if int(counted.sum()) < 2 * PART:
         return None
@@ -85,7 +82,7 @@ def best_parts(
     compared: Float[Tensor, " head"],
     null: Float[Tensor, "drawn head"],
 ) -> list[Part | None]:
-    """The best part of each head; None where fewer than two such parts have positions that count.
+    """The best part of each head; None where fewer positions count than two parts have.
 
     `compared` and `null` are `largest_parts` of each head and of its random heads, on the same
     sequences: random heads are searched in the same way.
@@ -127,8 +124,8 @@ def against_null(
     """The mean over sequences of each head, compared with random heads of its own.
 
     One row of values, as scores from weights have, gives no error. `compared` is each head's score
-    on what its random heads were measured on, where that is not all of the sequences. Random heads
-    that do nothing (NaN) are left out of the null.
+    on the sequences of its random heads, if those are not all. Random heads that do nothing (NaN)
+    are left out of the null.
     """
     sequences = len(values)
     mean = values.mean(0)

@@ -5,11 +5,11 @@ and offsets, so heads are compared there: by the cosine of their QK and of their
 tokens and offsets (`head_functions`). Heads are matched one to one so that the sum of (QK + OV)/2
 is largest.
 
-Chance: one head is replaced by itself rotated at random in its stream, everything else of both
-models stays, and all heads are matched again. A head whose directions have nothing to do with the
-other model is one more draw among its own, so the share of draws in which it finds as similar a
-match is a p that accounts for the choice of the match. A match has two heads, and is chance if
-either of them is, so the larger of their two p counts.
+The null rotates one head at random in its stream, keeps everything else of both models, and matches
+all heads again. If a head's directions have nothing to do with the other model, the head is one
+more draw among its own, so the share of draws in which it finds as similar a match is a p that
+accounts for the choice of the match. A match is chance if either of its two heads is, so its p is
+the larger of the two.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ _Both: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class HeadMatch:
-    """Two matched heads; `null` is the mean similarity of a match by chance, with its p."""
+    """Two matched heads; `null` is the mean similarity of a match by chance."""
 
     left: HeadId
     right: HeadId
@@ -82,7 +82,7 @@ class HeadAlignment(Record, kind="head-alignment"):
         columns = (
             *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
             *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
-            # A model's heads that have no match count as tries (see `_p`).
+            # Heads without a match raise the smallest possible p (see `_p`).
             counted_p(max(1, self.draws * len(self.matches) // max(self.similarity.shape))),
         )
         ranked = sorted(self.matches, key=lambda match: -match.score)
@@ -109,9 +109,9 @@ def align_heads(
     ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
 
     Nothing here depends on a basis of either stream, on the order of heads, or on a constant added
-    to all logits. Layers above the first are compared by their direct path; a head that works by
-    composition alone has little of one. A small p says that two heads agree in more than what the
-    embeddings and positions of their models, and their own singular values, have in common.
+    to all logits. Layers above the first are compared by their direct path, which is small for a
+    head that works by composition. A small p says that two heads agree in more than the embeddings
+    and positions of their models, and their own singular values, have in common.
     """
     _check(left, right)
     frequencies = token_frequencies(left)
@@ -123,9 +123,8 @@ def align_heads(
     rotating = _Rotating(draws, seeded(seed), progress)
     by_left = rotating.matched(one, other, norms, other_norms, similarity)
     by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
-    # Which share of a model's heads are matched, and so have a p.
-    pairs = min(similarity.shape)
-    shares = [pairs / number for number in similarity.shape]
+    # The share of each model's heads that are matched and so have a p.
+    shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
     for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
         score = float(similarity[row, column])
@@ -143,6 +142,7 @@ def align_heads(
                 ),
             )
         )
+    normed = any(model.config.qk_norm != "none" for model in (left, right))
     return HeadAlignment(
         left=left.name,
         right=right.name,
@@ -153,7 +153,7 @@ def align_heads(
         ov=ov,
         matches=tuple(matches),
         draws=draws,
-        note=_note(left, right),
+        note="QK-norm: the same scale for all tokens" if normed else "",
     )
 
 
@@ -201,7 +201,7 @@ class _Rotating:
     ) -> Float[Tensor, "draw head other"]:
         """Similarities of the heads of a layer, rotated, with all heads of the other model."""
         inside, between = Between(one, one), Between(one, other)
-        # Functions that are zero up to rounding are so compared with the heads as they are.
+        # What counts as zero is relative to the heads that are not rotated.
         largest = [float(squares.max()) for squares in one_norms]
         found: list[Tensor] = []
         done = 0
@@ -268,23 +268,18 @@ def _cosine(
     idle = (one <= IDLE * max(largest, 0))[..., None]
     idle_other = other <= IDLE * other.max().clamp(min=0)
     found = torch.where(idle | idle_other, torch.zeros_like(products), products / size)
-    # Two circuits that are zero are equal; one that is zero is similar to no other.
+    # Two circuits that are zero are equal; a zero and a nonzero one have similarity 0.
     return torch.where(idle & idle_other, torch.ones_like(found), found).clamp(-1, 1)
 
 
 def _p(score: float, chance: Float[Tensor, " draw"], share: float) -> float:
     """p of a match among those of the same head rotated.
 
-    Of the model with more heads the less similar ones have no match and are not shown, so small p
-    are the more frequent among those that are, by the inverse of their share.
+    The model with more heads has heads without a match, the less similar ones, and those are not
+    shown. So small p are more frequent among the shown ones, by the inverse of their share.
     """
     counted = (1 + int((chance >= score).sum())) / (1 + len(chance))
     return min(1.0, counted / share)
-
-
-def _note(left: Model, right: Model) -> str:
-    normed = any(model.config.qk_norm != "none" for model in (left, right))
-    return "QK-norm: the same scale for all tokens" if normed else ""
 
 
 def can_align(left: Model, right: Model) -> bool:
@@ -301,7 +296,9 @@ def _check(left: Model, right: Model) -> None:
         require_heads(model)
         require_score_edges(model, "what heads attend to")
         require_logit_edges(model, "what heads do to logits")
-    if left.config.d_vocab != right.config.d_vocab or _tokens_differ(left, right):
+    texts = [None if each.tokenizer is None else each.tokenizer.to_json() for each in (left, right)]
+    same_texts = None in texts or texts[0] == texts[1]
+    if left.config.d_vocab != right.config.d_vocab or not same_texts:
         raise InputError(
             f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "
             f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); use two "
@@ -314,9 +311,3 @@ def _check(left: Model, right: Model) -> None:
             f"of different outputs ({outputs[0]} and {outputs[1]} of them); use two models with "
             "the same outputs"
         )
-
-
-def _tokens_differ(left: Model, right: Model) -> bool:
-    if left.tokenizer is None or right.tokenizer is None:
-        return False
-    return left.tokenizer.to_json() != right.tokenizer.to_json()

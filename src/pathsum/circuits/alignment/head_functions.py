@@ -1,9 +1,9 @@
 """Heads as functions of tokens and offsets, and inner products of these functions.
 
-A head's QK is the score that it gives as a function of destination token, source token and offset:
-content, centered over sources (a softmax compares them), plus a profile over offsets. Its OV is
-what each source token does to each logit. Inner products are means over tokens, as frequent as in
-training, over offsets and over logits. For heads a and b with queries q, keys k, values v and
+A head's QK is its score as a function of destination token, source token and offset: content,
+centered over sources (which softmax compares), plus a profile over offsets. Its OV is what each
+source token does to each logit. Inner products are means over tokens, weighted by their frequency
+in training, over offsets and over logits. For heads a and b with queries q, keys k, values v and
 effects o by token, and profiles f,
 
     QK:  Σ E[qₐᵀ q_b] ∘ E[kₐᵀ k_b] + E[fₐ f_b]          OV:  Σ E[vₐᵀ v_b] ∘ E[oₐᵀ o_b]
@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.circuits.offset_parts import TokenMoments
-from pathsum.circuits.tokens.token_basis import TOKENS
+from pathsum.circuits.tokens.token_basis import TOKENS, position_scales
 from pathsum.model import Config, Model
 from pathsum.model.folding import fold_read, read_scales, unfolded
 from pathsum.model.grouped_query import for_query_heads
@@ -32,9 +31,10 @@ from pathsum.model.rotary import rotate
 class LayerHeads:
     """The heads of one layer as the model stores them, and what they read; in float64.
 
-    Queries are scaled as scores are, and gains of QK-norm are in W_Q, W_K and their biases. `mean`
-    is the mean embedding at the input of the reads, `shift` the bias of the norm before them and
-    `places` the position vectors there. `W_O` is transposed: its columns are what the head writes.
+    Queries include the scale of scores, and gains of QK-norm are folded into W_Q, W_K and their
+    biases. `mean` is the mean embedding at the input of the reads, `shift` the bias of the norm
+    before them and `places` the position vectors there. `W_O` is transposed: its columns are what
+    the head writes.
     """
 
     W_Q: Float[Tensor, "head d k"]
@@ -64,8 +64,8 @@ class LayerHeads:
 class HeadFunctions:
     """All heads of a model, for tokens of the given frequencies and offsets below `window`.
 
-    Layers above the first are read by their direct path: like the scale of their normalization,
-    the scale of QK-norm is taken to be the same for all tokens, which no cosine depends on.
+    Layers above the first are represented by their direct path: the scales of their normalization
+    and of QK-norm are taken to be the same for all tokens, and cosines do not depend on them.
     """
 
     def __init__(self, model: Model, frequencies: Float[Tensor, " vocab"], window: int) -> None:
@@ -166,7 +166,7 @@ class HeadFunctions:
         if config.positions != "residual":
             return None
         assert weights.W_pos is not None
-        scales = TokenMoments(self.model, first_layer=index == 0).scales
+        scales = position_scales(self.model, index)
         placed = (weights.W_pos * scales[:, None]).cpu().double()
         return unfolded(config.norm, placed, gain)
 
@@ -174,10 +174,11 @@ class HeadFunctions:
 class Offsets:
     """Scores by offset from position alone, as in `positional`: centered over offsets.
 
-    `queried` times W_Q, with b_Q as its last row, are queries for `scores`, `keyed` times W_K keys.
-    Rotary: the mean query against the mean key, rotated. Position vectors: Σ q[i] · k[i − Δ] over
-    the destinations i that see every offset of the window, a correlation, which a Fourier transform
-    makes a product. It acts on positions and W_Q on directions, so it is taken once for all heads.
+    `queried` times W_Q, with b_Q as its last row, gives the queries of `scores`, and `keyed` times
+    W_K the keys. Rotary: the mean query against the mean key, rotated. Position vectors:
+    Σ q[i] · k[i − Δ] over the destinations i that see every offset of the window, a correlation,
+    which a Fourier transform turns into a product. It acts on positions and W_Q on directions, so
+    one transform serves all heads.
     """
 
     def __init__(self, heads: LayerHeads, window: int) -> None:
@@ -188,7 +189,7 @@ class Offsets:
             constant = torch.ones_like(heads.places[:, :1])
             queried = torch.cat((heads.places + heads.shift, constant), 1)
             queried[: window - 1] = 0
-            # What a key has everywhere is the same at all offsets.
+            # A constant part of the keys is the same at all offsets, and centering removes it.
             keyed = torch.cat((heads.places, 0 * constant), 1)
             self._late = len(keyed) - window + 1
             self._size = len(keyed) + window
@@ -260,7 +261,7 @@ class Between:
 
     @cached_property
     def logits(self) -> Float[Tensor, "d e"]:
-        """Mean over the vocabulary of what two directions of the streams do to a logit."""
+        """Mean over the vocabulary of the product of two streams' effects on a logit."""
         one, other = self.one.model, self.other.model
         vocab = one.config.d_vocab_out
         total = torch.zeros(one.config.d_model, other.config.d_model, dtype=torch.float64)

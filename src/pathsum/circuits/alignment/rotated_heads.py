@@ -1,9 +1,9 @@
-"""Heads rotated at random in their stream: the null of what heads of two models have in common.
+"""Heads rotated at random in their stream: the null of the similarity of heads of two models.
 
-With W = F R, F a frame of the stream and R as `root` gives it, what a head does (`head_functions`)
-is linear in R_Q R_Kᵀ and R_V R_Oᵀ. So frames that are drawn once give every head of a layer in
-random directions, with its own singular values, in its own stream: the same embeddings, positions,
-norms and biases.
+With W = F R, F a frame of the stream and R = `root(W)`, what a head does (`head_functions`) is
+linear in R_Q R_Kᵀ and R_V R_Oᵀ. So one set of random frames gives every head of a layer in random
+directions, with its own singular values, in its own stream: the same embeddings, positions, norms
+and biases.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from torch import Tensor
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.circuits.alignment.head_functions import LayerHeads, Offsets, with_row
 
-# Numbers made of drawn heads that are in memory at a time.
+# Entries of drawn heads in memory at a time.
 _NUMBERS_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
 class RotatedLayer:
-    """The heads of a layer in frames drawn at random: n draws, in which all heads share frames."""
+    """The heads of a layer in random frames: n draws, whose frames all heads share."""
 
     heads: LayerHeads
     query: Float[Tensor, "n d r"]

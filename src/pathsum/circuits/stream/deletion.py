@@ -1,9 +1,9 @@
 """Memory management: heads and MLP neurons that delete what is in the stream.
 
-A head deletes if OV is negative, x OV ≈ −c x, where it attends to its own position; a neuron
-deletes if it writes against what it reads. The null rotates the stream at random between read and
-write: then tr OV has mean 0 and variance ‖OV‖²/d, and the cosine of a neuron's two
-directions has mean 0 and variance 1/d.
+A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position; a neuron deletes
+if it writes against what it reads. The null rotates the stream at random between read and write:
+then tr OV has mean 0 and variance ‖OV‖²/d, and the cosine of a neuron's two directions has mean 0
+and variance 1/d.
 """
 
 import math
@@ -22,9 +22,9 @@ from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.transformer import attention_pattern
 from pathsum.result.p_value import LEAST_FITTED
 
-# Positions over which attention by position terms is averaged.
+# Attention by position terms is averaged over this many positions.
 PLACES = 64
-# Mean attention from which a head attends to its own position: as much as to all others together.
+# A head attends to its own position if it gives it as much attention as all others together.
 ATTENDS_TO_ITSELF = 0.5
 NEURONS_LISTED = 20
 
@@ -40,8 +40,8 @@ class HeadDeletion:
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
     `own_position`  mean attention to its own position by positions and biases alone, over the first
                     64 positions; NaN where weights do not determine it
-    `deletes`       p < 0.01 after dividing by the number of heads, and own_position ≥ 0.5; None
-                    where p is that small and own_position is not known from weights
+    `deletes`       p < 0.01 / (number of heads) and own_position ≥ 0.5; None if p is that small and
+                    weights do not determine own_position
     """
 
     head: HeadId
@@ -96,6 +96,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
         p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
         own_position = float(places[head.id.layer][head.id.head])
+        negative = p < 0.01 / n
         total = values.abs().sum()
         left = -values.real.clamp(max=0).sum()
         found.append(
@@ -106,17 +107,12 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
                 p=p,
                 own_token=_own_token(head.W_Q.double(), head.W_K.double(), covariance, second),
                 own_position=own_position,
-                deletes=_deletes(p < 0.01 / n, own_position),
+                deletes=None
+                if negative and math.isnan(own_position)
+                else negative and own_position >= ATTENDS_TO_ITSELF,
             )
         )
     return tuple(found)
-
-
-def _deletes(negative: bool, own_position: float) -> bool | None:
-    """Both conditions: OV is negative, and the head attends to its own position."""
-    if negative and math.isnan(own_position):
-        return None
-    return negative and own_position >= ATTENDS_TO_ITSELF
 
 
 def _own_token(
@@ -161,15 +157,15 @@ def neuron_deletions(model: Model, centered: bool, d: int) -> NeuronDeletion | N
         return None
     cosines: list[Tensor] = []
     for raw in model.weights.layers:
-        if raw.W_in is None or raw.W_out is None:
-            raise AssertionError("an MLP has no weights although its shapes were checked")
+        assert raw.W_in is not None
+        assert raw.W_out is not None
         read = remove_mean(fold_read(config.norm, raw.W_in, raw.ln2_w).mT, centered)
         write = remove_mean(raw.W_out, centered)
         cosines.append(torch.nn.functional.cosine_similarity(read, write, dim=-1).double().cpu())
     every = torch.cat(cosines)
     z = every * d**0.5
     worst = z.argsort()[:NEURONS_LISTED].tolist()
-    # A cosine is bounded, so its tail is lighter than the normal one: this expects too many.
+    # An upper bound: a cosine is bounded, so its tail is lighter than the normal one.
     expected = len(every) * float(torch.special.ndtr(torch.tensor(-4.0, dtype=torch.float64)))
     strongest = tuple(
         Neuron(at // config.d_mlp, at % config.d_mlp, float(every[at]), float(z[at]))

@@ -1,10 +1,10 @@
 """Used dimensions of the stream: by one matrix, by two, and layer by layer.
 
-A matrix F that touches the stream is represented by its form FᵀF. `spectrum` counts the dimensions
-one form uses, `joint_use` which dimensions two forms share (the joint PCA), and `stream_use`
-which are written before a layer and read from it on. For the last, everything that touches the
-stream is a form of trace 1 (each head, each MLP, the embedding alike, so that large weights do not
-drown small ones), and each side of a layer is the sum of the forms on that side.
+A matrix F that reads or writes the stream is represented by its form FᵀF. `spectrum` counts the
+dimensions that one form uses, `joint_use` those that two forms share (the joint PCA), and
+`stream_use` those written before a layer and read from it on. For the last, every form has trace 1
+(each head, each MLP, the embedding, so that large weights do not drown small ones), and each side
+of a layer is the sum of the forms on that side.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from pathsum.result import Progress, silent
 USED = 0.1
 """A direction counts as used if it carries this part of an even share."""
 TIE = 1e-5
-"""Variances closer than this are one eigenspace: PCA leaves the basis inside it open."""
+"""Variances closer than this belong to one eigenspace, in which PCA does not determine a basis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,23 +53,25 @@ def spectrum(form: Float[Tensor, "d d"], d: int) -> Spectrum:
 def spectrum_of_squares(squares: Float[Tensor, " q"], d: int) -> Spectrum:
     """The spectrum of squared singular values in descending order, of any scale."""
     total = squares.sum()
-    variance = squares / torch.where(total > 0, total, torch.ones_like(total))
+    if not bool(total > 0):
+        return Spectrum(squares, effective=0.0, for_90=0, used=0)
+    variance = squares / total
     held = variance.cumsum(0)
     return Spectrum(
         variance=variance,
-        effective=float(1 / (variance**2).sum()) if bool(total > 0) else 0.0,
-        for_90=int((held < 0.9 * held[-1]).sum()) + 1 if bool(total > 0) else 0,
-        used=int((variance >= USED / max(d, 1)).sum()) if bool(total > 0) else 0,
+        effective=float(1 / (variance**2).sum()),
+        for_90=int((held < 0.9 * held[-1]).sum()) + 1,
+        used=int((variance >= USED / max(d, 1)).sum()),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class JointUse:
-    """The joint PCA of two matrices, each normalized to squared norm 1 and put together.
+    """The joint PCA of two matrices, each normalized to squared norm 1 and stacked.
 
       `first`, `second`  share of each matrix's squared norm along each joint direction, the
-                         directions sorted by what they carry of both; each adds up to 1
-      `both`, `first_only`, `second_only`, `neither`  how many dimensions are of which kind
+                         directions sorted by their share of both; each adds up to 1
+      `both`, `first_only`, `second_only`, `neither`  the number of dimensions of each kind
 
     A matrix uses a direction if its share there is at least a tenth of an even one, 0.1/d.
     """
@@ -114,8 +116,8 @@ def _untied(
 ) -> Float[Tensor, "d d"]:
     """Where variances tie, the directions that separate the first form from the second.
 
-    Any rotation inside a tie is a PCA as well, and would mix what one of them uses with what the
-    other uses; this one does not, and does not depend on the basis of the stream.
+    Any rotation inside a tie is a PCA too, but would mix what the two forms use; this choice does
+    not, and does not depend on the basis of the stream.
     """
     gaps = values.diff() > tie * values[-1]
     starts = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(values)]
@@ -132,8 +134,8 @@ class StreamUse:
     """The use of the stream's dimensions where a layer reads it.
 
     `layer` counts from 0; the last entry is the unembedding. `written` dimensions carry something
-    from below that nothing reads from here on, `read` ones are read and nothing has written there,
-    `both` are in use, `free` are neither.
+    from below that nothing reads from here on, `read` ones are read though nothing has written
+    them, `both` are written and read, `free` neither.
     """
 
     layer: int
@@ -158,8 +160,8 @@ def stream_use(
 ) -> tuple[StreamUse, ...]:
     """Use of the stream before each layer and before the unembedding.
 
-    From the top down: what a layer writes is taken from all that is written, what it reads is added
-    to what is read above. So two d × d matrices are in memory, however deep the model is.
+    From the top down: what a layer writes is subtracted from all that is written, and what it reads
+    is added to what is read above. So memory holds two d × d matrices at any depth.
     """
     config = model.config
     steps = 2 * config.n_layers + 1
@@ -208,7 +210,7 @@ def _sum_of_forms(factors: Iterable[Float[Tensor, "r d"]]) -> Float[Tensor, "d d
     """Σ FᵀF over factors of norm 1, as one product."""
     sizes = [(factor, torch.linalg.vector_norm(factor)) for factor in factors]
     units = [factor / size for factor, size in sizes if bool(size > 0)]
-    # A layer of zeros alone still has the shape of the stream.
+    # If all factors are zero, their Gram matrix still has the right shape.
     return gram_of_rows(torch.cat(units or [factor for factor, _ in sizes]))
 
 

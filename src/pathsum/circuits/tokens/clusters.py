@@ -4,11 +4,11 @@ With right eigenvectors v and left eigenvectors u, scaled so that u · v = 1, th
 
     full OV = Σ_m λ_m v_m u_mᵀ
 
-Through mode m, attending to token i moves the logit of token j by λ v[i] u[j]. Tokens for which v
-and u are both large and of one sign raise each other (λ > 0) or push each other down (λ < 0). The
+Through mode m, attending to token i changes the logit of token j by λ v[i] u[j]. Tokens for which v
+and u are both large and of one sign raise each other (λ > 0) or lower each other (λ < 0). The
 product v[i] u[i] is a token's share of the mode: shares sum to 1 and do not depend on how the
-eigenvectors are scaled. A real mode has two ends, tokens with positive and with negative u: each
-end raises itself and lowers the other.
+eigenvectors are scaled. A real mode has two ends, tokens with positive and with negative u; for
+λ > 0 each end raises itself and lowers the other.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,8 @@ from pathsum.result import Column, Record, Table, prose_column, text_column
 class Mode(Record, kind="ov-mode"):
     """One eigenvalue and the tokens at its two ends, each with its share of the mode.
 
-    `weight` is |λ| / Σ|λ| (both of a complex pair counted). Values are shares v[i] u[i]; the real
-    part of them for a complex pair, which rotates tokens into one another instead of only scaling
-    them.
+    `weight` is |λ| / Σ|λ|, counting both eigenvalues of a complex pair. Values are the shares
+    v[i] u[i], or their real part for a complex pair, which also rotates tokens into one another.
     """
 
     eigenvalue: complex

@@ -58,7 +58,7 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     >>> round(float(ov.row(keep)[mind]), 2)  # the effect, 10, less the mean of all logits
     7.5
 
-    On a model that normalizes, embeddings are as the first head's layer reads them at layer 0 and
+    On a model that normalizes, embeddings are normalized if the first head is in layer 0 and
     unnormalized deeper, and the final scale (one positive number per position) is left out. On a
     model with a soft cap on its logits these are logits before the cap.
     """
@@ -74,7 +74,7 @@ def effect(
     rare: int = RARE,
     ov: Factored | None = None,
 ) -> Effect:
-    """The outputs (10 if k is not given) that attending to `source` raises and lowers most.
+    """The k outputs (10) that attending to `source` raises most, and the k that it lowers most.
 
     `ov` is the circuit's `token_ov`, if it is known already.
     """

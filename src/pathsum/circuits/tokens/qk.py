@@ -1,9 +1,9 @@
 """The QK circuit in the token basis: which destinations attend to which sources.
 
-A score is `query(destination) · key(source)`, and softmax compares sources of one destination, so
-it ignores whatever is constant along a row. Rows are centered over source tokens: an entry is how
-much more a destination attends to this source than to the average one. Centered entries of
-different rows are comparable, raw scores are not.
+A score is `query(destination) · key(source)`, and softmax compares the sources of one destination,
+so it ignores whatever is constant along a row. Rows are centered over source tokens: an entry is
+how much higher a destination scores this source than the average one. Centered entries of different
+rows are comparable, raw scores are not.
 """
 
 from dataclasses import dataclass
@@ -88,16 +88,16 @@ def token_qk(
 
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
-    """Each token's query before rotation, as if it stood alone (see `token_keys`)."""
+    """Each token's query before rotation, from its embedding alone (see `token_keys`)."""
     gain = head.model.weights.attention[head.id.layer].q_norm_w
     return with_qk_gain(_read_alone(head, Side.Q), gain, head.id.head)
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
-    """Each token's key before rotation, as if it stood alone.
+    """Each token's key before rotation, from its embedding alone.
 
-    Exact at layer 0, but for position vectors. Deeper it is the direct path's part, with the scale
-    of a normalization left out; QK-norm, which does not see that scale, is applied.
+    Exact at layer 0, up to position vectors. Deeper it is the direct path's part, without the scale
+    of the normalization; QK-norm, which does not depend on that scale, is applied.
     """
     gain = head.model.weights.attention[head.id.layer].k_norm_w
     return with_qk_gain(_read_alone(head, Side.K), gain, head.kv)
@@ -113,9 +113,9 @@ def attention(
     rare: int = RARE,
     qk: Factored | None = None,
 ) -> Attention:
-    """The sources that `token` attends to most, and the destinations that attend most to it.
+    """The k sources (10) that `token` attends to most, and the k destinations that attend to it.
 
-    Ten each, if k is not given. `qk` is the head's `token_qk` at that offset, if it is known.
+    `qk` is the head's `token_qk` at that offset, if it is known already.
     """
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
     found = find_token(model, token)

@@ -40,12 +40,12 @@ class Scored:
 
 
 def token_of(model: Model, token: int) -> Token:
-    """A token of a model as results hold it."""
+    """A token of a model, with its text."""
     return Token(int(token), model.token_text(int(token)))
 
 
 def output_of(model: Model, output: int) -> Token:
-    """An output as results hold it: a token, or a number where outputs are not tokens."""
+    """An output of a model: a token, or a number where outputs are not tokens."""
     return Token(int(output), model.output_text(int(output)))
 
 
@@ -53,9 +53,8 @@ def find_token(model: Model, name: str | int) -> int:
     """The token id for a text, a text as tables print it, or a number.
 
     The visible form that tables print is understood (`·keep` is ` keep`). A text that is one token
-    is that token; otherwise a number is an id. The error for a text of
-    several tokens shows its pieces, and the same word with or without its leading space if that is
-    one token.
+    is that token; otherwise a number is an id. The error for a text of several tokens shows its
+    pieces, and suggests the word with or without its leading space if that is one token.
     """
     if isinstance(name, int) or model.tokenizer is None:
         return model.token_id(name)
@@ -76,7 +75,7 @@ def find_token(model: Model, name: str | int) -> int:
 def top_scored(
     model: Model, values: Float[Tensor, " vocab"], k: int, common: Bool[Tensor, " vocab"]
 ) -> tuple[Scored, ...]:
-    """The k tokens with the largest values among those common, best first."""
+    """The k common tokens with the largest values, largest first."""
     values = values.masked_fill(~common.to(values.device), -torch.inf)
     best = values.topk(min(k, int(common.sum())))
     return scored(model, best.indices, best.values)
@@ -85,7 +84,7 @@ def top_scored(
 def scored(
     model: Model, tokens: Int[Tensor, " some"], values: Float[Tensor, " some"]
 ) -> tuple[Scored, ...]:
-    """Tokens and their values, as results hold them."""
+    """Tokens with their texts and values."""
     return tuple(
         Scored(token_of(model, token), value)
         for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
@@ -115,8 +114,7 @@ def common_tokens(model: Model, rare: int = RARE) -> Bool[Tensor, " vocab"]:
     """A mask of tokens seen at least `rare` times in training; all where counts are unknown.
 
     Embeddings of barely trained tokens are close to their random initialization, and such tokens
-    fill the top of every table that does not leave them out. Parts of characters, which have no
-    text, are left out with them.
+    would fill the top of every table. Parts of characters, which have no text, are left out too.
     """
     common = model.token_pool(rare).require_common()
     if model.tokenizer is None or model.token_counts is None or rare <= 0:
@@ -135,7 +133,7 @@ def hidden_note(common: Bool[Tensor, " vocab"], rare: int) -> str:
 
 
 def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
-    """p(token) in training text, or a uniform one where counts are unknown; float64, sums to 1."""
+    """p(token) in training text, uniform where counts are unknown; float64, sums to 1."""
     counts = model.token_counts
     if counts is None or int(counts.sum()) == 0:
         vocab = model.config.d_vocab
@@ -144,7 +142,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
 
 
 def resolve_k(k: int | None, default: int, most: int, what: str) -> int:
-    """k, checked against `most`; the default, capped at `most`, where k is None."""
+    """k, checked against `most`; the default, capped at `most`, if k is None."""
     return min(default, most) if k is None else check_k(k, most, what)
 
 

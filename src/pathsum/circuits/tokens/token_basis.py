@@ -1,17 +1,17 @@
-"""The token basis: what a circuit reads of embeddings and what it does to logits.
+"""The token basis: what a circuit reads from embeddings and what it adds to logits.
 
-Two maps of `pathsum.model.folding` turn a circuit of the stream into one between tokens, and
-neither makes anything that is larger than vocabulary × width of the circuit:
+Two maps of `pathsum.model.folding` turn a circuit of the stream into one between tokens, without
+forming anything larger than vocabulary × width of the circuit:
 
     embed_through(layer, W)     W_E as the layer reads it, times a read       [vocab, k]
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
 
-Soft caps bend the sum of what all parts write, so what one part does is known before the cap: a
-circuit's entries are exact terms of scores and logits there, and results say so (`score_cap_note`,
-`logit_cap_note`).
+A soft cap is not linear, so a circuit's entries are exact terms of scores and logits before the
+cap, and results say so (`score_cap_note`, `logit_cap_note`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -19,15 +19,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
-from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.tokens.token import joined, token_frequencies
 from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Config, Model, Path
-from pathsum.model.folding import fold_read, read_scales, token_basis_note
+from pathsum.model.folding import ROWS, fold_read, read_scales, token_basis_note
 from pathsum.model.weights import Weights
 from pathsum.names import ARROW, Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Side, Source
 
 TOKENS = 4096
-"""Tokens that a product over the vocabulary takes at a time: these stay in a cache."""
+"""Tokens per block in products over the vocabulary, so that a block stays in cache."""
 
 Found = TypeVar("Found")
 
@@ -37,13 +37,13 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
 
     The nonzero eigenvalues of `W_E W_V W_O W_U` are those of `W_O (W_U W_E) W_V`, which is
     d_head × d_head. W_U is centered and has the final normalization folded in; W_E is as `layer`
-    reads it. Made in blocks of the vocabulary.
+    reads it. Computed in blocks of the vocabulary.
     """
     W_E, W_U, config = weights.W_E, weights.W_U, weights.config
     scales = read_scales(weights, layer)
     mean = W_U.mean(-1, keepdim=True)
     product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    # One block's memory for all: fresh pages would cost more than what is written to them.
+    # One buffer for all blocks: fresh pages would cost more than the writes.
     room = W_U.new_empty(W_U.shape[0], min(TOKENS, W_E.shape[0]))
     for start in range(0, W_E.shape[0], TOKENS):
         rows = W_E[start : start + TOKENS]
@@ -52,12 +52,80 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
             centered.mul_(scales[start : start + TOKENS])
         product.addmm_(centered, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
-    # What a folded read makes of the ones-direction is nothing.
+    # A folded read maps the ones-vector to 0.
     return remove_mean(product, config.norm == "layer")
 
 
+class TokenMoments:
+    """Sums over the vocabulary that all heads of a depth share, computed on first use.
+
+    Layer 0 reads normalized embeddings, every deeper layer the same plain ones.
+    """
+
+    def __init__(self, model: Model, *, first_layer: bool) -> None:
+        self.model, self.layer = model, 0 if first_layer else 1
+
+    @cached_property
+    def frequencies(self) -> Float[Tensor, " vocab"]:
+        """The frequency of each token."""
+        return token_frequencies(self.model).to(self.model.weights.device)
+
+    @cached_property
+    def scales(self) -> Float[Tensor, " ctx"]:
+        """The normalization scale of each position, on average over tokens."""
+        return position_scales(self.model, self.layer)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Σ p(t) e(t) over tokens, e as read."""
+        mean = self.frequencies.new_zeros(self.model.config.d_model)
+        for share, rows in self._rows():
+            mean += share @ rows.to(share)
+        return mean
+
+    @cached_property
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """The covariance of embeddings over tokens, as read."""
+        # The mean is removed first: it may be much larger than the differences between tokens.
+        mean = self.mean
+        total = mean.new_zeros(len(mean), len(mean))
+        for share, rows in self._rows():
+            half = (rows - mean.to(rows)) * share.sqrt().to(rows)[:, None]
+            total += half.T @ half
+        return total
+
+    def _rows(self) -> Iterator[tuple[Float[Tensor, " some"], Float[Tensor, "some d"]]]:
+        """Frequencies and embeddings as read, some tokens at a time."""
+        W_E, p = self.model.weights.W_E, self.frequencies
+        scales = read_scales(self.model.weights, self.layer)
+        for start in range(0, len(W_E), TOKENS):
+            here = slice(start, start + TOKENS)
+            yield p[here], W_E[here] if scales is None else W_E[here] * scales[here, None]
+
+
+def position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
+    """The mean over tokens of the scale by which layer 0 normalizes each position."""
+    config = model.config
+    W_pos = model.weights.W_pos
+    assert W_pos is not None
+    if config.norm == "none" or layer > 0:
+        return W_pos.new_ones(len(W_pos))
+    centering = config.norm == "layer"
+    places = remove_mean(W_pos, centering)
+    p = token_frequencies(model).to(places)
+    total = places.new_zeros(len(places))
+    for start in range(0, len(p), ROWS):
+        tokens = remove_mean(model.weights.W_E[start : start + ROWS], centering)
+        # |t + p|² from one product, rather than all sums.
+        square = tokens.square().sum(-1)[:, None] + places.square().sum(-1)
+        square = square + 2 * tokens @ places.T
+        scale = torch.rsqrt(square.clamp(min=0) / places.shape[1] + config.norm_eps)
+        total += p[start : start + ROWS] @ scale
+    return total
+
+
 def as_path(model: Model, circuit: HeadName | Path) -> Path:
-    """A head, or a virtual head, as a path from the embedding that this model has."""
+    """A head or a virtual head of this model, as a path from the embedding."""
     if not isinstance(circuit, Path):
         return Path("embed", (model.head(circuit).id,))
     circuit.check_in(model)
@@ -98,24 +166,22 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
     """All heads of a model, or an error if it has none."""
     if model.config.n_layers == 0:
         raise HeadError(
-            f"the model {model.name!r} has no layers, so it has no heads; all it has is its direct "
-            "path, which bigram(model) shows"
+            f"the model {model.name!r} has no layers, so it has no heads; use bigram(model) for "
+            "its direct path"
         )
     return tuple(head.id for head in model.heads)
 
 
 def score_cap_note(config: Config) -> str:
-    """A note on what scores from weights leave out on a model that caps its scores, or ""."""
-    if config.score_cap is None:
-        return ""
-    return f"scores before the cap (±{config.score_cap:g})"
+    """A note that scores from weights are those before the cap, or "" without one."""
+    cap = config.score_cap
+    return "" if cap is None else f"scores before the cap (±{cap:g})"
 
 
 def logit_cap_note(config: Config) -> str:
-    """A note on what logits from weights leave out on a model that caps its logits, or ""."""
-    if config.logit_cap is None:
-        return ""
-    return f"logits before the cap (±{config.logit_cap:g})"
+    """A note that logits from weights are those before the cap, or "" without one."""
+    cap = config.logit_cap
+    return "" if cap is None else f"logits before the cap (±{cap:g})"
 
 
 def require_logit_edges(model: Model, what: str) -> None:

@@ -2,11 +2,11 @@
 
 A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
 keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
-Which of its corners are correct is not in the head. It is decided by a corpus (corners that really
-occur have lift > 1), by a given list of correct triples, or, with neither, by the model's own
-direct path, which scores what follows a destination: where that score, with row and column means of
-the rectangle removed, favors two opposite corners, the other two are bugs. Their cost is the
-model's loss minus its loss with the bugs removed from its logits.
+The head does not say which corners are correct. A corpus decides (corners that really occur have
+lift > 1), or a given list of correct triples, or, with neither, the model's own direct path, which
+scores what follows a destination: where that score, with the row and column means of the rectangle
+removed, favors two opposite corners, the other two are bugs. Their cost is the model's loss minus
+its loss with the bugs removed from its logits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,6 @@ from pathsum.circuits.trigrams.triple import (
     gather_evidence,
     pattern_of,
     source_weights,
-    unscaled_effect,
 )
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import embeddings_as_read, unembed_through
@@ -38,7 +37,7 @@ from pathsum.model.transformer import soft_cap
 from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8
-"""Destinations and outs of a source that are considered, each at least half the best."""
+"""At most so many destinations and outs of a source are considered, each at least half the best."""
 CLEAR = 0.5
 """Nats by which the direct path must favor a corner of a rectangle, or disfavor it."""
 
@@ -238,9 +237,9 @@ def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "ro
 def _undecided_note(undecided: int, judge: str) -> str:
     if not undecided:
         return ""
-    one = undecided == 1
+    sources = "source has" if undecided == 1 else "sources have"
     return (
-        f"{undecided} {'source has' if one else 'sources have'} several destinations and outs in "
+        f"{undecided} {sources} several destinations and outs in "
         f"one head, so some combinations are forced cross terms; {judge} does not decide which"
     )
 
@@ -252,7 +251,7 @@ def _crossings(
     wrong: Bool[Tensor, "rows columns"],
     decided_by: Literal["text", "list", "direct path"],
 ) -> list[Bug]:
-    """Wrong corners with a correct one in their row and a correct one in their column."""
+    """Wrong corners with a correct one in their row and another in their column."""
     forced = wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
     source = token_of(model, rectangle.source)
     common = float(source_weights(model)[rectangle.source])
@@ -297,7 +296,7 @@ class BugCost(Record, kind="bug-cost"):
     """Held-out loss of the model minus that of the model without its bugs, in nats.
 
     `cost` is a mean over all `predicted` positions and `each` the same for every bug alone;
-    `positions` is how many predictions a bug takes part in. Positive: the bugs hurt.
+    `positions` counts the predictions that some bug affects. Positive: the bugs hurt.
     """
 
     cost: float
@@ -307,7 +306,7 @@ class BugCost(Record, kind="bug-cost"):
 
     @property
     def cost_where_active(self) -> float:
-        """The mean over the positions that a bug takes part in; NaN if there are none."""
+        """The mean over the positions that some bug affects; NaN if there are none."""
         return self.cost * self.predicted / self.positions if self.positions else float("nan")
 
     def __str__(self) -> str:
@@ -341,26 +340,19 @@ def bug_cost(
         progress(index, len(sequences), "loss without the bugs")
         if len(tokens) == 0:
             continue
-        changes = _changes(model.trace(tokens), bugs)
-        total += changes.all_together
-        positions += changes.positions
-        each = [a + b for a, b in zip(each, changes.each, strict=True)]
+        together, alone, active = _changes(model.trace(tokens), bugs)
+        total += together
+        positions += active
+        each = [a + b for a, b in zip(each, alone, strict=True)]
     mean = [value / max(predicted, 1) for value in each]
     return BugCost(total / max(predicted, 1), tuple(mean), positions, predicted)
 
 
-@dataclass(frozen=True)
-class _Changes:
-    all_together: float
-    each: list[float]
-    positions: int
-
-
-def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
-    """The summed loss of a run minus that without bugs."""
+def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int]:
+    """The summed loss minus that without any bug and without each bug, and how many positions."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
-    # Only the predictions that a bug takes part in are computed: logits are large.
+    # Only for the predictions that some bug affects, because logits are large.
     rows = trace.uncapped_logits[:, :-1][touched].double()
     target = trace.tokens[:, 1:][touched]
     amounts = amounts[:, touched]
@@ -376,14 +368,16 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> _Changes:
         without = target_losses(soft_cap(alone, cap), target[active])
         each.append(float((before[active] - without).sum()))
     together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
-    return _Changes(together, each, int(touched.sum()))
+    return together, each, int(touched.sum())
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
     """The head's contribution to the logit of `out` from the source, at each destination."""
-    pattern = Path("embed", (bug.head,)).pattern(trace)
+    head, weights = trace.model.head(bug.head), trace.model.weights
+    pattern = Path("embed", (bug.head,)).pattern(trace)  # times the normalization scales
     from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
-    effect = unscaled_effect(trace.model.head(bug.head), bug.source.id, bug.out.id)
+    written = weights.W_E[bug.source.id] @ head.W_V @ head.W_O
+    effect = unembed_through(weights, written)[bug.out.id]
     return from_source * effect * (trace.tokens == bug.destination.id)
 
 

@@ -1,9 +1,9 @@
 """Skip-trigrams `[source] … [destination] → [out]`, ranked by loss saved on text or by weights.
 
-On text they are ranked by what they are worth to the model there (`on_text`), and those that differ
-only by space or case are one row. From weights alone the strongest are found exactly. A head scores
+On text they are ranked by the loss that they save there (`text_effects`), and those that differ
+only in space or case share a row. From weights alone the strongest are found exactly. A head scores
 f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a source, OV what
-the source raises. The score joins the two:
+the source raises. The score is the product:
 
     score = attention · effect · p(source)^0.1
 
@@ -18,19 +18,31 @@ de-duplicated on (source, out), and the destination listed is the one that atten
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import RARE, common_tokens, joined, resolve_k
+from pathsum.circuits.tokens.token import RARE, common_tokens, hidden_note, joined, resolve_k
 from pathsum.circuits.trigrams.bugs import bug_cost, find_bugs
-from pathsum.circuits.trigrams.ranked_on_text import TEXT_SEQUENCES, ranked_on_text
-from pathsum.circuits.trigrams.text_effects import TextRuns
-from pathsum.circuits.trigrams.trigram_records import Rank, SkipTrigram, SkipTrigrams
+from pathsum.circuits.trigrams.text_effects import (
+    CLASSIFIED,
+    FIRES,
+    Occurrence,
+    TextEffect,
+    TextRuns,
+    effects_on_text,
+)
+from pathsum.circuits.trigrams.trigram_records import (
+    Rank,
+    SkipTrigram,
+    SkipTrigrams,
+    TriplePlace,
+)
 from pathsum.circuits.trigrams.triple import (
     Evidence,
     Ids,
@@ -42,9 +54,15 @@ from pathsum.circuits.trigrams.triple import (
 )
 from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model
-from pathsum.model.sequences import TextOrTokens, require_text, split
+from pathsum.model.sequences import Split, TextOrTokens, require_text, split
 from pathsum.result import Progress, parse_option, silent
 from pathsum.result.arguments import checked
+from pathsum.text.shards import spaced
+
+TEXT_SEQUENCES = 32
+"""At most so many sequences of the text are read, evenly spaced."""
+AROUND = 3
+"""Tokens of the text quoted before a destination."""
 
 
 @torch.no_grad()
@@ -64,10 +82,10 @@ def skip_trigrams(
 ) -> SkipTrigrams:
     """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
 
-    `rank` is "text", what they are worth on text (`corpus`, else the held-out text that the model
-    comes with), or "weights"; by default text where there is some. On text at most `sequences` of
-    its sequences are ranked on, evenly spaced. `runs`, from `text_runs` with the same text and
-    `sequences`, lets calls for several heads share the runs of the text.
+    `rank` is "text", the loss that they save on text (`corpus`, by default the held-out text that
+    the model comes with), or "weights"; by default "text" if there is any. At most `sequences`
+    sequences of the text are used for the ranking, evenly spaced. `runs`, from `text_runs` with the
+    same text and `sequences`, lets calls for several heads share the runs of the text.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -76,19 +94,19 @@ def skip_trigrams(
     L0H0 keep … in → mind
     L0H1 keep … at → bay
 
-    The list from weights is exact: for each source the destination that attends most is found by
-    streaming, which turns the measure into a full OV circuit with scaled rows, whose largest
-    entries are found by streaming. Fewer than k come back only where fewer have a positive score.
+    The ranking by weights is exact: for each source the destination that attends most is found by
+    streaming, which turns the score into a full OV circuit with scaled rows, whose largest entries
+    are found by streaming too. It has fewer than k triples only if fewer have a positive score.
     Tokens that training saw fewer than `rare` times are hidden where counts are known.
 
     With a `corpus` each triple carries its evidence in text, bugs are separated from correct
     triples by their lift, and their cost in loss is measured. One in five of its sequences is held
-    out. Ranked by weights, the evidence is that of the held-out part. Ranked on text, that is the
-    part that is ranked on, and the evidence is from sequences that the ranking did not read,
-    because triples that were chosen for what they do in a text have a lift there by selection.
+    out. Ranked by weights, the evidence is from the held-out part. Ranked on text, that part is
+    used for the ranking, and the evidence is from sequences that the ranking did not read, because
+    triples chosen for what they do in a text have a lift there by selection.
 
-    On a rotary model QK is averaged over offsets, or that of `offset`, which is for weights only:
-    on text the attention is that of the run.
+    On a rotary model QK is averaged over offsets, or taken at `offset`, which applies to weights
+    only: on text the attention is that of the run.
 
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.
@@ -96,7 +114,13 @@ def skip_trigrams(
     check_trigrams(model, "a skip-trigram")
     common = common_tokens(model, rare)
     text = model.held_out if corpus is None else corpus
-    chosen = _rank(rank, Rank.WEIGHTS if text is None else Rank.TEXT, offset)
+    default = Rank.WEIGHTS if text is None else Rank.TEXT
+    chosen = default if rank is None else parse_option(Rank, rank, "rank")
+    if chosen is Rank.TEXT and offset is not None:
+        raise InputError(
+            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
+            "that of the run; leave it out, or use rank='weights'"
+        )
     if sequences < 1:
         raise InputError(f"sequences={sequences}; rank on at least one")
     seen = int(common.sum())
@@ -104,26 +128,16 @@ def skip_trigrams(
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
         text = require_text(model, text)
-        return ranked_on_text(model, heads, k, text, common, rare, sequences, progress, runs)
+        return _ranked_on_text(model, heads, k, text, common, rare, sequences, progress, runs)
     triples = _by_weights(heads, k, common, offset, progress)
     note = note_on_weights(model, heads, offset, common, rare)
     return _with_evidence(model, triples, corpus, common, offset, note, progress)
 
 
-def _rank(rank: Rank | str | None, default: Rank, offset: int | None) -> Rank:
-    chosen = default if rank is None else parse_option(Rank, rank, "rank")
-    if chosen is Rank.TEXT and offset is not None:
-        raise InputError(
-            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
-            "that of the run; leave it out, or use rank='weights'"
-        )
-    return chosen
-
-
 def _by_weights(
     heads: Sequence[Head], k: int, common: Tensor, offset: int | None, progress: Progress
 ) -> list[Triple]:
-    """The k strongest triples of some heads; of a (source, out) of several, the strongest."""
+    """The k strongest triples of some heads, one per (source, out)."""
     found: list[Triple] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
@@ -193,3 +207,144 @@ def _strongest(
         Triple(head.label, *named, *scored)
         for named, scored in zip(tokens.tolist(), numbers.tolist(), strict=True)
     ]
+
+
+def text_rows(
+    model: Model, text: Sequence[Int[Tensor, "_ _"]], most: int = TEXT_SEQUENCES
+) -> list[Int[Tensor, " _"]]:
+    """At most so many sequences of a text, evenly spaced and cut to the model's context."""
+    rows = [row for part in text for row in part]
+    return [rows[place][: model.config.n_ctx] for place in spaced(len(rows), most)]
+
+
+def text_runs(model: Model, corpus: TextOrTokens, sequences: int = TEXT_SEQUENCES) -> TextRuns:
+    """The runs of the sequences used for ranking, for several calls to share."""
+    return TextRuns(model, _ReadText.of(model, corpus, sequences).rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadText:
+    """A text: the sequences used for ranking, those not read, and its two parts for bugs."""
+
+    rows: list[Int[Tensor, " _"]]
+    unread: tuple[Int[Tensor, "_ _"], ...]
+    parts: Split
+
+    @classmethod
+    def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
+        parts = split(model, corpus)
+        held_out = model.held_out
+        if held_out is None or corpus is not held_out:
+            return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
+        # The model's own held-out text: training saw none of it, so all of it can be read.
+        read = torch.zeros(len(held_out), dtype=torch.bool)
+        read[spaced(len(read), most)] = True
+        unread = () if bool(read.all()) else (held_out[~read],)
+        return cls(text_rows(model, [held_out], most), unread, parts)
+
+
+def _ranked_on_text(
+    model: Model,
+    heads: list[Head],
+    k: int,
+    corpus: TextOrTokens,
+    common: Bool[Tensor, " vocab"],
+    rare: int,
+    sequences: int,
+    progress: Progress,
+    runs: TextRuns | None = None,
+) -> SkipTrigrams:
+    """Skip-trigrams by the loss that they save on text, variants in one row."""
+    text = _ReadText.of(model, corpus, sequences)
+    runs = TextRuns(model, text.rows) if runs is None else runs
+    shown = common.clone()
+    shown[list(model.token_pool(rare).excluded)] = False
+    # More than k, because variants share a row.
+    found = effects_on_text(model, heads, runs, 3 * k, shown, progress)
+    groups: dict[tuple[str, ...], list[TextEffect]] = {}
+    for effect in found.effects:
+        groups.setdefault(_group(model, effect), []).append(effect)
+    ranked = sorted(groups.values(), key=lambda group: -sum(one.worth for one in group))[:k]
+    if not ranked:
+        return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
+    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for one in found.effects[:k]]
+    search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
+    named = [group[0].ids for group in ranked]
+    evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
+    heads_of = dict.fromkeys(group[0].head for group in ranked)
+    circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
+    records = tuple(
+        SkipTrigram.of(
+            model,
+            _scored(group, *circuits[group[0].head]),
+            bug=search.by_triple.get((group[0].head, group[0].ids)),
+            evidence=evidence.get(group[0].ids),
+            fires=sum(one.fires for one in group),
+            variants=tuple(_written(model, one) for one in group[1:]),
+            occurrence=_quoted(model, text.rows, at),
+            place=TriplePlace(
+                tuple(text.rows[at.sequence][: at.destination + 2].tolist()),
+                at.source,
+                at.destination,
+            ),
+        )
+        for group in ranked
+        for at in [group[0].occurrence]
+    )
+    note = joined(
+        (
+            f"{len(text.rows)} sequences with {found.predictions} predictions",
+            f"patterns: of the strongest {CLASSIFIED}, with {found.covered:.0%} of the gain"
+            if found.classes
+            else "",
+            "" if text.unread else "no lift: every sequence was ranked on",
+            "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
+            *(hidden_note(common, rare), search.note),
+        )
+    )
+    cost = bug_cost(model, search.bugs, text.parts.held_out, progress=progress)
+    return SkipTrigrams(records, tuple(search.bugs), cost, note, Rank.TEXT, found.classes)
+
+
+def _silence(predictions: int) -> str:
+    return (
+        f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} to "
+        "the logit of what comes next, from one source, and gain by it in total; rank='weights' "
+        "lists the strongest in the weights"
+    )
+
+
+def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
+    """A key shared by triples that differ only in spaces or case."""
+    texts = [model.token_text(token) for token in effect.ids]
+    if model.tokenizer is not None:
+        plain = [model.tokenizer.text(token) for token in effect.ids]
+        texts = [text.strip().casefold() or text for text in plain]
+    return (effect.head, *texts)
+
+
+def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
+    """The first triple of a group, with the score of the whole group."""
+    best = group[0]
+    s, d, o = (torch.tensor([token]) for token in best.ids)
+    attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
+    return Triple(best.head, *best.ids, attention, effect, sum(one.worth for one in group))
+
+
+def _written(model: Model, effect: TextEffect) -> str:
+    source, destination, out = map(model.token_text, effect.ids)
+    return f"{source} … {destination} → {out}"
+
+
+def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:
+    """The source with its neighbors, an ellipsis, and the destination with the next token."""
+
+    def words(first: int, last: int) -> str:
+        tokens = rows[at.sequence][max(first, 0) : last]
+        return "".join(map(model.token_text, tokens.tolist()))
+
+    after = words(at.destination + 1, at.destination + 2)
+    if at.destination - at.source <= AROUND + 2:
+        return f"{words(at.source - 1, at.destination + 1)}→{after}"
+    before = words(at.source - 1, at.source + 2)
+    return f"{before} … {words(at.destination - AROUND + 1, at.destination + 1)}→{after}"

@@ -1,12 +1,12 @@
 """The paper's table of skip-trigrams: for one source, its destinations, its outs, and examples."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from pathsum.algebra import Factored
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import (
@@ -111,26 +111,23 @@ def _row(
     head: Head, source: int, k: int, common: Bool[Tensor, " vocab"], offset: int | None
 ) -> SourceRow:
     model = head.model
-    qk: Factored = token_qk(model, head.id, offset=offset)
+    qk = token_qk(model, head.id, offset=offset)
     attention = top_scored(model, qk.column(source), k, common)
     effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
     destinations = tuple(scored for scored in attention if scored.value > 0)
     outs = tuple(scored for scored in effect if scored.value > 0)
     strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
-    pairs = [(d.token, o.token) for d in destinations for o in outs]
     # Advance in both lists together, so that examples are not all of the first destination.
-    pairs.sort(key=lambda pair: _place(destinations, pair[0]) + _place(outs, pair[1]))
+    places = sorted(product(range(len(destinations)), range(len(outs))), key=sum)
     text = model.token_text(source)
-    examples = tuple(_spoken(model, text, d, o) for d, o in pairs[:EXAMPLES])
+    examples = tuple(
+        _spoken(model, text, destinations[d].token, outs[o].token) for d, o in places[:EXAMPLES]
+    )
     return SourceRow(head.label, destinations, outs, strength, examples)
 
 
-def _place(listed: tuple[Scored, ...], token: Token) -> int:
-    return next(i for i, scored in enumerate(listed) if scored.token == token)
-
-
 def _spoken(model: Model, source: str, destination: Token, out: Token) -> str:
-    """`keep … in mind`: pieces that carry their own space are not given another."""
+    """`keep … in mind`: no space is added to pieces that have their own."""
     carries = out.text.startswith("·") or destination.text.endswith(("·", "⏎"))
     words = model.tokenizer is None or model.tokenizer.backend.decoder is None
     gap = " " if words and not carries else ""

@@ -1,7 +1,7 @@
 """The effect of skip-trigrams on text: how often they fire, and how much loss they save.
 
-At a place where the destination comes after the source, a head adds to the logit of `out`, from
-that source and with its attention in place,
+Where the destination comes after the source, a head adds to the logit of `out`, from that source
+and with its attention there,
 
     c = Σ A[destination, source] · OV[source, out]      W_U centered, scales of the run
 
@@ -10,14 +10,14 @@ over the earlier copies of the source. Without it the loss there changes by
     c + log(1 − p + p e^−c)     where `out` comes next, p its probability
         log(1 − p + p e^−c)     where it does not, which is never above 0 for c > 0
 
-A skip-trigram fires where c ≥ 0.1 in the right place. What it is worth is the sum of these changes
-over all places, right and wrong, divided by the number of predictions: frequency × effect. On a
-model of several layers only what goes straight from embeddings to logits is counted.
+A skip-trigram fires where c ≥ 0.1 and `out` comes next. Its worth is the sum of these changes over
+all places, right and wrong, divided by the number of predictions: frequency × effect. On a model of
+several layers only what goes straight from embeddings to logits counts.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -33,9 +33,9 @@ FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""
 CANDIDATES_PER_RESULT = 8
 CLASSIFIED = 5000
-"""Skip-trigrams, by their gain where they are right, whose patterns are counted."""
+"""The number of skip-trigrams, by their gain where they are right, whose patterns are counted."""
 KEPT_BYTES = 64 << 20
-"""Size of the runs of a text that are kept, so that they are made once."""
+"""Bytes of traces of a text that are cached."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,23 @@ class Occurrence:
 
 @dataclass(frozen=True, eq=False)
 class TextEffect:
-    """One skip-trigram of one head on text; `worth` in nats per prediction, right and wrong."""
+    """One skip-trigram of one head on text, with the place where its effect is largest.
+
+    `gain` is the loss that it saves where it is right, in nats, and `worth` the loss that it saves
+    over all places, in nats per prediction.
+    """
 
     head: HeadId
     ids: Ids
+    gain: float
     fires: int
-    worth: float
     occurrence: Occurrence
+    worth: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class OnText:
-    """Skip-trigrams by what they are worth; `covered` is the classified ones' share of all gain."""
+    """Skip-trigrams by worth; `covered` is the share of all gain that the classified ones have."""
 
     effects: tuple[TextEffect, ...]
     classes: tuple[PatternShare, ...]
@@ -70,7 +75,7 @@ class OnText:
 
 @dataclass(frozen=True, eq=False)
 class TextRun:
-    """A traced sequence: its distinct tokens, which of them stands where, and logits' normalizers.
+    """A traced sequence: `known` are its distinct tokens, and `place` which of them is where.
 
     `total[d]` is log Σ exp of the logits at destination d.
     """
@@ -83,7 +88,7 @@ class TextRun:
 
     @classmethod
     def of(cls, trace: Trace) -> "TextRun":
-        """That of the first sequence of a run."""
+        """The first sequence of a run."""
         tokens = trace.tokens[0]
         known, place = tokens.unique(return_inverse=True)
         return cls(trace, tokens, known, place, trace.logits[0, :-1].logsumexp(-1).double())
@@ -93,15 +98,15 @@ class TextRun:
         return self.trace.logits[0, at, out].double() - self.total[at]
 
     def by_source(self, each: Float[Tensor, "dest src"]) -> Float[Tensor, "dest known"]:
-        """Earlier copies of one source act together: sums over the places of each token."""
+        """Sums over the earlier copies of each token, which act together."""
         copies = torch.nn.functional.one_hot(self.place, len(self.known)).to(each)
         return each.tril(-1) @ copies
 
 
 class TextRuns:
-    """The traced sequences of a text, in order; those that fit into `KEPT_BYTES` are run once.
+    """The traced sequences of a text, in order, cached up to `KEPT_BYTES`.
 
-    Calls that rank skip-trigrams of several heads on one text may share it.
+    Calls that rank skip-trigrams of several heads on one text can share it.
     """
 
     def __init__(self, model: Model, rows: Sequence[Int[Tensor, " _"]]) -> None:
@@ -112,28 +117,26 @@ class TextRuns:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator["TextRun"]:
+    def __iter__(self) -> Iterator[TextRun]:
         for number, tokens in enumerate(self.rows):
-            found = self._kept.get(number)
-            if found is None:
-                found = TextRun.of(self.model.trace(tokens[None]))
-                self._keep(number, found)
+            if number in self._kept:
+                yield self._kept[number]
+                continue
+            trace = self.model.trace(tokens[None])
+            found = TextRun.of(trace)
+            held = (trace.logits, *trace.patterns, *trace.streams, *trace.mlp_outputs)
+            size = sum(tensor.nbytes for tensor in held)
+            if self._bytes + size <= KEPT_BYTES:
+                self._kept[number] = found
+                self._bytes += size
             yield found
-
-    def _keep(self, number: int, found: "TextRun") -> None:
-        trace = found.trace
-        held = (trace.logits, *trace.patterns, *trace.streams, *trace.mlp_outputs)
-        size = sum(tensor.nbytes for tensor in held)
-        if self._bytes + size <= KEPT_BYTES:
-            self._kept[number] = found
-            self._bytes += size
 
 
 @torch.no_grad()
 def effects_on_text(
     model: Model,
     heads: Sequence[Head],
-    runs: "TextRuns",
+    runs: TextRuns,
     k: int,
     shown: Tensor,
     progress: Progress,
@@ -158,17 +161,14 @@ def effects_on_text(
         progress(len(runs) + number, 2 * len(runs), "skip-trigrams on text")
         for one in wanted:
             one.measure(text)
-    worth = {key: value for one in wanted for key, value in one.found()}
+    worth = {
+        (one.head.id, tuple(ids)): saved
+        for one in wanted
+        for ids, saved in zip(one.ids.tolist(), one.worth.tolist(), strict=True)
+    }
     progress(1, 1, "skip-trigrams on text")
     effects = [
-        TextEffect(
-            head=one.head,
-            ids=one.ids,
-            fires=one.fires,
-            worth=worth[one.head, one.ids] / max(predictions, 1),
-            occurrence=one.place,
-        )
-        for one in ranked[:most]
+        replace(one, worth=worth[one.head, one.ids] / max(predictions, 1)) for one in ranked[:most]
     ]
     effects = sorted((one for one in effects if one.worth > 0), key=lambda one: -one.worth)
     classes, covered = _classes(model, ranked[:CLASSIFIED], gained)
@@ -183,7 +183,7 @@ def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
 def _right_places(
     text: TextRun, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
 ) -> tuple[Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
-    """(source, destination, out, position, source's position), c and gain, where out comes next."""
+    """(source, destination, out, position, source's position), c and gain where `out` is next."""
     tokens, known, place = text.tokens, text.known, text.place
     after = tokens[1:]
     value = text.trace.model.weights.W_E[tokens] @ head.W_V
@@ -197,22 +197,11 @@ def _right_places(
     p = text.log_p(at, after[at]).exp().to(c)
     gain = c + torch.log1p(p * torch.expm1(-c))
     places = torch.arange(len(tokens), device=at.device)
-    # Of the copies before the destination the one that is attended to most.
+    # Of the copies before the destination, the one with the most attention.
     copies = (place[None] == which[:, None]) & (places < at[:, None])
     source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
     rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
     return rows, c, gain
-
-
-@dataclass(frozen=True)
-class _Gain:
-    """A skip-trigram of a head: gain where it is right, how often it fires, where it does most."""
-
-    head: HeadId
-    ids: Ids
-    gain: float
-    fires: int
-    place: Occurrence
 
 
 class _Gains:
@@ -235,7 +224,7 @@ class _Gains:
         row = torch.cat((rows[:, :3].cpu(), where, source_at, at), 1)
         self._found.append((row, c.cpu(), gain.double().cpu()))
 
-    def ranked(self, count: int) -> tuple[float, list[_Gain]]:
+    def ranked(self, count: int) -> tuple[float, list[TextEffect]]:
         """The total gain, and the skip-trigrams with the largest, largest first.
 
         Of equal gains, and of equal effects of one skip-trigram, the first one found comes first.
@@ -253,8 +242,8 @@ class _Gains:
         order = first.argsort()
         order = order[total[order].argsort(descending=True, stable=True)][:count]
         return float(total.sum()), [
-            _Gain(self._heads[head], (s, d, o), worth, count, Occurrence(number, source_at, at))
-            for (s, d, o, head, number, source_at, at), worth, count in zip(
+            TextEffect(self._heads[head], (s, d, o), gain, fires, Occurrence(number, source_at, at))
+            for (s, d, o, head, number, source_at, at), gain, fires in zip(
                 rows[most[order]].tolist(),
                 total[order].tolist(),
                 fires[order].tolist(),
@@ -308,20 +297,12 @@ class _Wanted:
         change = torch.log1p(text.log_p(at, out).exp() * torch.expm1(-c))
         self.worth.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
 
-    def found(self) -> Iterator[tuple[tuple[HeadId, Ids], float]]:
-        """Each candidate with the loss that it saves."""
-        for (source, destination, out), worth in zip(
-            self.ids.tolist(), self.worth.tolist(), strict=True
-        ):
-            yield (self.head.id, (source, destination, out)), worth
-
 
 def _classes(
-    model: Model, strongest: Sequence[_Gain], total: float
+    model: Model, strongest: Sequence[TextEffect], total: float
 ) -> tuple[tuple[PatternShare, ...], float]:
-    """Shares of the gain by pattern, over the strongest skip-trigrams, and their share of all."""
-    counts: dict[Pattern, int] = defaultdict(int)
-    sums: dict[Pattern, float] = defaultdict(float)
+    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all."""
+    counts, sums = Counter[Pattern](), defaultdict[Pattern, float](float)
     for one in strongest:
         pattern = pattern_of(model.tokenizer, *one.ids)
         counts[pattern] += 1

@@ -23,7 +23,7 @@ class Rank(StrEnum):
 
 @dataclass(frozen=True)
 class PatternShare:
-    """A class of skip-trigrams: how many of the strongest have it, and its share of their gain."""
+    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain."""
 
     pattern: Pattern
     count: int
@@ -32,7 +32,7 @@ class PatternShare:
 
 @dataclass(frozen=True)
 class TriplePlace:
-    """A place in the text: its tokens from the start to what comes next, and two positions."""
+    """A place in the text: the tokens up to the predicted one, and two positions among them."""
 
     ids: tuple[int, ...]
     source: int
@@ -47,8 +47,8 @@ class SkipTrigram(Record, kind="skip-trigram"):
     `evidence` counts it in text: in the held-out part of the corpus if one was given, or, if
     triples are ranked on text, in sequences that the ranking did not read. In a ranking on text,
     `score` is the loss that a triple saves, in nats per prediction, `fires` how often it raises the
-    right token, `variants` are triples included here that differ only by space or case, and
-    `occurrence` quotes a place in the text, which `place` holds whole.
+    right token, `variants` are triples merged into this one that differ only in space or case, and
+    `occurrence` quotes a place in the text, whose tokens are in `place`.
     """
 
     head: HeadId
@@ -99,8 +99,8 @@ class SkipTrigram(Record, kind="skip-trigram"):
 class SkipTrigrams(Record, kind="skip-trigrams"):
     """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
 
-    `rank` says what they are ranked by. On text, `classes` are the shares of their patterns in what
-    all skip-trigrams gain where they are right.
+    In a ranking on text, `classes` are the shares of each pattern in what all skip-trigrams gain
+    where they are right.
     """
 
     triples: tuple[SkipTrigram, ...]
@@ -128,7 +128,15 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
         columns += [text_column("pattern"), token_column("bug")]
         columns += [Column("n"), Column("lift", ".1f")] if seen else []
-        rows = tuple(_row(triple, seen) for triple in self.triples)
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(one.attention, one.effect, one.score),
+                *(str(one.pattern), "bug" if one.bug else ""),
+                *(_counts(one.evidence) if seen else ()),
+            )
+            for one in self.triples
+        )
         legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
         legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         cost = "" if self.cost is None else str(self.cost)
@@ -178,13 +186,5 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         return stacked(self.to_table(), self.classes_table())
 
 
-def _row(triple: SkipTrigram, seen: bool) -> tuple[bool | int | float | str | None, ...]:
-    row: tuple[bool | int | float | str | None, ...] = (
-        *(triple.head, triple.source.text, triple.destination.text, triple.out.text),
-        *(triple.attention, triple.effect, triple.score),
-        *(str(triple.pattern), "bug" if triple.bug else ""),
-    )
-    if not seen:
-        return row
-    known = triple.evidence
-    return (*row, known.antecedents if known else None, known.lift if known else None)
+def _counts(known: Evidence | None) -> tuple[int | None, float | None]:
+    return (known.antecedents, known.lift) if known else (None, None)

@@ -2,16 +2,16 @@
 
 The paper's patterns:
 
-    [b] … [a] → [b]      the source itself comes again
-    [b] … [a] → [b']     a variant of the source comes
-    [ab] … [a] → [b]     the source is one token, here it comes again in two pieces
+    [b] … [a] → [b]      the source itself is repeated
+    [b] … [a] → [b']     a variant of the source follows
+    [ab] … [a] → [b]     the source, one token, is repeated as two pieces
     [ab] … [a] → [b']    the same, with a variant of the second piece
 
-and, by the structure of code and prose, where none of these fits:
+and, where none of these fits, by the structure of code and prose:
 
     brackets             out closes what the source opened
     indentation          the source and out are white space
-    word ending          out goes on with the word of the destination
+    word ending          out continues the word of the destination
     names                the source and out begin with a capital letter
 
 The paper's last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
@@ -20,9 +20,9 @@ letter case, and one plural ending (s, es, or ies for y) of a stem of at least t
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -40,14 +40,12 @@ from pathsum.circuits.tokens.token_basis import (
     score_cap_note,
 )
 from pathsum.model import Head, HeadId, Model
-from pathsum.model.folding import unembed_through
 from pathsum.model.sequences import require_tokens_out
 from pathsum.result import Progress, silent
 from pathsum.text import Tokenizer
 
 Ids = tuple[int, int, int]
 """Source, destination, out."""
-FREQUENCY_POWER = 0.1
 SHORTEST_STEM = 3
 
 
@@ -55,20 +53,11 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
     """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
     if model.token_counts is None:
         return torch.ones(model.config.d_vocab, dtype=torch.float64)
-    return token_frequencies(model) ** FREQUENCY_POWER
-
-
-def unscaled_effect(head: Head, source: int, out: int) -> Float[Tensor, ""]:
-    """The effect of one unit of attention to the source on the logit of `out`, W_U centered.
-
-    The scales of a run's normalizations are part of the pattern (`Path.pattern`).
-    """
-    weights = head.model.weights
-    return unembed_through(weights, weights.W_E[source] @ head.W_V @ head.W_O)[out]
+    return token_frequencies(model) ** 0.1
 
 
 def check_trigrams(model: Model, what: str) -> None:
-    """Raise an error if this model has no skip-trigrams that its weights show."""
+    """Raise an error if skip-trigrams cannot be read from this model's weights."""
     require_heads(model)
     require_score_edges(model, "skip-trigrams")
     require_logit_edges(model, "skip-trigrams")
@@ -141,7 +130,7 @@ def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: 
     rest = _rest(whole, first)
     if rest and second == rest:
         return Pattern.PIECES
-    # A second piece has no space before it: with one it would be the next word.
+    # A second piece with a space before it would be the next word.
     if rest and second == second.lstrip() and are_variants(rest, second):
         return Pattern.PIECES_VARIANT
     return _structure(whole, first, second)
@@ -151,7 +140,7 @@ _CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
 
 
 def _structure(source: str, destination: str, out: str) -> Pattern:
-    """The pattern of a skip-trigram, by the shape of its texts.
+    """The structural pattern of a skip-trigram, from the texts of its tokens.
 
     >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
     brackets indentation
@@ -241,14 +230,6 @@ class Evidence:
         }
 
 
-@dataclass
-class _Tally:
-    antecedents: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    followed: dict[Ids, int] = field(default_factory=lambda: defaultdict(int))
-    seen: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    pairs: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-
-
 def gather_evidence(
     parts: Sequence[Int[Tensor, "_ _"]], triples: Iterable[Ids], *, progress: Progress = silent
 ) -> dict[Ids, Evidence]:
@@ -259,38 +240,31 @@ def gather_evidence(
     for source, destination, out in wanted:
         outs[source, destination].append(out)
         by_destination[destination].add(out)
-    tally = _Tally()
+    # How often each antecedent and destination has a next token, and how often that is `out`.
+    antecedents, destinations = Counter[tuple[int, int]](), Counter[int]()
+    followed, pairs = Counter[Ids](), Counter[tuple[int, int]]()
     for index, part in enumerate(parts):
         progress(index, len(parts), "reading text")
-        _count(part, outs, by_destination, tally)
+        here, after = part[:, :-1], part[:, 1:]
+        for destination, raised in by_destination.items():
+            next_tokens = after[here == destination]
+            destinations[destination] += len(next_tokens)
+            for out in raised:
+                pairs[destination, out] += int((next_tokens == out).sum())
+        before: dict[int, Tensor] = {}
+        for (source, destination), raised in outs.items():
+            if source not in before:
+                occurs = here == source
+                before = {source: (occurs.cumsum(1) - occurs.long()) > 0}  # strictly before
+            next_tokens = after[before[source] & (here == destination)]
+            antecedents[source, destination] += len(next_tokens)
+            for out in raised:
+                followed[source, destination, out] += int((next_tokens == out).sum())
     return {
         ids: Evidence(
-            antecedents=tally.antecedents[ids[:2]],
-            followed=tally.followed[ids],
-            bigram_rate=tally.pairs[ids[1:]] / max(tally.seen[ids[1]], 1),
+            antecedents=antecedents[ids[:2]],
+            followed=followed[ids],
+            bigram_rate=pairs[ids[1:]] / max(destinations[ids[1]], 1),
         )
         for ids in wanted
     }
-
-
-def _count(
-    part: Int[Tensor, "_ _"],
-    outs: dict[tuple[int, int], list[int]],
-    by_destination: dict[int, set[int]],
-    tally: _Tally,
-) -> None:
-    here, after = part[:, :-1], part[:, 1:]
-    for destination, raised in by_destination.items():
-        next_tokens = after[here == destination]
-        tally.seen[destination] += len(next_tokens)
-        for out in raised:
-            tally.pairs[destination, out] += int((next_tokens == out).sum())
-    before: dict[int, Tensor] = {}
-    for (source, destination), raised in outs.items():
-        if source not in before:
-            occurs = here == source
-            before = {source: (occurs.cumsum(1) - occurs.long()) > 0}  # strictly before
-        next_tokens = after[before[source] & (here == destination)]
-        tally.antecedents[source, destination] += len(next_tokens)
-        for out in raised:
-            tally.followed[source, destination, out] += int((next_tokens == out).sum())

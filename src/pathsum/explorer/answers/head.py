@@ -14,7 +14,7 @@ from pathsum.circuits import (
 from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.circuits.trigrams.ranked_on_text import text_runs
+from pathsum.circuits.trigrams.skip_trigrams import text_runs
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pathsum.circuits.trigrams.ranked_on_text import text_rows
+from pathsum.circuits.trigrams.skip_trigrams import text_rows
 from pathsum.explorer.claims.claim import Subject
 from pathsum.explorer.claims.picture import Bar
 from pathsum.model import Model

@@ -20,12 +20,12 @@ from pathsum.heads.kinds.kind import (
     WeightScore,
     data_score,
     positive_score,
+    score_layers,
     weight_info,
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
-from pathsum.model.processes import threaded_map
 from pathsum.result import Progress
 
 
@@ -60,7 +60,7 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
         for layer in range(model.config.n_layers)
     ]
     for paths in by_layer:
-        null.cores(paths[0])  # what layers share, before threads share the layers
+        null.cores(paths[0])  # computed here because the layers, which run in threads, share it
 
     def layer_scores(layer: int) -> list[Score]:
         paths = by_layer[layer]
@@ -68,9 +68,7 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
         values = positivity(spectra).cpu()
         return against_rotations(values, null.p(paths, values), draws)
 
-    found = threaded_map(range(model.config.n_layers), layer_scores, progress, "copying")
-    scores = (score for layer in found for score in layer)
-    return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
+    return score_layers(model, layer_scores, progress, "copying")
 
 
 COPYING_BY_WEIGHTS = WeightScore(

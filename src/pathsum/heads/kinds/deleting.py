@@ -21,18 +21,18 @@ from pathsum.heads.kinds.kind import (
     WeightScore,
     data_score,
     positive_score,
+    score_layers,
     weight_info,
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import value_reads
-from pathsum.model.processes import threaded_map
 from pathsum.result import Progress
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """How much of the stream's own vector a head subtracts where it writes."""
+    """The share of the stream that a head subtracts where it writes."""
     size = view.stream.square().sum(-1).clamp_min(1e-30)
     return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
 
@@ -66,9 +66,7 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
         own = significant_values(Factored(W_V, W_O))
         return against_rotations(values, sequential_p(values, cores, [own]), draws)
 
-    found = threaded_map(range(config.n_layers), layer_scores, progress, "deleting")
-    scores = (score for layer in found for score in layer)
-    return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
+    return score_layers(model, layer_scores, progress, "deleting")
 
 
 DELETING_BY_WEIGHTS = WeightScore(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pathsum.heads.kinds.kind import PAPER, Finding, HeadEvidence, Kind, at_rows, data_score
 from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import Part
 from pathsum.model import HeadId, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
 
@@ -49,15 +48,12 @@ def first_by_weights(trace: Trace) -> dict[HeadId, Float[Tensor, " dest"]]:
     return found
 
 
-def _inside(first: Float[Tensor, " dest"], part: Part) -> Float[Tensor, " some"]:
-    """The values at the destinations of a part, cut to the length of the probe."""
-    end = min(part.last + 1, len(first))
-    return first[min(part.first, end - 1) : end]
-
-
 def _by_tokens_and_positions(known: HeadEvidence) -> Finding:
-    part = known.part
-    share = float((known.first[1:] if part is None else _inside(known.first, part)).mean())
+    inside = known.first[1:]
+    if known.part is not None:
+        end = min(known.part.last + 1, len(known.first))  # a text can be longer than the probe
+        inside = known.first[min(known.part.first, end - 1) : end]
+    share = float(inside.mean())
     because = f"by tokens and positions alone it gives the first position {share:.2f}"
     return Finding(share >= HALF, because)
 

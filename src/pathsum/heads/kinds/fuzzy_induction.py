@@ -14,22 +14,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo
+from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo, score_layers
 from pathsum.heads.layer_view import LayerView, RandomFrames, compare_with_random_heads, layer_view
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import HeadScores, Score
-from pathsum.model import HeadId, Model
+from pathsum.model import Model
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
 LEAST_COSINE = 0.3
 FEWEST_PAIRS = 4
 LENGTH = 25
-# Of a large vocabulary some tokens are drawn, about as many as need this many products but not
-# fewer than the second number, and each is paired with its nearest neighbor among all: a probe
-# takes a few hundred pairs, and all of them would take vocabulary² products.
+# A probe needs a few hundred pairs, and all of them would take vocabulary² products. So only some
+# tokens of a large vocabulary are drawn, at least FEWEST_DRAWN and more while they take at most
+# PRODUCTS products, and each is paired with its nearest neighbor among all tokens.
 PRODUCTS, FEWEST_DRAWN = 1 << 25, 1024
 
 FUZZY_INDUCTION = ScoreInfo(
@@ -101,20 +100,18 @@ def fuzzy_induction_scores(
     trace = attention_trace(model, probe.tokens)
     W_U = centered_unembedding(model.weights)
 
-    def layer_scores(layer: int) -> dict[HeadId, Score]:
+    def layer_scores(layer: int) -> list[Score]:
         view = layer_view(trace, probe, layer, W_U)
-        compared = compare_with_random_heads(
+        [scores] = compare_with_random_heads(
             model, layer, view, frames, [_stripe], last=probe.length
         )
-        return {HeadId(layer, head): score for head, score in enumerate(compared[0])}
+        return scores
 
-    layers = range(model.config.n_layers)
-    found = threaded_map(layers, layer_scores, progress, "heads on similar tokens")
-    return HeadScores({head: score for part in found for head, score in part.items()})
+    return HeadScores(score_layers(model, layer_scores, progress, "heads on similar tokens"))
 
 
 def _stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
-    """The induction stripe in the last rows, which are the second block."""
+    """The induction stripe in the last rows, those of the second block."""
     rows = view.pattern[:, :, -view.probe.length :, view.probe.first + 1 :]
     return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
 
@@ -122,7 +119,7 @@ def _stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
 def _probe(
     pairs: Int[Tensor, "pair 2"], length: int, sequences: int, seed: int, start: int | None
 ) -> RepeatedTokens:
-    """Random pairs: their first tokens, then their second ones, each in a random role."""
+    """Random pairs: a block of one token of each, then a block of the other."""
     generator = seeded(seed)
     rows: list[Tensor] = []
     for _ in range(sequences):

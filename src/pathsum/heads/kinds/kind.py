@@ -1,24 +1,27 @@
-"""What a kind of head is made of: scores with a formula and a threshold, and a check of weights.
+"""The parts of a kind of head: scores with a formula and a threshold, and a check of its weights.
 
-A kind is named where two sources of evidence agree: what a head does on a probe (a `DataScore`) and
-what its weights say (a `Check`, often of a `WeightScore`).
+A kind is assigned where two sources of evidence agree: what a head does on a probe (a `DataScore`)
+and what its weights say (a `Check`, often of a `WeightScore`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from itertools import chain
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.circuits.composition.composition import Composition
-from pathsum.circuits.offset_parts import position_rows
-from pathsum.circuits.positional import OffsetProfile
+from pathsum.circuits.positional import OffsetProfile, position_rows
 from pathsum.heads.layer_view import LayerView, Measure
 from pathsum.heads.score import Part, Score
 from pathsum.model import Head, HeadId, Model
+from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, Record, Table, prose_column
+
+T = TypeVar("T")
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
@@ -33,9 +36,9 @@ ALPHA = 0.01
 
 @dataclass(frozen=True)
 class ScoreInfo(Record, kind="head-score-info"):
-    """The description of a score, shown wherever its numbers are.
+    """The description of a score, shown next to its numbers.
 
-    `about` is one plain sentence that says what a head with a high score does.
+    `about` is one plain sentence on what a head with a high score does.
     """
 
     name: str
@@ -60,7 +63,7 @@ class ScoreInfo(Record, kind="head-score-info"):
 ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
 """A score at every destination, NaN at those that do not count; `measure` is its mean."""
 MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
-"""Scores every head of a model from its weights: an even number of null draws, seed, progress."""
+"""Scores every head of a model from its weights, given an even number of null draws and a seed."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +81,27 @@ class DataScore:
 
 @dataclass(frozen=True)
 class WeightScore:
-    """A score that is computed from weights alone."""
+    """A score computed from weights alone."""
 
     info: ScoreInfo
     measure: MeasureWeights
 
 
-def counted_mean(values: Float[Tensor, "*lead dest"]) -> Float[Tensor, "*lead"]:
-    """The mean over destinations that count; NaN where none does."""
-    return values.nanmean(-1)
+def score_layers(
+    model: Model, compute: Callable[[int], Sequence[T]], progress: Progress, what: str
+) -> dict[HeadId, T]:
+    """Scores of every head; `compute` scores the heads of one layer, and layers run in threads."""
+    found = threaded_map(range(model.config.n_layers), compute, progress, what)
+    scores = chain.from_iterable(found)
+    return {head.id: score for head, score in zip(model.heads, scores, strict=True)}
 
 
 def attention_to(
     pattern: Float[Tensor, "sequence head dest src"], wanted: Bool[Tensor, "sequence dest src"]
 ) -> Float[Tensor, "sequence head dest"]:
-    """The sum of each row over some sources, NaN where a destination wants none.
+    """The sum of each row over the wanted sources, NaN at destinations without one.
 
-    Reads only those entries: they are few, and patterns of random heads are many.
+    Reads only those entries: they are few, and the patterns of random heads are many.
     """
     found = pattern.new_zeros(pattern.shape[:-1])
     for sums, rows, places in zip(found, pattern, wanted.to(pattern.device), strict=True):
@@ -106,7 +113,7 @@ def attention_to(
 def at_rows(
     values: Float[Tensor, "sequence head row"], before: int
 ) -> Float[Tensor, "sequence head dest"]:
-    """Values of the last rows, padded with NaN for the `before` destinations ahead of them."""
+    """Values of the last rows, with NaN for the `before` destinations ahead of them."""
     return torch.nn.functional.pad(values, (before, 0), value=torch.nan)
 
 
@@ -149,7 +156,7 @@ def data_score(
 
     def mean_over_destinations(view: LayerView) -> Float[Tensor, "sequence head"]:
         assert by_position is not None
-        return counted_mean(by_position(view))
+        return by_position(view).nanmean(-1)
 
     info = ScoreInfo(
         name=name,
@@ -190,13 +197,13 @@ def weight_info(
 class HeadEvidence:
     """Everything known about one head when its kind is decided.
 
-    `first` is the attention to position 0 at every position, from its weights on the probe's tokens
-    (see `first_token`). `part` is set while a kind is checked that only a part of the context
-    suggests.
+    `first` is its attention to position 0 at every position, by its weights on the probe's tokens
+    (see `first_token`). `part` is set for the check of a kind that holds only in that part of the
+    context.
     """
 
     head: Head
-    scores: Mapping[str, Score]
+    scores: dict[str, Score]
     profile: OffsetProfile | None
     composition: Composition
     first: Float[Tensor, " dest"]
@@ -220,8 +227,8 @@ Check: TypeAlias = Callable[[HeadEvidence], Finding]
 class Kind:
     """A kind of head: the score from data that suggests it, and the check of its weights.
 
-    The score must reach its threshold and `times_chance` times what chance gives. That is above 1
-    where data and weights depend on the same matrix, so that their agreement is weaker evidence.
+    The score must reach its threshold and `times_chance` times its null, which is above 1 where
+    data and weights depend on the same matrix, so that their agreement is weaker evidence.
     """
 
     name: str
@@ -250,7 +257,7 @@ def position_peak(offset: int) -> Check:
 
 
 def _peak_in(head: Head, part: Part) -> int:
-    """The offset, of the nearest few, where the position part is largest in part of the context."""
+    """The offset among the nearest few at which the position part is largest in this part."""
     window = min(NEAREST, head.model.config.n_ctx)
     rows = position_rows(head, window)
     inside = rows[max(0, part.first - window + 1) : max(1, part.last - window + 2)]

@@ -10,7 +10,6 @@ about 1/n. Score from weights: 2 Â· (mean rank of b in the full OV row of ab) âˆ
 of a large vocabulary among tokens drawn from it; the weights agree if it is positive beyond chance.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ from pathsum.heads.kinds.kind import (
     Kind,
     ScoreInfo,
     positive_score,
+    score_layers,
     weight_info,
 )
 from pathsum.heads.layer_view import (
@@ -41,14 +41,13 @@ from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
-from pathsum.model.processes import threaded_map
 from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
-# A few words show what random heads attend to; p compares heads on the same few.
+# Random heads run on a few words, and p compares heads on the same few.
 MOST_WORDS, WORDS_FOR_NULL = 64, 16
-# Tokens among which p ranks the second piece, and at most so many among which the value does. The
-# error of a rank among 8,192 tokens is below .006, a tenth of that of a mean over 64 words.
+# p ranks the second piece among RIVALS tokens, the value among at most MOST_RANKED. The error of a
+# rank among 8,192 tokens is below .006, a tenth of that of a mean over 64 words.
 RIVALS, MOST_RANKED = 256, 8192
 FEWEST_WORDS = 5
 LENGTH = 24
@@ -114,8 +113,8 @@ def split_words(model: Model) -> SplitWords:
 @torch.no_grad()
 def word_piece_scores(
     model: Model, frames: RandomFrames, seed: int = 0, progress: Progress = silent
-) -> dict[HeadId, Mapping[str, Score]]:
-    """Both scores of every head; empty where the tokenizer splits too few words."""
+) -> dict[HeadId, dict[str, Score]]:
+    """Both scores of every head; empty if the tokenizer splits too few words."""
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
         return {}
@@ -130,25 +129,19 @@ def word_piece_scores(
     W_U = centered_unembedding(model.weights)
     rivals = model.token_pool().draw(1, RIVALS, generator)[0]
     every = torch.randperm(model.config.d_vocab, generator=generator)[:MOST_RANKED]
-    measures = [attention_to_word]
 
-    def layer_scores(layer: int) -> dict[HeadId, Mapping[str, Score]]:
+    def layer_scores(layer: int) -> list[dict[str, Score]]:
         view = layer_view(trace, probe, layer, W_U)
-        attends = compare_with_random_heads(
-            model, layer, view, frames, measures, WORDS_FOR_NULL, last=1
+        [attends] = compare_with_random_heads(
+            model, layer, view, frames, [attention_to_word], WORDS_FOR_NULL, last=1
         )
         raises = _by_weights(model, layer, view.ov, words, (rivals, every), frames)
-        return {
-            HeadId(layer, head): {
-                WORD_PIECE.name: attends[0][head],
-                WORD_PIECE_BY_WEIGHTS.name: raises[head],
-            }
-            for head in range(model.config.n_heads)
-        }
+        return [
+            {WORD_PIECE.name: data, WORD_PIECE_BY_WEIGHTS.name: weights}
+            for data, weights in zip(attends, raises, strict=True)
+        ]
 
-    layers = range(model.config.n_layers)
-    found = threaded_map(layers, layer_scores, progress, "heads on split words")
-    return {head: scores for part in found for head, scores in part.items()}
+    return score_layers(model, layer_scores, progress, "heads on split words")
 
 
 def _probe(
