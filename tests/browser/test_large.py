@@ -106,3 +106,15 @@ def test_switches_show_their_whole_names(large: tuple[Page, str, int, int]) -> N
     )
     assert cut == 0
     expect(page.get_by_role("button", name=f"L{layers - 1}H0", exact=True).first).to_be_visible()
+
+
+def test_the_layers_of_a_prediction_are_named_in_full(large: tuple[Page, str, int, int]) -> None:
+    page, address, _, _ = large
+    page.goto(f"{address}#/why?e=0")
+    names = page.locator(".graph .rows span")
+    expect(names.first).to_be_visible(timeout=4 * PATIENCE_MS)
+    cut = names.evaluate_all(
+        """all => all.filter((one) => one.getBoundingClientRect().right
+          > one.parentElement.getBoundingClientRect().right + 0.5).map((one) => one.textContent)"""
+    )
+    assert cut == []

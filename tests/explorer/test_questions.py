@@ -370,6 +370,19 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
 
 
+def test_a_story_can_be_told_of_any_position() -> None:
+    explorer = explorer_of("hand-built induction")
+    text = {"text": "c a b d a b"}
+    assert decode(explorer.ask("story", {**text, "position": 5}))["source"] == 3
+    for position in range(7):
+        got = decode(explorer.ask("story", {**text, "position": position}))
+        why = decode(explorer.ask("why", {**text, "position": position}))
+        assert got["position"] == position
+        assert got["probability"] == pytest.approx(why["probability"], abs=1e-6)
+    with pytest.raises(InputError, match="positions 0 to 6"):
+        explorer.ask("story", {**text, "position": 7})
+
+
 def test_what_returns_for_the_first_time_tells_most() -> None:
     ids = [7, 1, 2, 9, 1, 2, 8, 1, 2, 9, 1]
     likely = [0.1, 0.1, 0.3, 0.2, 0.8, 0.4, 0.1, 0.9, 0.5, 0.6, float("nan")]

@@ -87,10 +87,19 @@ def test_seeds_are_summarized_with_an_interval_and_what_they_were_trained_on() -
     found = summarize(rules.COPYING, [seed(1, 0.5), seed(0, 1.0, 61_440_000), seed(2, 0.75)])
     assert [one.seed for one in found.seeds] == [0, 1, 2] and found.verdict == "partly"
     assert found.mean is not None and found.mean.value == 0.75
-    assert found.mean.high == pytest.approx(0.75 + 4.303 * 0.25 / math.sqrt(3), abs=1e-3)
+    assert found.mean.low == pytest.approx(0.75 - 4.303 * 0.25 / math.sqrt(3), abs=1e-3)
+    assert found.mean.high == 1.0  # a share is never above 1
     assert found.note == "3 seeds (tokens trained: 1 on 61.4 M, 2 on 10 M): 2 hold, 1 partly"
     assert summarize(rules.COPYING, []) == OverSeeds((), None, None, "not measured on other seeds")
     assert summarize(rules.COPYING, [seed(0, None)]).verdict == "not applicable"
+
+
+def test_an_error_has_no_negative_interval() -> None:
+    found = summarize(rules.PATHS, [seed(0, 1e-8), seed(1, 2e-6), seed(2, 1e-8)])
+    assert found.mean is not None and found.mean.low == 0.0
+    # A difference can be negative, and stays so.
+    found = summarize(rules.DIRECT, [seed(0, -0.3), seed(1, 0.2), seed(2, 0.1)])
+    assert found.mean is not None and found.mean.low is not None and found.mean.low < 0
 
 
 def test_seeds_are_read_by_claim_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

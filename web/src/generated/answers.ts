@@ -739,6 +739,8 @@ export interface Rule {
   sense: "at least" | "at most";
   holds: number;
   partly: number;
+  lowest: number | null;
+  highest: number | null;
 }
 
 export interface SeedValue {
@@ -962,6 +964,15 @@ export interface WhyParams {
   versus?: string | number;
 }
 
+export interface StoryParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position?: number;
+}
+
 export interface WithoutParams {
   model?: string;
   step?: number;
@@ -1028,7 +1039,7 @@ export interface Questions {
   scores: { params: ScoresParams; answer: ScoreParts };
   why: { params: WhyParams; answer: PathsAnswer };
   circuit: { params: WhyParams; answer: Circuit };
-  story: { params: TextParams; answer: Story };
+  story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };

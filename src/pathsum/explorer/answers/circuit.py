@@ -1,4 +1,4 @@
-"""`circuit` and `story`: a prediction as a graph, and the most telling one of a text in numbers."""
+"""`circuit` and `story`: a prediction as a graph, and one prediction of a text in numbers."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from pathsum.model import HeadId, Trace
 from pathsum.names import Node, Side
 from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
 from pathsum.paths.intervene.patching import without
-from pathsum.result import Record
+from pathsum.result import Progress, Record
 
 # Edges from this share of the prediction on; the page shows the strongest first.
 THRESHOLD = 0.02
@@ -32,7 +32,7 @@ def circuit(bench: Workbench, params: WhyParams) -> Circuit:
 
 @dataclass(frozen=True, eq=False)
 class Story(Record, kind="page-story"):
-    """The most telling prediction of a text, and why: numbers for one sentence.
+    """One prediction of a text, and why: numbers for one sentence.
 
     `token` was predicted at `position` with `probability`; where the same pair of tokens stood
     before, at `first`, with `probability_first` (None if the text repeats nothing). `head` adds
@@ -58,12 +58,25 @@ class Story(Record, kind="page-story"):
     probability_without: float | None = None
 
 
-def story(bench: Workbench, params: TextParams) -> Story:
-    """The repeated token whose prediction gains most, preferably by a composed head."""
+@dataclass(frozen=True, kw_only=True)
+class StoryParams(TextParams):
+    """The position whose prediction is told; the most telling one, if that is left out."""
+
+    position: int | None = None
+
+
+def story(bench: Workbench, params: StoryParams) -> Story:
+    """The prediction at a position, or of the repeated token that gains most.
+
+    Of several repeats that gain about as much, one that a composed head explains.
+    """
     found = bench.run(params)
     trace = found.trace
     probabilities = predictions(bench, params).next_log_prob.exp().tolist()
     ranked = rank_telling(found.ids, probabilities)
+    if params.position is not None:
+        position = position_of(trace, params.position)
+        return _story_at(trace, position, dict(ranked)[position], bench.progress)
     best: Story | None = None
     for position, first in ranked[:CANDIDATES]:
         if best is not None and (
@@ -71,7 +84,7 @@ def story(bench: Workbench, params: TextParams) -> Story:
             or probabilities[position] - probabilities[first] < COMPARABLE * _gain(best)
         ):
             break
-        found_story = _story_at(trace, position, first)
+        found_story = _story_at(trace, position, first, bench.progress)
         if found_story.side is Side.K:
             return found_story
         best = best or found_story
@@ -84,11 +97,13 @@ def _gain(story: Story) -> float:
     return story.probability - (story.probability_first or 0.0)
 
 
-def _story_at(trace: Trace, position: int, first: int | None) -> Story:
+def _story_at(trace: Trace, position: int, first: int | None, progress: Progress) -> Story:
     token = token_of(trace, position, None)
     at_first = None if first is None else float(trace.logits_at(first)[0].softmax(-1)[token])
     try:
-        found = find_circuit(trace, position, token, threshold=THRESHOLD, effects=False)
+        found = find_circuit(
+            trace, position, token, threshold=THRESHOLD, effects=False, progress=progress
+        )
     except NotExactError:
         found = None
     logits = trace.logits_at(position)[0]

@@ -196,7 +196,7 @@ def measure(
     return Claim(
         outline=about,
         verdict=verdict,
-        value=found.value,
+        value=statement.rule.bounded(found.value),
         measured=found.measured,
         note=found.note,
         view=found.view or subject.link("text"),

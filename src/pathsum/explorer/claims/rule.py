@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from pathsum.errors import InputError
+from pathsum.result.estimate import Estimate
 
 Verdict: TypeAlias = Literal["holds", "partly", "does not hold", "not applicable"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "partly", "does not hold", "not applicable")
@@ -20,7 +21,8 @@ OVER_SEEDS = (
 class Rule:
     """A claim holds if `quantity` is `sense` the threshold `holds`, partly if it is `partly`.
 
-    `unit` follows the number: "nats", "of the heads".
+    `unit` follows the number: "nats", "of the heads". `lowest` and `highest` bound what the
+    quantity can be (an error is never negative, a share never above 1), and so its interval.
 
     >>> rule = Rule("the share of heads that copy", "of the heads", "at least", 0.6, 0.3)
     >>> rule.verdict(0.75), rule.verdict(0.5), rule.verdict(0.0)
@@ -34,6 +36,16 @@ class Rule:
     sense: Literal["at least", "at most"]
     holds: float
     partly: float
+    lowest: float | None = None
+    highest: float | None = None
+
+    def bounded(self, found: Estimate) -> Estimate:
+        """An estimate whose interval is cut to what the quantity can be."""
+        if found.low is None or found.high is None:
+            return found
+        low = found.low if self.lowest is None else max(found.low, self.lowest)
+        high = found.high if self.highest is None else min(found.high, self.highest)
+        return replace(found, low=low, high=high)
 
     def verdict(self, value: float) -> Verdict:
         """What a measured value says about the claim."""

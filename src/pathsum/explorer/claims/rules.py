@@ -8,10 +8,20 @@ from pathsum.explorer.claims.rule import Rule
 
 # The residual stream.
 PATHS = Rule(
-    "the error of the sum over paths, relative to the largest logit,", "", "at most", 1e-5, 1e-3
+    "the error of the sum over paths, relative to the largest logit,",
+    "",
+    "at most",
+    1e-5,
+    1e-3,
+    lowest=0.0,
 )
 BASIS = Rule(
-    "the largest change of a log-probability under a random rotation", "nats", "at most", 1e-3, 0.1
+    "the largest change of a log-probability under a random rotation",
+    "nats",
+    "at most",
+    1e-3,
+    0.1,
+    lowest=0.0,
 )
 BANDWIDTH = Rule(
     "the number of effective dimensions that the embedding and the heads write, over d_model,",
@@ -19,6 +29,7 @@ BANDWIDTH = Rule(
     "at least",
     1.0,
     0.75,
+    lowest=0.0,
 )
 
 # Zero layers.
@@ -28,14 +39,22 @@ CURRENT = Rule(
     "at most",
     1e-5,
     0.01,
+    lowest=0.0,
 )
 BIGRAM = Rule(
-    "the distance of the loss from that of the smoothed bigram table", "nats", "at most", 0.05, 0.2
+    "the distance of the loss from that of the smoothed bigram table",
+    "nats",
+    "at most",
+    0.05,
+    0.2,
+    lowest=0.0,
 )
 
 # One layer.
 HEADS_GAIN = Rule("the gain of the paths through one head", "nats", "at least", 0.25, 0.05)
-COPYING = Rule("the share of heads that copy", "of the heads", "at least", 0.6, 0.3)
+COPYING = Rule(
+    "the share of heads that copy", "of the heads", "at least", 0.6, 0.3, lowest=0.0, highest=1.0
+)
 TRIGRAMS = Rule(
     "the share of the skip-trigrams' gain that falls to the paper's four patterns",
     "of the gain",
@@ -50,20 +69,44 @@ POSITIONAL = Rule(
     "at least",
     0.5,
     0.25,
+    lowest=0.0,
+    highest=1.0,
 )
-NO_INDUCTION = Rule("the largest induction stripe", "of its attention", "at most", 0.05, 0.15)
+NO_INDUCTION = Rule(
+    "the largest induction stripe",
+    "of its attention",
+    "at most",
+    0.05,
+    0.15,
+    lowest=0.0,
+    highest=1.0,
+)
 
 # Two layers.
 COMPOSITION = Rule(
-    "the number of edges with p ≤ 0.01, over that by chance,", "times chance", "at least", 2.0, 1.2
+    "the number of edges with p ≤ 0.01, over that by chance,",
+    "times chance",
+    "at least",
+    2.0,
+    1.2,
+    lowest=0.0,
 )
-SPARSE = Rule("the share of edges with p ≤ 0.01", "of the edges", "at most", 0.25, 0.5)
+SPARSE = Rule(
+    "the share of edges with p ≤ 0.01",
+    "of the edges",
+    "at most",
+    0.25,
+    0.5,
+    lowest=0.0,
+    highest=1.0,
+)
 MOSTLY_K = Rule(
     "the number of edges with a larger z than the best K edge of the previous-token head",
     "edges above it",
     "at most",
     0.0,
     2.0,
+    lowest=0.0,
 )
 PREVIOUS = Rule(
     "the most attention that a head gives to the previous token",
@@ -71,14 +114,25 @@ PREVIOUS = Rule(
     "at least",
     0.5,
     0.3,
+    lowest=0.0,
+    highest=1.0,
 )
-INDUCTION = Rule("the largest induction stripe", "of its attention", "at least", 0.5, 0.3)
+INDUCTION = Rule(
+    "the largest induction stripe",
+    "of its attention",
+    "at least",
+    0.5,
+    0.3,
+    lowest=0.0,
+    highest=1.0,
+)
 MECHANISM = Rule(
     "the share of the stripe that cutting one K edge removes",
     "of the stripe",
     "at least",
     0.5,
     0.25,
+    highest=1.0,
 )
 CORNER = Rule(
     "the smallest eigenvalue positivity of an induction head, of OV or QK,",
@@ -86,6 +140,8 @@ CORNER = Rule(
     "at least",
     0.25,
     0.0,
+    lowest=-1.0,
+    highest=1.0,
 )
 RANDOM = Rule("the loss saved on the second copy", "nats", "at least", 2.0, 0.5)
 RESTING = Rule(
@@ -94,6 +150,8 @@ RESTING = Rule(
     "at least",
     0.5,
     0.25,
+    lowest=0.0,
+    highest=1.0,
 )
 VIRTUAL = Rule(
     "the gain of virtual heads over that of single heads",

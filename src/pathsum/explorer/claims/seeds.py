@@ -63,17 +63,19 @@ def summarize(rule: Rule, seeds: Sequence[SeedValue]) -> OverSeeds:
     verdicts: list[Verdict] = [
         "not applicable" if one.value is None else rule.verdict(one.value) for one in seeds
     ]
-    return OverSeeds(tuple(seeds), _mean(values), verdict_over(verdicts), _note(seeds, verdicts))
+    return OverSeeds(
+        tuple(seeds), _mean(rule, values), verdict_over(verdicts), _note(seeds, verdicts)
+    )
 
 
-def _mean(values: Sequence[float]) -> Estimate | None:
-    """The mean with Student's interval over seeds."""
+def _mean(rule: Rule, values: Sequence[float]) -> Estimate | None:
+    """The mean with Student's interval over seeds, cut to what the quantity can be."""
     count = len(values)
     if count < 2:
         return None
     mean = math.fsum(values) / count
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return Estimate.around(mean, math.sqrt(variance / count), count)
+    return rule.bounded(Estimate.around(mean, math.sqrt(variance / count), count))
 
 
 _OF_SEVERAL: dict[Verdict, str] = {

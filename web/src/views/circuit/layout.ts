@@ -41,17 +41,21 @@ export interface Member {
 }
 
 const MARGIN = { left: 34, right: 12, top: 18, bottom: 26 };
-const WIDEST_NODE = 118;
+const WIDEST_NODE = 150;
 const TALLEST_NODE = 34;
+/** The height of a node that shows its pattern. */
+export const PICTURED_NODE = 66;
 const LEAST_ROW = 46;
 const MOST_ROW = 320;
 
-export function layOut(members: readonly Member[], width: number, height: number): Layout {
+/** `tallest` is the height that nodes of heads have where there is room for it. */
+export function layOut(members: readonly Member[], width: number, height: number, tallest = TALLEST_NODE): Layout {
   const layers = [...new Set(members.map((each) => each.layer))].sort((a, b) => a - b);
   const rows = Math.max(1, layers.length - 1);
   const room = height - MARGIN.top - MARGIN.bottom - TALLEST_NODE;
   const row = Math.min(MOST_ROW, Math.max(LEAST_ROW, room / rows));
-  const nodeHeight = Math.min(TALLEST_NODE, 0.6 * row);
+  const endHeight = Math.min(TALLEST_NODE, 0.6 * row);
+  const nodeHeight = Math.max(endHeight, Math.min(tallest, 0.45 * row));
   const needed = row * (layers.length - 1) + MARGIN.top + MARGIN.bottom + nodeHeight;
   // A few layers stand in the middle of the room; many make it taller.
   const total = Math.max(needed, height);
@@ -65,7 +69,7 @@ export function layOut(members: readonly Member[], width: number, height: number
       x: MARGIN.left + slot * (place + 0.5),
       y: bottom - row * index,
       width: member.wide ? slot * 0.9 : nodeWidth,
-      height: nodeHeight,
+      height: member.wide ? endHeight : nodeHeight,
     }));
   });
   return {

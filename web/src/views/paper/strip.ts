@@ -1,5 +1,7 @@
 /** Where on the axis of a strip a rule says what. */
 import type { Rule, SeedValue } from "../../generated/answers";
+import { type Axis, linearAxis, logAxis } from "../../lib/draw/plot";
+import { number, tickLabel } from "../../lib/format";
 
 interface Zone {
   readonly verdict: SeedValue["verdict"];
@@ -18,4 +20,29 @@ export function zonesOf(rule: Rule, low: number, high: number): Zone[] {
     { verdict: "does not hold", low: up ? low : partly, high: up ? partly : high },
   ];
   return zones.filter((zone) => zone.high > zone.low);
+}
+
+/** Thresholds this far apart need a logarithmic axis: on a linear one the smaller is at 0. */
+const FAR_APART = 50;
+
+export interface StripAxis extends Axis {
+  label(tick: number): string;
+}
+
+/** The axis of a strip; a logarithmic one ends a decade below what is on it, and 0 stands at that end. */
+export function stripAxis(rule: Rule, values: readonly number[], from: number, to: number): StripAxis {
+  const all = [...values, rule.holds, rule.partly];
+  if (!(rule.holds > 0 && rule.partly > 0 && rule.partly / rule.holds >= FAR_APART)) {
+    const axis = linearAxis(all, from, to);
+    return { ...axis, label: (tick) => tickLabel(tick, axis.ticks) };
+  }
+  const positive = all.filter((value) => value > 0);
+  const [least, most] = [Math.min(...positive), Math.max(...positive)];
+  const axis = logAxis([10 ** (Math.floor(Math.log10(least)) - 1), 10 ** (Math.ceil(Math.log10(most)) + 1)], from, to);
+  const hasZero = values.some((value) => value <= 0);
+  return {
+    ...axis,
+    at: (value) => axis.at(Math.max(value, axis.low)),
+    label: (tick) => (hasZero && tick <= axis.low * 1.001 ? "0" : number(tick, 2).replace(/^1\.0e/, "1e")),
+  };
 }

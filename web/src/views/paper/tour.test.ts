@@ -4,7 +4,7 @@ import { groupsOf, nearest } from "./points";
 import { zonesOf } from "./strip";
 import { parseLink, placeOf, sectionsOf, tally } from "./tour";
 
-const rule: Rule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25 };
+const rule: Rule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25, lowest: null, highest: null };
 
 function claim(id: string, section: string): Outline {
   const empty = { title: id, text: "", rule_text: "", paper_value: "", note: "", model: "" };
@@ -42,9 +42,9 @@ describe("tour", () => {
   });
 
   it("counts all four verdicts, and not what is still to be measured", () => {
-    expect(tally(["holds", "holds", "does not hold", "partly", null, undefined])).toBe(
-      "2 hold, 1 partly, 1 do not, 0 do not apply",
-    );
+    expect(tally(["holds", "holds", "does not hold", "partly", null, undefined])).toBe("2 hold, 1 partly, 1 does not");
+    expect(tally(["holds", "not applicable", "not applicable"])).toBe("1 holds, 2 do not apply");
+    expect(tally([])).toBe("0 hold");
   });
 });
 

@@ -49,8 +49,16 @@ export const MARKS: Readonly<Record<Verdict, { sign: string; word: string }>> = 
 /** "7 hold, 2 partly, 3 do not, 0 do not apply": all four, also those with none. */
 export function tally(verdicts: readonly (Verdict | null | undefined)[]): string {
   const count = (verdict: Verdict) => verdicts.filter((each) => each === verdict).length;
-  return (
-    `${count("holds")} hold, ${count("partly")} partly, ${count("does not hold")} do not, ` +
-    `${count("not applicable")} do not apply`
-  );
+  const words: readonly [Verdict, one: string, several: string][] = [
+    ["holds", "holds", "hold"],
+    ["partly", "partly", "partly"],
+    ["does not hold", "does not", "do not"],
+    ["not applicable", "does not apply", "do not apply"],
+  ];
+  // What no claim has is left out, but that some hold is always said.
+  return words
+    .map(([verdict, one, several]) => ({ verdict, n: count(verdict), word: count(verdict) === 1 ? one : several }))
+    .filter(({ verdict, n }) => n > 0 || verdict === "holds")
+    .map(({ n, word }) => `${n} ${word}`)
+    .join(", ");
 }

@@ -55,7 +55,7 @@ export class TextScene {
   readonly run: Answer<"run">;
   readonly attention: Answer<"attention">;
   private readonly alone: Answer<"attention">;
-  /** The most telling prediction of the text, in numbers. */
+  /** The prediction after the locked token, or the most telling one of the text, in numbers. */
   readonly story: Answer<"story">;
   readonly focus: Focus;
 
@@ -84,7 +84,12 @@ export class TextScene {
     this.story = answerOf(
       source,
       "story",
-      () => (info.exact && this.isShort && source.has("story", text) ? text : null),
+      () => {
+        if (!info.exact || !this.isShort) return null;
+        const position = this.focus.lockedToken;
+        // A report tells one story per text.
+        return [position === null ? text : { ...text, position }, text].find((about) => source.has("story", about)) ?? null;
+      },
       { pause: 1 },
     );
     this.greet();
@@ -97,36 +102,38 @@ export class TextScene {
   }
 
   /**
-   * Opened cold, the most telling token and head are focused softly, and the cell that explains them is open; the
-   * first hover takes over.
+   * Each text opens at its most telling token and head, focused softly, and unless a link says what to see, with
+   * the cell that explains them; the first hover takes over.
    */
   private greet(): void {
     let greeted: TextRun | null = null;
     const { url } = this.explorer;
-    const cold = ["e", "x", "i", "h", "t", "d"].every((key) => url.get(key) === undefined);
-    let set: { token: number; head: string | null } | null = null;
+    let cold = ["e", "x", "i", "h", "t", "d"].every((key) => url.get(key) === undefined);
+    let set: number | null = null;
     $effect(() => {
       const run = this.shown?.run;
       const patterns = this.patterns;
       if (!run || !patterns || greeted === run || this.run.loading || this.attention.loading) return;
       const first = greeted === null;
       greeted = run;
+      if (!first) cold = true;
       const found = mostInteresting(run, patterns);
       this.focus.hoverToken(found.token);
-      if (first) this.focus.hoverHead(found.head);
-      set = first ? found : null;
+      this.focus.hoverHead(found.head);
+      set = found.token;
     });
     // The story takes a moment longer, and has the last word if nothing was pointed at meanwhile.
     $effect(() => {
       const story = this.told;
-      if (!story || !set || !greeted) return;
-      const { token, head } = set;
+      if (!story || set === null || !greeted) return;
+      const token = set;
       set = null;
       untrack(() => {
-        if (this.focus.token !== token || this.focus.head !== head || this.focus.cell) return;
+        const locked = this.focus.lockedToken;
+        if (this.focus.token !== (locked ?? token) || this.focus.cell) return;
         this.focus.hoverToken(story.position);
         this.focus.hoverHead(story.head);
-        if (cold && story.head && story.source !== null) {
+        if (cold && story.head !== null && story.head === this.focus.head && story.source !== null) {
           this.focus.hoverCell({ dest: story.position, src: story.source });
         }
       });

@@ -1,0 +1,198 @@
+"""How the page reads: formulas are set, small pictures can be seen, nothing is cut on a phone."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.heads import HEADS, INDUCTION, OTHERS
+from tests.browser.test_live import settled, token
+
+pytestmark = pytest.mark.browser
+
+PHONE = {"width": 390, "height": 844}
+
+
+def story(page: Page):
+    return page.get_by_role("region", name="What to see first")
+
+
+def test_the_story_follows_the_token_that_is_clicked(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(story(page)).to_contain_text("This is induction")
+    first = story(page).locator("p").inner_text()
+    token(page, 30).click()
+    expect(story(page).locator("p")).not_to_have_text(first)
+    # The probability in the sentence is the one of that prediction.
+    said = re.search(r"the model gives\s+“.*?”\s+(?:< )?([\d.]+%)", story(page).inner_text())
+    assert said
+    expect(token(page, 31)).to_have_attribute("title", re.compile(re.escape(said[1])))
+    story(page).get_by_role("button", name="Back to the most telling prediction").click()
+    expect(story(page).locator("p")).to_have_text(first)
+
+
+def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(story(page)).to_contain_text("This is induction")
+    page.locator(f'[data-head="{OTHERS[0]}"]').hover()
+    page.mouse.move(4, 4)
+    page.goto(f"{live}#/text?x=Marlowe met Quentin. Marlowe met Quen")
+    # One document: the hash alone changed.
+    expect(page.get_by_role("listbox")).to_contain_text("Quentin")
+    expect(story(page)).not_to_contain_text("man")
+    settled(page)
+    head = story(page).locator("a.head").first.inner_text()
+    expect(page.locator("section.pattern h2")).to_contain_text(head)
+    focused = page.locator("[role=option].focus").inner_text()
+    expect(story(page).locator("p em").first).to_have_text(focused.strip())
+
+
+@pytest.mark.parametrize("view", ["circuit?n=embed", f"head?h={INDUCTION}", "paths", "atlas"])
+def test_formulas_are_set(page: Page, live: str, view: str) -> None:
+    page.goto(f"{live}#/{view}")
+    settled(page)
+    page.get_by_role("button", name="formula", exact=True).click()
+    main = page.locator("main")
+    expect(main.locator("sub").first).to_be_visible()
+    assert re.findall(r"\b\w+_[A-Z]\w*", main.inner_text()) == []
+
+
+def test_claims_have_their_formulas_set(page: Page, live: str) -> None:
+    for claim in ("zero-current", "one-copying"):
+        page.goto(f"{live}#/paper?claim={claim}")
+        expect(page.locator("main").get_by_text("measured", exact=True)).to_be_visible()
+        settled(page)
+        assert re.findall(r"\bW_\w+", page.locator("main article, main").first.inner_text()) == []
+
+
+def test_an_error_has_no_interval_below_zero(page: Page, live: str) -> None:
+    page.goto(f"{live}#/paper?claim=paths")
+    expect(page.get_by_text(re.compile(r"95% interval 0 to"))).to_be_visible()
+    # The zone where the claim holds is wide enough to be seen.
+    zone = page.locator("rect.zone.holds").first.bounding_box()
+    assert zone is not None and zone["width"] > 80
+
+
+# The share of a small picture that stands out from its ground, by the contrast of luminances.
+SEEN = """
+async (image) => {
+  const canvas = new OffscreenCanvas(64, 64);
+  const pen = canvas.getContext("2d");
+  const loaded = new Image();
+  loaded.src = image.getAttribute("href");
+  await loaded.decode();
+  pen.drawImage(loaded, 0, 0, 64, 64);
+  const { data } = pen.getImageData(0, 0, 64, 64);
+  const light = (i) => 0.2126 * data[i] + 0.7152 * data[i + 1] + 0.0722 * data[i + 2];
+  // The upper right corner is masked, so it has the color of the ground.
+  const ground = light(4 * 62);
+  let seen = 0;
+  for (let i = 0; i < data.length; i += 4) if (Math.abs(light(i) - ground) > 24) seen++;
+  return seen / (data.length / 4);
+}
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_patterns_in_the_circuit_can_be_seen(page: Page, live: str, theme: str, width: int) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{live}#/circuit")
+    settled(page)
+    for head in HEADS:
+        image = page.locator(f'[data-node="{head}"] image')
+        expect(image).to_have_count(1)
+        box = image.bounding_box()
+        assert box is not None and box["width"] >= (50 if width > 1000 else 24)
+        assert image.evaluate(SEEN) > 0.02, head
+    # Kinds are written out.
+    expect(page.locator("[data-node] text.word").first).to_be_visible()
+    words = page.locator("[data-node] text.word").all_inner_texts()
+    assert not any("…" in word for word in words)
+
+
+def test_the_waterfall_on_a_phone_keeps_words_and_bars_apart(page: Page, live: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{live}#/paths?e=0")
+    settled(page)
+    crossing = page.locator("g.row").evaluate_all(
+        """rows => rows.flatMap((row) => {
+          const label = row.querySelector(".label").getBoundingClientRect();
+          const bar = row.querySelector(".bar").getBoundingClientRect();
+          return label.right > bar.left && bar.right > label.left ? [row.textContent.trim()] : [];
+        })"""
+    )
+    assert crossing == []
+
+
+def test_the_graph_of_a_prediction_fits_a_phone_in_height(page: Page, live: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{live}#/why?e=0")
+    settled(page)
+    hidden = page.locator(".graph .scroll").evaluate("one => one.scrollHeight - one.clientHeight")
+    assert hidden <= 1
+
+
+@pytest.mark.parametrize("view", ["text", "why", "atlas", "circuit", "paths", "training"])
+def test_the_actions_of_a_view_take_one_line_of_a_phone(page: Page, live: str, view: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{live}#/{view}")
+    settled(page)
+    tops = page.locator(".actions .button").evaluate_all(
+        "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
+    )
+    assert len(tops) >= 6 and len(set(tops)) == 1
+
+
+def test_where_a_head_does_most_is_read_in_whole_lines_on_a_phone(page: Page, live: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{live}#/head?h={INDUCTION}")
+    places = page.get_by_role("region", name="Where it does most in a text")
+    places.scroll_into_view_if_needed()
+    expect(places.locator("tbody tr").first).to_be_visible(timeout=120_000)
+    box = places.locator("td.text").first.bounding_box()
+    assert box is not None and box["width"] >= 300
+
+
+# Tokens at the start of a line: how far their letters are from the edge of the text.
+INDENTED = """
+(row) => [...row.querySelectorAll(".t")].flatMap((token) => {
+  const node = token.firstChild, range = document.createRange();
+  const letter = node.nodeValue.search(/\\S/);
+  if (letter < 1) return [];
+  range.setStart(node, letter), range.setEnd(node, letter + 1);
+  const gap = range.getBoundingClientRect().left - row.getBoundingClientRect().left;
+  // A space of the font is about eight pixels.
+  return gap > 6 && gap < 14 ? [token.textContent] : [];
+})
+"""
+
+
+def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None:
+    page.goto(f"{live}#/compare?what=texts")
+    settled(page)
+    expect(page.locator("table tbody tr")).to_have_count(8)
+    header = page.locator("main .header")
+    for kind in ("PNG", "SVG", "CSV"):
+        expect(header.get_by_role("button", name=kind)).to_be_visible()
+    with page.expect_download() as download:
+        header.get_by_role("button", name="CSV").click()
+    assert "clean with the part corrupted" in download.value.path().read_text()
+    for text in ("Clean text", "Corrupted text"):
+        row = page.get_by_role("group", name=re.compile(text))
+        assert row.evaluate(INDENTED) == []
+
+
+def test_evidence_is_aligned(page: Page, live: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{live}#/head?h={INDUCTION}")
+    settled(page)
+    item = page.locator("section[aria-label='What it is'] li").first
+    lines = item.evaluate(
+        """item => {
+          const range = document.createRange();
+          range.selectNodeContents(item.lastChild);
+          return [...new Set([...range.getClientRects()].map((box) => Math.round(box.left)))];
+        }"""
+    )
+    assert len(lines) == 1
