@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -110,11 +110,17 @@ class Framed:
     """x F for some random frames F; the last is kept, as all heads of a layer ask for the same.
 
     x is lower triangular, as `in_own_basis` gives it; its columns are the first ones of the frames.
+    `draw` gives the frames when they are needed.
     """
 
-    def __init__(self, frames: Float[Tensor, "drawn d r"]) -> None:
-        self.frames = frames
+    def __init__(self, draw: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
+        self._draw = draw
         self._last: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def frames(self) -> Float[Tensor, "drawn d r"]:
+        """The frames themselves."""
+        return self._draw()
 
     def of(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
@@ -226,28 +232,28 @@ class RandomFrames:
         self.count, self.seed = count, seed
         self._shape = (count, config.d_model, min(config.d_model, config.d_head))
         self._weights = model.weights
+        self._generator = seeded(seed)
+        self._drawn: list[Float[Tensor, "drawn d r"]] = []
         self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
         self._lock = RLock()  # layers that share them may be computed by several threads
 
-    @property
-    def query(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that queries read."""
-        return self._drawn[0]
+    def of(
+        self, read: Literal["query", "key", "value", "write"], part: slice | None = None
+    ) -> Framed:
+        """Directions that queries, keys or values read, or that heads write to; some draws of them.
 
-    @property
-    def key(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that keys read."""
-        return self._drawn[1]
+        Drawn when they are needed, in this order, so that they do not depend on who asks first.
+        """
 
-    @property
-    def value(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that values read."""
-        return self._drawn[2]
+        def draw() -> Float[Tensor, "drawn d r"]:
+            number = ("query", "key", "value", "write").index(read)
+            with self._lock:
+                while len(self._drawn) <= number:
+                    drawn = random_frames(*self._shape, self._generator)
+                    self._drawn.append(drawn.to(self._weights.W_E[:0]))
+                return self._drawn[number] if part is None else self._drawn[number][part]
 
-    @property
-    def write(self) -> Float[Tensor, "drawn d r"]:
-        """Directions that heads write to."""
-        return self._drawn[3]
+        return Framed(draw)
 
     def effects(self, tokens: Int[Tensor, "sequence m"]) -> Float[Tensor, "sequence drawn r m"]:
         """What a write along each direction does to the logits of some tokens, their mean removed.
@@ -259,19 +265,8 @@ class RandomFrames:
             if key not in self._effects:
                 W_U = centered_unembedding(self._weights)
                 columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
-                self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
+                self._effects[key] = self.of("write").of(in_own_basis(columns)).mT.contiguous()
             return self._effects[key]
-
-    @property
-    def _drawn(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
-        with self._lock:
-            return self._every
-
-    @cached_property
-    def _every(self) -> tuple[Float[Tensor, "drawn d r"], ...]:
-        # All at once, so that they do not depend on which of them is asked for first.
-        W_E, generator = self._weights.W_E[:0], seeded(self.seed)
-        return tuple(random_frames(*self._shape, generator).to(W_E) for _ in range(4))
 
 
 def compare_with_random_heads(
@@ -339,7 +334,7 @@ def random_views(
     served = list(dict.fromkeys(kv_head(config, head) for head in heads))
     entries = late.shape[0] * late.shape[1] * len(places)
     for part, ovs in rotated_ovs(model, layer, frames, entries):
-        framed = Framed(frames.query[part]).of(late), Framed(frames.key[part]).of(placed)
+        framed = frames.of("query", part).of(late), frames.of("key", part).of(placed)
         queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:], heads)
         keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places, served)
         of, key = -1, late[:0]
@@ -369,7 +364,7 @@ def rotated_ovs(
     at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
     for start in range(0, frames.count, at_once):
         part = slice(start, min(start + at_once, frames.count))
-        value, write = Framed(frames.value[part]), Framed(frames.write[part])
+        value, write = frames.of("value", part), frames.of("write", part)
 
         def effects(tokens: Tensor, part: slice = part) -> Tensor:
             return frames.effects(tokens)[:, part]
