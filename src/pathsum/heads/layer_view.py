@@ -9,8 +9,8 @@ own attention.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from threading import Lock
-from typing import TypeAlias
+from threading import RLock
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -110,11 +110,17 @@ class Framed:
     """x F for some random frames F; caches the last product, which all heads of a layer share.
 
     x is lower triangular, as `in_own_basis` returns it, and may have fewer columns than F has rows.
+    `draw` gives the frames when they are needed.
     """
 
-    def __init__(self, frames: Float[Tensor, "drawn d r"]) -> None:
-        self.frames = frames
+    def __init__(self, draw: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
+        self._draw = draw
         self._last: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def frames(self) -> Float[Tensor, "drawn d r"]:
+        """The frames themselves."""
+        return self._draw()
 
     def of(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
@@ -221,13 +227,32 @@ class RandomFrames:
     """
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
-        config, W_E, generator = model.config, model.weights.W_E[:0], seeded(seed)
-        shape = (count, config.d_model, min(config.d_model, config.d_head))
-        drawn = (random_frames(*shape, generator).to(W_E) for _ in range(4))
-        self.query, self.key, self.value, self.write = drawn
-        self.count, self._weights = count, model.weights
+        config = model.config
+        self.count, self.seed = count, seed
+        self._shape = (count, config.d_model, min(config.d_model, config.d_head))
+        self._weights = model.weights
+        self._generator = seeded(seed)
+        self._drawn: list[Float[Tensor, "drawn d r"]] = []
         self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
-        self._lock = Lock()  # several threads may compute layers that share the effects
+        self._lock = RLock()  # several threads may compute layers that share these
+
+    def of(
+        self, read: Literal["query", "key", "value", "write"], part: slice | None = None
+    ) -> Framed:
+        """Directions that queries, keys or values read, or that heads write to; some draws of them.
+
+        Drawn when they are needed, in this order, so that they do not depend on who asks first.
+        """
+
+        def draw() -> Float[Tensor, "drawn d r"]:
+            number = ("query", "key", "value", "write").index(read)
+            with self._lock:
+                while len(self._drawn) <= number:
+                    drawn = random_frames(*self._shape, self._generator)
+                    self._drawn.append(drawn.to(self._weights.W_E[:0]))
+                return self._drawn[number] if part is None else self._drawn[number][part]
+
+        return Framed(draw)
 
     def effects(self, tokens: Int[Tensor, "sequence m"]) -> Float[Tensor, "sequence drawn r m"]:
         """What a write along each direction adds to the centered logits of some tokens; cached."""
@@ -236,7 +261,7 @@ class RandomFrames:
             if key not in self._effects:
                 W_U = centered_unembedding(self._weights)
                 columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
-                self._effects[key] = Framed(self.write).of(in_own_basis(columns)).mT.contiguous()
+                self._effects[key] = self.of("write").of(in_own_basis(columns)).mT.contiguous()
             return self._effects[key]
 
 
@@ -305,7 +330,7 @@ def random_views(
     served = list(dict.fromkeys(kv_head(config, head) for head in heads))
     entries = late.shape[0] * late.shape[1] * len(places)
     for part, ovs in rotated_ovs(model, layer, frames, entries):
-        framed = Framed(frames.query[part]).of(late), Framed(frames.key[part]).of(placed)
+        framed = frames.of("query", part).of(late), frames.of("key", part).of(placed)
         queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:], heads)
         keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places, served)
         of, key = -1, late[:0]
@@ -335,7 +360,7 @@ def rotated_ovs(
     at_once = max(1, ENTRIES_AT_ONCE // entries_per_draw)
     for start in range(0, frames.count, at_once):
         part = slice(start, min(start + at_once, frames.count))
-        value, write = Framed(frames.value[part]), Framed(frames.write[part])
+        value, write = frames.of("value", part), frames.of("write", part)
 
         def effects(tokens: Tensor, part: slice = part) -> Tensor:
             return frames.effects(tokens)[:, part]

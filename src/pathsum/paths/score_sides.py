@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathsum.errors import PathError
 from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.model.folding import layer_reads
+from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams
@@ -86,10 +86,11 @@ class QkRead:
         )
 
 
-def qk_read(trace: Trace, head: HeadId, side: Side) -> QkRead:
-    """The read of one head's query or key, normalization folded in."""
+def qk_read(trace: Trace, head: HeadId, side: Side, reads: Reads | None = None) -> QkRead:
+    """The read of one head's query or key, normalization folded in; `reads` are its layer's."""
     weights, scales = trace.model.weights, trace.scales
-    reads, raw = layer_reads(weights, head.layer), weights.layers[head.layer]
+    reads = layer_reads(weights, head.layer) if reads is None else reads
+    raw = weights.layers[head.layer]
     length = trace.tokens.shape[1]
     if side == "query":
         at, W, b, pos = head.head, reads.W_Q, reads.b_Q, reads.pos_Q

@@ -117,8 +117,8 @@ def align_heads(
     frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
-    norms, other_norms = _norms(one), _norms(other)
-    qk, ov = _similarities(one, other, norms, other_norms)
+    norms, other_norms = _norms(one, progress), _norms(other, progress)
+    qk, ov = _similarities(one, other, norms, other_norms, progress)
     similarity = (qk + ov) / 2
     rotating = _Rotating(draws, seeded(seed), progress)
     by_left = rotating.matched(one, other, norms, other_norms, similarity)
@@ -230,13 +230,18 @@ class _Rotating:
 
 
 def _similarities(
-    one: HeadFunctions, other: HeadFunctions, one_norms: _Both, other_norms: _Both
+    one: HeadFunctions,
+    other: HeadFunctions,
+    one_norms: _Both,
+    other_norms: _Both,
+    progress: Progress,
 ) -> _Both:
     """Cosines of QK and of OV for every pair of heads."""
-    between = Between(one, other)
-    pairs = [
-        [between.products(a, b) for b in range(len(other.layers))] for a in range(len(one.layers))
-    ]
+    between, layers = Between(one, other), len(one.layers)
+    pairs: list[list[_Both]] = []
+    for a in range(layers):
+        progress(a, layers, f"layer {a} of {one.model.name} with the other heads")
+        pairs.append([between.products(a, b) for b in range(len(other.layers))])
     qk, ov = (
         torch.cat([torch.cat([pair[which] for pair in row], 1) for row in pairs])
         for which in range(2)
@@ -247,10 +252,14 @@ def _similarities(
     )
 
 
-def _norms(functions: HeadFunctions) -> _Both:
+def _norms(functions: HeadFunctions, progress: Progress) -> _Both:
     """⟨f, f⟩ of every head."""
-    between = Between(functions, functions)
-    each = [between.products(layer, layer) for layer in range(len(functions.layers))]
+    progress(0, functions.model.config.n_layers, f"heads of {functions.model.name}")
+    between, layers = Between(functions, functions), len(functions.layers)
+    each: list[_Both] = []
+    for layer in range(layers):
+        progress(layer, layers, f"heads of {functions.model.name}")
+        each.append(between.products(layer, layer))
     return (
         torch.cat([qk.diagonal() for qk, _ in each]),
         torch.cat([ov.diagonal() for _, ov in each]),

@@ -233,7 +233,10 @@ class Between:
         tokens = self.tokens(a, b)
 
         def blocks(left: Tensor, between: Tensor, right: Tensor) -> Float[Tensor, "head other k l"]:
-            return left.mT[:, None] @ (between @ right)
+            # All heads side by side: two large products.
+            (h, _, k), (o, _, last) = left.shape, right.shape
+            columns, others = (each.transpose(0, 1).flatten(1) for each in (left, right))
+            return (columns.T @ (between @ others)).view(h, k, o, last).transpose(1, 2)
 
         means = one.mean_queries[:, None, :, None] * other.mean_queries[:, None, :]
         queries = blocks(one.W_Q, tokens, other.W_Q) + means

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import HeadId, Source, Trace
+from pathsum.model.folding import Reads, layer_reads
 from pathsum.names import Part, Side
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.score_sides import QkRead, qk_read
@@ -71,6 +72,7 @@ class FrozenRow:
             self.layers.append(step.layer)
             self.z.append(step.z[0, 0])
             self.streams.append(sweep.streams[0, 0].clone())
+        self._layer_reads: dict[int, Reads] = {}
         self._reads: dict[tuple[HeadId, str], QkRead] = {}
         self._read_vectors: dict[tuple[HeadId, str], Tensor] = {}
         self._writers: dict[int, tuple[Source | HeadId, ...]] = {}
@@ -130,7 +132,10 @@ class FrozenRow:
         """A head's query or key read on this sequence."""
         found = self._reads.get((head, side))
         if found is None:
-            whole = qk_read(self.trace, head, "query" if side == "q" else "key")
+            if head.layer not in self._layer_reads:
+                self._layer_reads[head.layer] = layer_reads(self.trace.model.weights, head.layer)
+            reads = self._layer_reads[head.layer]
+            whole = qk_read(self.trace, head, "query" if side == "q" else "key", reads)
             found = self._reads[head, side] = whole.cut(self.rows, self.length)
         return found
 
