@@ -7,12 +7,12 @@ have one length and no block can be skipped; in the second their lengths vary by
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from benchmarks.measurement import Measurement, seconds
+from benchmarks.measurement import Measurement, best_seconds, peak_memory
 from pathsum.algebra import Factored
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 
@@ -23,10 +23,10 @@ BLOCKS = [(512, 1024), (1024, 1024), (1024, 2048), (2048, 2048)]
 def main() -> list[Measurement]:
     """Measure, print and return."""
     torch.set_num_threads(THREADS)
-    start = peak_mb()
+    start = peak_memory()
     equal, spread = products()
     topk(equal, K)
-    memory = Measurement(f"topk({K}), memory above the torch import", peak_mb() - start, "MB")
+    memory = Measurement(f"topk({K}), memory above the torch import", peak_memory() - start, "MB")
     found = [memory, *measure("equal lengths", equal), *measure("lengths 1 … 0.1", spread)]
     for each in found:
         ratio = "" if each.ratio is None else f"{each.ratio:6.2f} × {each.other}"
@@ -52,16 +52,12 @@ def measure(name: str, f: Factored) -> list[Measurement]:
         "argmax_rows": lambda: argmax_rows(f),
         "row_ranks": lambda: row_ranks(f, diagonal),
     }
-    gemm = float("inf")
-    best = dict.fromkeys(work, float("inf"))
-    for _ in range(ROUNDS):
-        for shape in BLOCKS:
-            gemm = min(gemm, seconds(lambda shape=shape: bare(f, *shape)))
-        for label, call in work.items():
-            best[label] = min(best[label], seconds(call))
+    blocked = [partial(bare, f, *shape) for shape in BLOCKS]
+    best = best_seconds(ROUNDS, *blocked, *work.values())
+    gemm = min(best[: len(BLOCKS)])
     return [
         Measurement(f"{label}, {name}", spent, "s", "bare blocked GEMM", gemm)
-        for label, spent in best.items()
+        for label, spent in zip(work, best[len(BLOCKS) :], strict=True)
     ]
 
 
@@ -72,11 +68,6 @@ def bare(f: Factored, high: int, wide: int) -> None:
         for right in f.B.split(wide, dim=1):
             out = buffer[: left.shape[0] * right.shape[1]].view(left.shape[0], right.shape[1])
             torch.mm(left, right, out=out)
-
-
-def peak_mb() -> float:
-    """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 if __name__ == "__main__":

@@ -4,24 +4,16 @@ Compared with transformer-lens, which has an environment of its own (`make peers
 lines have our cost only.
 """
 
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, best_seconds, peak_memory, run_peer
 from pathsum.algebra import Factored
 from pathsum.circuits import copying, token_ov
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.model import Config, Model, random_model
 
-PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
 LAYERS, HEADS, D, K, VOCAB = 12, 12, 768, 64, 50_257
 BLOCK = 1024
 
@@ -61,10 +53,10 @@ def spectra(model: Model) -> list[Measurement]:
         for layer in range(LAYERS):
             layer_eigenvalues(model.weights, layer, product)
 
-    seconds = best(ours, 5)
-    theirs = peer_seconds()
+    [seconds] = best_seconds(5, ours)
+    theirs = run_peer("tl4", PEER_PROGRAM)
     name = "transformer-lens" if theirs is not None else "transformer-lens (environment missing)"
-    null = best(lambda: copying(model, measures="eigenvalues"), 1)
+    [null] = best_seconds(1, lambda: copying(model, measures="eigenvalues"))
     return [
         Measurement("eigenvalues of 144 full OV", seconds, "s", name, theirs),
         Measurement("the same with the copying null, 400 draws", null, "s", "without it", seconds),
@@ -75,12 +67,12 @@ def extremes(model: Model) -> list[Measurement]:
     """The 100 largest of one full OV's 2.5 billion entries, against the bare products."""
     ov = token_ov(model, "L5H5")
     before = peak_memory(reset=True)
-    seconds = best(lambda: ov.topk(100), 2)
+    [seconds] = best_seconds(2, lambda: ov.topk(100))
     after = peak_memory()
-    bare = best(lambda: blocked_product(ov), 2)
+    [bare] = best_seconds(2, lambda: blocked_product(ov))
     return [
         Measurement("top 100 of one full OV", seconds, "s", "bare blocked GEMM", bare),
-        Measurement("its memory above the model", (after - before) / 2**20, "MB"),
+        Measurement("its memory above the model", after - before, "MB"),
     ]
 
 
@@ -92,40 +84,6 @@ def blocked_product(f: Factored) -> None:
         for columns in right:
             m, n = len(rows), columns.shape[1]
             torch.mm(rows, columns, out=buffer[: m * n].view(m, n))
-
-
-def peer_seconds() -> float | None:
-    """What transformer-lens takes in a process of its own, or None where it is not there."""
-    if not PEER.exists():
-        return None
-    done = subprocess.run(
-        [str(PEER), "-c", PEER_PROGRAM], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        print(done.stderr, file=sys.stderr)
-        raise RuntimeError("transformer-lens failed on its own circuit")
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
-def best(run: Callable[[], object], times: int) -> float:
-    """The shortest of some runs, in seconds."""
-    found: list[float] = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-def peak_memory(reset: bool = False) -> int:
-    """The largest resident size since the last reset, in bytes; Linux tells, others give 0."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -12,24 +12,19 @@ At these shapes a pair costs d² by blocks of the symmetric forms and 2 d k² by
 """
 
 import ctypes
-import json
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from benchmarks.measurement import Measurement, seconds
+from benchmarks.measurement import Measurement, best_seconds, peak_memory, run_peer, status
 from pathsum.circuits import composition
 from pathsum.circuits.composition.forms import BLOCK_ROWS, READERS_AT_ONCE, WIDEST_BLOCK
 from pathsum.circuits.composition.reads_and_writes import Sides, sides
 from pathsum.model import Config, Model, random_model
 
-PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl4" / "bin" / "python"
 THREADS = 2
 SMALL = Config(12, 12, 768, 64, 1000, 8, positions="residual", norm="layer")
 XL = Config(48, 25, 1600, 64, 1000, 8, positions="residual", norm="layer")
@@ -72,7 +67,7 @@ def small() -> list[Measurement]:
     model = random_model(SMALL, gains=True)
     composition(model)
     found = measured(model, rounds=5)
-    theirs = peer()
+    theirs = run_peer("tl4", PEER_PROGRAM)
     name = "transformer-lens 4.3, no nulls"
     if theirs is None:
         name += " (not installed: make peers)"
@@ -99,7 +94,7 @@ def xl() -> list[Measurement]:
     """GPT-2 XL: 1,200 heads, 2.1 million edges; peak memory with the weights."""
     model = random_model(XL, gains=True)
     give_back()
-    before = resident()
+    before = status("VmRSS")
     found = measured(model, rounds=1)
     total = before + found.memory
     limit = "4 GB"
@@ -134,9 +129,9 @@ def measured(model: Model, rounds: int) -> Measured:
     products = own_products(forms, model.config)
     del forms
     bare, rate = [sum(one.seconds() for one in products)], [gemm_rate()]
-    before = peak(reset=True)
-    best = min(seconds(lambda: composition(model)) for _ in range(rounds))
-    memory = peak() - before
+    before = peak_memory(reset=True)
+    [best] = best_seconds(rounds, lambda: composition(model))
+    memory = peak_memory() - before
     bare.append(sum(one.seconds() for one in products))
     rate.append(gemm_rate())
     total = sum(one.flops for one in products)
@@ -206,43 +201,12 @@ def own_products(forms: Sides, config: Config) -> list[Products]:
 def gemm_rate(size: int = 3072) -> float:
     """Multiplications and additions a second in one large square product, the best of some."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(5))
-
-
-def peer() -> tuple[float, float] | None:
-    """What transformer-lens takes in a process of its own: seconds and MB, or None without it."""
-    if not PEER.exists():
-        return None
-    command = [str(PEER), "-c", PEER_PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(done.stderr, file=sys.stderr)
-        raise RuntimeError("transformer-lens failed on its own composition scores")
-    seconds, memory = json.loads(done.stdout.strip().splitlines()[-1])
-    return float(seconds), float(memory)
-
-
-def peak(reset: bool = False) -> float:
-    """The largest resident size since the last reset, in MB (Linux)."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    return status("VmHWM")
+    return 2 * size**3 / best_seconds(5, lambda: a @ b)[0]
 
 
 def give_back() -> None:
     """Return freed memory to the system: drawing the weights in float64 leaves as much again."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def resident() -> float:
-    """The resident size, in MB (Linux)."""
-    return status("VmRSS")
-
-
-def status(name: str) -> float:
-    """A line of what the system knows of this process, in MB."""
-    rows = Path("/proc/self/status").read_text().splitlines()
-    return int(next(row for row in rows if row.startswith(name)).split()[1]) / 1024
 
 
 if __name__ == "__main__":

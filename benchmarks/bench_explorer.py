@@ -8,12 +8,9 @@ the bundled two-layer model, whose Training, Compare and Paper views are measure
 kept on disk.
 """
 
-import time
-from collections.abc import Callable
-
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, within_budget
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.in_flight import CanceledError
 from pathsum.model import Config, Model, random_model
@@ -72,7 +69,7 @@ def asked(
     what: str, explorer: Explorer, name: str, params: dict[str, object], seconds: float
 ) -> Measurement:
     """The time of an answer against its budget."""
-    return timed(what, lambda: explorer.ask(name, params), seconds)
+    return within_budget(what, lambda: explorer.ask(name, params), seconds)
 
 
 def first_report(what: str, explorer: Explorer, name: str, seconds: float) -> Measurement:
@@ -88,16 +85,7 @@ def first_report(what: str, explorer: Explorer, name: str, seconds: float) -> Me
             return
         raise RuntimeError(f"{name} was computed without a report of its progress")
 
-    return timed(what, ask, seconds)
-
-
-def timed(what: str, work: Callable[[], object], seconds: float) -> Measurement:
-    """The time of a call against its budget."""
-    start = time.perf_counter()
-    work()
-    taken = time.perf_counter() - start
-    print(f"{what:<44} {taken:8.2f} s of {seconds:g}", flush=True)
-    return Measurement(what, taken, "s", "may take", seconds)
+    return within_budget(what, ask, seconds)
 
 
 if __name__ == "__main__":

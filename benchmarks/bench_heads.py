@@ -7,13 +7,12 @@ snapshots of the quick two-layer model's shape, 64 held-out sequences each.
 """
 
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, within_budget
 from pathsum.heads import atlas, induction
 from pathsum.model import Config, random_model
 from pathsum.sources import load
@@ -32,24 +31,15 @@ def main() -> list[Measurement]:
     bundled = load("two-layer")
     atlas(bundled, sequences=2)  # whatever is slow the first time
     found = [
-        allowed("atlas of the bundled two-layer model", lambda: atlas(bundled), 5.0),
-        allowed("induction in the bundled two-layer model", lambda: induction(bundled), 5.0),
-        allowed("dynamics, 20 snapshots of the quick size", snapshots(), 30.0),
+        within_budget("atlas of the bundled two-layer model", lambda: atlas(bundled), 5.0),
+        within_budget("induction in the bundled two-layer model", lambda: induction(bundled), 5.0),
+        within_budget("dynamics, 20 snapshots of the quick size", snapshots(), 30.0),
     ]
     small = random_model(SMALL, gains=True)
     found.append(
-        allowed("atlas at GPT-2 small's shape (random weights)", lambda: atlas(small), 60.0)
+        within_budget("atlas at GPT-2 small's shape (random weights)", lambda: atlas(small), 60.0)
     )
     return found
-
-
-def allowed(what: str, work: Callable[[], object], seconds: float) -> Measurement:
-    """The time of a call against its budget."""
-    start = time.perf_counter()
-    work()
-    taken = time.perf_counter() - start
-    print(f"{what:<44} {taken:8.2f} s of {seconds:.0f}", flush=True)
-    return Measurement(what, taken, "s", "may take", seconds)
 
 
 def snapshots() -> Callable[[], object]:

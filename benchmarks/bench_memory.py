@@ -25,8 +25,8 @@ import torch
 from safetensors.torch import save_file
 
 import pathsum as ps
-from benchmarks.bench_composition import give_back, peak, status
-from benchmarks.measurement import Measurement
+from benchmarks.bench_composition import give_back
+from benchmarks.measurement import Measurement, peak_memory, status
 from pathsum.model import Config
 from pathsum.model.storage import TENSORS
 from pathsum.sources.fetched import FETCHED
@@ -84,7 +84,7 @@ def child(what: str, name: str) -> None:
     if what == "trace":
         tokens = torch.randint(model.config.d_vocab, (1, LENGTH))
         model.trace(tokens, keep=ps.Keep(patterns=["L18H6"], streams=[18], logits=[-1]))
-        print(peak())
+        print(peak_memory())
         return
     with peak_of_own() as found:
         analyze(what, model)

@@ -4,13 +4,10 @@ Both run the same layers in the same order; the trace also keeps patterns, strea
 plain pass is written here, from the same public parts, and keeps nothing.
 """
 
-import time
-from collections.abc import Callable
-
 import torch
 
 import pathsum as ps
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, best_seconds
 from pathsum.model import transformer
 from pathsum.model.weights import Weights
 from pathsum.shapes import Logits, Tokens
@@ -42,7 +39,8 @@ def main() -> list[Measurement]:
     ):
         model = ps.random_model(config)
         tokens = torch.randint(config.d_vocab, (batch, config.n_ctx))
-        trace, forward = _best(
+        trace, forward = best_seconds(
+            ROUNDS,
             lambda model=model, tokens=tokens: model.trace(tokens),
             lambda model=model, tokens=tokens: plain(model.weights, tokens),
         )
@@ -57,17 +55,6 @@ def main() -> list[Measurement]:
             )
         )
     return found
-
-
-def _best(*runs: Callable[[], object]) -> list[float]:
-    """The best of several rounds of each, taken in turn so that noise meets both."""
-    best = [float("inf")] * len(runs)
-    for _ in range(ROUNDS):
-        for index, run in enumerate(runs):
-            start = time.perf_counter()
-            run()
-            best[index] = min(best[index], time.perf_counter() - start)
-    return best
 
 
 if __name__ == "__main__":

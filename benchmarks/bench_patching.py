@@ -6,14 +6,10 @@ their number. Edges are also compared with path patching by transformer-lens's h
 the same shape, in an environment of its own (`make peers`).
 """
 
-import json
-import subprocess
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from benchmarks.measurement import Measurement, seconds
+from benchmarks.measurement import Measurement, run_peer, seconds
 from pathsum.model import Config, HeadId, Model, Trace, random_model
 from pathsum.model.edits import Hook, Message
 from pathsum.model.forward import run_logits
@@ -24,7 +20,6 @@ from pathsum.paths.intervene.causal import edges_of
 SAMPLE = 6
 """How many runs of a loop are timed."""
 TOKENS, READERS = 32, 3
-PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
 PEER_NAME = "path patching by transformer-lens 3.9's hooks"
 
 # The sender's write in a corrupted run replaces its own in one head's keys; all else is recomputed.
@@ -92,7 +87,7 @@ def edges(model: Model, clean: Trace, corrupted: Trace) -> list[Measurement]:
     one_at_a_time = seconds(lambda: message_loop(clean, corrupted, sample)) / len(sample)
     what = f"{len(every)} edges into three heads of layer 6 of 12 × 12, {TOKENS} tokens"
     ours = seconds(lambda: causal_effects(clean, corrupted, -1, 7, into=into))
-    one_by_hooks = peer_seconds()
+    one_by_hooks = run_peer("tl3", PEER_PROGRAM, TOKENS, SAMPLE, torch.get_num_threads())
     return [
         Measurement(what, ours, "s", "one run per edge", len(every) * one_at_a_time),
         Measurement(
@@ -103,16 +98,6 @@ def edges(model: Model, clean: Trace, corrupted: Trace) -> list[Measurement]:
             len(every) * one_by_hooks if one_by_hooks else None,
         ),
     ]
-
-
-def peer_seconds() -> float | None:
-    """Seconds per edge by the other library; None if it is not installed."""
-    if not PEER.exists():
-        return None
-    arguments = (TOKENS, SAMPLE, torch.get_num_threads())
-    command = [str(PEER), "-c", PEER_PROGRAM, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def pair(model: Model, length: int) -> tuple[Trace, Trace]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks.measurement import Measurement, seconds
+from benchmarks.measurement import Measurement, best_seconds
 from pathsum.model import Config, random_model
 
 REPEATS = 3
@@ -28,19 +28,18 @@ def main() -> list[Measurement]:
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(config.d_vocab, (1, 256), generator=generator)
         trace = model.trace(tokens)
-        # Alternating, so that a machine that slows down slows both.
-        ours: list[float] = []
-        theirs: list[float] = []
-        for _ in range(REPEATS):
-            theirs.append(seconds(lambda model=model, tokens=tokens: model.trace(tokens)))
-            ours.append(seconds(lambda trace=trace: trace.paths().toward(-1, 7, "mean")))
+        ours, theirs = best_seconds(
+            REPEATS,
+            lambda trace=trace: trace.paths().toward(-1, 7, "mean"),
+            lambda model=model, tokens=tokens: model.trace(tokens),
+        )
         found.append(
             Measurement(
                 f"toward, 12 layers × 12 heads, 256 tokens, {name}",
-                ours=min(ours),
+                ours=ours,
                 unit="s",
                 other="one trace",
-                theirs=min(theirs),
+                theirs=theirs,
             )
         )
     return found

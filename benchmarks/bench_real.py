@@ -12,15 +12,13 @@ The checkpoint has GPT-2's shape, is random and is written to a temporary folder
 
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import pathsum as ps
 from benchmarks.bench_composition import measured
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, best_seconds
 
 SMALL = bool(os.environ.get("PATHSUM_BENCH_SMALL"))
 ROUNDS = 1 if SMALL else 5
@@ -52,7 +50,7 @@ def loading(folder: Path) -> Measurement:
         for _ in ps.load(folder).weights.items():
             pass
 
-    ours, plain = best(load, file.read_bytes)
+    ours, plain = best_seconds(ROUNDS, load, file.read_bytes)
     size = file.stat().st_size / 1e6
     return Measurement(f"load, {size:.0f} MB", ours, "s", "reading the file", plain)
 
@@ -62,11 +60,12 @@ def tracing(folder: Path, theirs: torch.nn.Module) -> list[Measurement]:
     """A trace of 256 tokens, and the explanation of its last prediction."""
     model = ps.load(folder)
     tokens = torch.randint(model.config.d_vocab, (1, 256))
-    trace, forward = best(
-        lambda: model.trace(tokens), lambda: theirs(tokens, output_attentions=True)
+    trace, forward = best_seconds(
+        ROUNDS, lambda: model.trace(tokens), lambda: theirs(tokens, output_attentions=True)
     )
     traced = model.trace(tokens)
-    toward, again = best(
+    toward, again = best_seconds(
+        ROUNDS,
         lambda: traced.paths().toward(position=-1, token=7, versus="mean"),
         lambda: model.trace(tokens),
     )
@@ -82,17 +81,6 @@ def composing() -> list[Measurement]:
     model = ps.load("two-layer" if SMALL else "smollm2")
     ps.composition(model)
     return measured(model, rounds=ROUNDS).against_products(f"composition, {model.name}")
-
-
-def best(*runs: Callable[[], object]) -> list[float]:
-    """The best of several rounds of each, taken in turn so that noise meets both."""
-    found = [float("inf")] * len(runs)
-    for _ in range(ROUNDS):
-        for index, run in enumerate(runs):
-            start = time.perf_counter()
-            run()
-            found[index] = min(found[index], time.perf_counter() - start)
-    return found
 
 
 if __name__ == "__main__":

@@ -4,13 +4,10 @@ The repeated runs are `tests/paths/multi_run.py`: patterns saved in a first run 
 then a forced run for each order. Both find the same losses, which is checked first.
 """
 
-import time
-from collections.abc import Callable
-
 import torch
 from tests.paths.multi_run import multi_run_losses
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, best_seconds
 from pathsum.model import Config, random_model
 from pathsum.paths import term_importance
 
@@ -25,19 +22,8 @@ def main() -> list[Measurement]:
     tokens = torch.randint(config.d_vocab, (8, 256), generator=generator)
     ours, theirs = term_importance(model, tokens).loss, multi_run_losses(model, tokens)
     assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-4
-    one, many = side_by_side(
-        lambda: term_importance(model, tokens), lambda: multi_run_losses(model, tokens)
+    one, many = best_seconds(
+        REPEATS, lambda: term_importance(model, tokens), lambda: multi_run_losses(model, tokens)
     )
     what = "term importance, 2 layers × 8 heads, 2048 tokens"
     return [Measurement(what, ours=one, unit="s", other="the paper's repeated runs", theirs=many)]
-
-
-def side_by_side(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
-    """The best time of each, measured in turns so that both meet the same machine."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(REPEATS):
-        for work, kept in zip((first, second), times, strict=True):
-            start = time.perf_counter()
-            work()
-            kept.append(time.perf_counter() - start)
-    return min(times[0]), min(times[1])

@@ -17,10 +17,7 @@ Also compared with the loop of transformer-lens 3.9 (`transformer_lens.train`; 4
 same shape, with positions added to Q and K as here, in an environment of its own (`make peers`).
 """
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -29,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, run_peer
 from pathsum.allocator import keep_freed_memory
 from pathsum.model import Config
 from pathsum.text import Corpus
@@ -39,7 +36,6 @@ from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import flops_per_token, gemm_rate, ignore
 
 STEPS, ROUNDS = 8, 7
-PEER = Path(__file__).resolve().parent.parent / ".venv-peers-tl3" / "bin" / "python"
 PEER_NAME = "transformer-lens 3.9's loop"
 
 # Its loop prints progress to stderr; the first call warms up.
@@ -175,20 +171,11 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
 
 
 def peer_seconds(chosen: Recipe) -> float | None:
-    """Seconds a million tokens of transformer-lens's own loop, or None where it is not there."""
-    if not PEER.exists():
-        return None
+    """Seconds per million tokens of transformer-lens's own loop, or None if it is not installed."""
     config = chosen.config
     shape = (config.d_model, config.n_heads, config.d_head, config.d_vocab, chosen.batch)
-    numbers = [str(number) for number in (*shape, STEPS, torch.get_num_threads())]
-    done = subprocess.run(
-        [str(PEER), "-c", PEER_PROGRAM, *numbers], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        print(done.stderr, file=sys.stderr)
-        raise RuntimeError("transformer-lens failed on its own training loop")
-    seconds = float(json.loads(done.stdout.strip().splitlines()[-1]))
-    return seconds / (STEPS * chosen.batch * config.n_ctx) * 1e6
+    found = run_peer("tl3", PEER_PROGRAM, *shape, STEPS, torch.get_num_threads())
+    return None if found is None else found / (STEPS * chosen.batch * config.n_ctx) * 1e6
 
 
 def main() -> list[Measurement]:

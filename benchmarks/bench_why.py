@@ -4,13 +4,11 @@ The 12 × 12 model is random, so its predictions are the small remainders of man
 and its circuits are larger than those of trained models.
 """
 
-import resource
-import sys
 import time
 
 import torch
 
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, peak_memory
 from pathsum.model import Config, Model, random_model
 from pathsum.sources import load
 
@@ -44,11 +42,5 @@ def measure(what: str, model: Model, length: int, budget: float) -> list[Measure
     size = f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     return [
         Measurement(f"circuit, {what} ({size})", seconds, "s", "budget", budget),
-        Measurement(f"memory at the peak, {what}", (peak_memory() - before) / 2**20, "MB"),
+        Measurement(f"memory at the peak, {what}", peak_memory() - before, "MB"),
     ]
-
-
-def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
