@@ -70,7 +70,7 @@ def test_refuses_operations_that_do_not_fit() -> None:
         f @ f
     with pytest.raises(InputError, match="the inner dimensions are 4 and 5"):
         torch.zeros(3, 5, dtype=torch.float64) @ f
-    with pytest.raises(InputError, match=r"a vector by @: .* write \(x @ f.A\) @ f.B"):
+    with pytest.raises(InputError, match=r"a vector with @: .* write \(x @ f.A\) @ f.B"):
         f @ torch.zeros(5, dtype=torch.float64)
     with pytest.raises(InputError, match="torch.float32 tensor on cpu do not multiply"):
         f @ torch.zeros(5, 5)

@@ -19,7 +19,7 @@ _OVERHEAD = 1 << 20
 def layer_parameters(config: Config) -> int:
     """The number of weights of one layer's matrices."""
     c = config
-    mlp = (3 if c.mlp == "silu_gated" else 2) * c.d_model * c.d_mlp
+    mlp = (3 if c.gated else 2) * c.d_model * c.d_mlp
     return 2 * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head + mlp
 
 

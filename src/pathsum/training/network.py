@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pathsum.algebra.seeds import seeded
 from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
+from pathsum.model.transformer import activation
 from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
 from pathsum.training.fused_ops import (
@@ -137,7 +138,7 @@ class Layer(nn.Module):
         if config.mlp != "none":
             self.W_in = draw((d, m), d**-0.5)
             self.W_out = draw((m, d), m**-0.5)
-        if config.mlp == "silu_gated":
+        if config.gated:
             self.W_gate = draw((d, m), d**-0.5)
         norms = ("ln1", "ln2") if config.mlp != "none" else ("ln1",)
         for norm in norms if config.norm != "none" else ():
@@ -188,12 +189,9 @@ class Layer(nn.Module):
     def mlp(self, read: Stream) -> Stream:
         """The output of the MLP."""
         before = read @ self.W_in
-        if self.config.mlp == "silu_gated":
-            return (F.silu(read @ self.W_gate) * before) @ self.W_out
-        if self.config.mlp == "relu":
-            return F.relu(before) @ self.W_out
-        kind = "tanh" if self.config.mlp == "gelu_tanh" else "none"
-        return F.gelu(before, approximate=kind) @ self.W_out
+        if self.config.gated:
+            return (activation(self.config, read @ self.W_gate) * before) @ self.W_out
+        return activation(self.config, before) @ self.W_out
 
 
 def normalized(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
