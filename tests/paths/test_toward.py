@@ -32,6 +32,24 @@ def test_frozen_paths_credit_the_induction_head_and_not_its_partner(induction: T
     assert induction.by_edge["L1H0", "logits"] == pytest.approx(induction.total, abs=1e-3)
 
 
+def test_edges_are_computed_when_they_are_read_and_then_kept() -> None:
+    why = random_model(CONFIG, seed=1).trace(TOKENS).paths().toward(-1, 4)
+    assert "by_edge" not in vars(why)
+    assert "…" in repr(why)
+    _ = str(why), why.head_table(), why.top(3)
+    assert "by_edge" not in vars(why), "a view computed what it does not show"
+    written = why.to_dict()["by_edge"]
+    assert why.by_edge is why.by_edge
+    assert written == why.by_edge.to_json()
+
+
+def test_the_logits_column_of_the_edges_is_direct_attribution(batch: Toward) -> None:
+    assert batch.by_edge.rows == batch.by_last.names
+    torch.testing.assert_close(batch.by_edge.values[:, -1], batch.by_last.values)
+    assert batch.by_edge.stderr is not None and batch.by_last.stderr is not None
+    torch.testing.assert_close(batch.by_edge.stderr[:, -1], batch.by_last.stderr)
+
+
 def test_causal_effects_find_the_partner(induction: Toward) -> None:
     model = induction.trace.model
     other = model.trace("d e f a")

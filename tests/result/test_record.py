@@ -14,6 +14,7 @@ from pathsum.result import (
     Estimate,
     Record,
     Table,
+    computed_field,
     jsonable,
     records,
     schema,
@@ -55,6 +56,29 @@ def example() -> Outer:
         by_name={"a": 1.0},
         pair=(1, "x"),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy(Record, kind="test-lazy"):
+    given: int
+    asked: list[int]
+
+    @computed_field
+    def twice(self) -> tuple[int, ...]:
+        self.asked.append(1)
+        return (2 * self.given,)
+
+
+def test_a_computed_field_is_computed_once_and_written_like_the_others() -> None:
+    lazy = Lazy(3, [])
+    _ = repr(lazy), str(lazy)
+    assert lazy.asked == []
+    assert lazy.to_json()["twice"] == [6]
+    assert lazy.twice == (6,)
+    assert lazy.asked == [1]
+    properties = schema(Lazy)["properties"]
+    assert list(properties) == ["format", "version", "given", "asked", "twice"]
+    assert properties["twice"] == {"type": "array", "items": {"type": "integer"}}
 
 
 def test_json_has_format_version_and_every_public_field() -> None:

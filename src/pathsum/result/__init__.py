@@ -10,7 +10,7 @@ arguments   options parsed at entry, wrong types named in one sentence; progress
 
 from pathsum.result.arguments import Progress, parse_choice, parse_option, silent
 from pathsum.result.estimate import Estimate
-from pathsum.result.record import Record, jsonable, records
+from pathsum.result.record import Record, computed_field, jsonable, records
 from pathsum.result.schema import schema
 from pathsum.result.table import (
     Column,
@@ -28,6 +28,7 @@ __all__ = [
     "Progress",
     "Record",
     "Table",
+    "computed_field",
     "interval_columns",
     "jsonable",
     "parse_choice",

@@ -10,8 +10,8 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar, cast
+from functools import cache, cached_property
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from rich.console import RenderableType
@@ -23,6 +23,8 @@ from pathsum.result.arguments import checked_methods
 from pathsum.result.estimate import Estimate
 from pathsum.result.table import Cell, Table, prose_column, text_column
 from pathsum.terminal import SafeConsole
+
+Field = TypeVar("Field")
 
 
 def _tensor(value: Tensor) -> Any:
@@ -82,13 +84,33 @@ def jsonable(
     )
 
 
+class computed_field(cached_property[Field]):
+    """A field of a record that is computed when it is first read, and then kept.
+
+    It is written to JSON after the other fields, so writing computes it; a repr does not.
+    """
+
+
+def computed_fields(kind: type) -> dict[str, "computed_field[Any]"]:
+    """The computed fields of a record, by name."""
+    every = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
+    return {name: each for name, each in every.items() if isinstance(each, computed_field)}
+
+
 @cache
-def _public_fields(kind: type) -> tuple[str, ...] | None:
-    """The fields of a dataclass that are written; None for other types."""
+def _stored_fields(kind: type) -> tuple[str, ...] | None:
+    """The public fields of a dataclass that are given to it; None for other types."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = (field.name for field in dataclasses.fields(kind))
     return tuple(name for name in names if not name.startswith("_"))
+
+
+@cache
+def _public_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass that are written; None for other types."""
+    stored = _stored_fields(kind)
+    return None if stored is None else (*stored, *computed_fields(kind))
 
 
 _RECORDS: dict[str, type["Record"]] = {}
@@ -142,7 +164,7 @@ class Record:
     def to_table(self) -> Table:
         """The record as a table; by default its plain fields, one per row."""
         rows: list[tuple[Cell, ...]] = []
-        for name in _fields(self):
+        for name in _stored_fields(type(self)) or ():
             value = getattr(self, name)
             if isinstance(value, Printed | Estimate):
                 value = str(value)
@@ -184,7 +206,7 @@ def as_text(shown: RenderableType) -> str:
 
 def _plain_fields(record: Record) -> list[str]:
     shown: list[str] = []
-    for name in _fields(record):
+    for name in _stored_fields(type(record)) or ():
         value = getattr(record, name)
         if value is None or isinstance(value, bool | int | float | str):
             shown.append(f"{name}={value!r}")

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 from torch import Tensor
 
 from pathsum.errors import FailedError
-from pathsum.result.record import Record
+from pathsum.result.record import Record, computed_fields
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -49,7 +49,10 @@ def schema(record: type[Record]) -> Schema:
 def fields_schema(cls: type) -> Schema:
     """The JSON schema of a dataclass's public fields."""
     hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")]
+    computed = computed_fields(cls)
+    hints |= {name: typing.get_type_hints(each.func)["return"] for name, each in computed.items()}
+    stored = [f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")]
+    names = [*stored, *computed]
     return {
         "type": "object",
         "properties": {name: _type(hints[name]) for name in names},

@@ -13,7 +13,7 @@ from a cache. Blocks below the diagonal are the ones above it counted twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import local
 from typing import Literal, TypeAlias
@@ -79,18 +79,6 @@ class Forms:
         # Thousands of inner factors are kept, in the dtype that they are multiplied in.
         return cls((outer,), (inner * scale[:, None, None]).to(outer.dtype), moments, empty)
 
-    @classmethod
-    def join(cls, parts: Sequence["Forms"]) -> "Forms":
-        """The forms of several layers, one after another."""
-        square = torch.cat([part.moments.square for part in parts])
-        cube = torch.cat([part.moments.cube for part in parts])
-        return cls(
-            tuple(layer for part in parts for layer in part.layers),
-            torch.cat([part.inner for part in parts]),
-            UnitMoments(square, cube),
-            torch.cat([part.empty for part in parts]),
-        )
-
     def layer(self, index: int, heads: int) -> "Forms":
         """The forms of one layer alone."""
         part = slice(index * heads, (index + 1) * heads)
@@ -123,6 +111,33 @@ class Forms:
             layer.columns(0, self.d, factors)
             whole.append(layer.for_heads(factors))
         return psd_root(self.inner.double()).to(self.dtype) @ torch.cat(whole)
+
+
+class JoinedForms:
+    """The forms of so many layers, as they arrive.
+
+    Inner factors are copied into their place at once: kept apart until all are there, they would
+    lie between freed temporaries, and a deep model would hold twice its memory.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._count, self._parts, self._inner = layers, list[Forms](), torch.empty(0)
+
+    def add(self, part: Forms) -> None:
+        """The forms of the next layer."""
+        n, at = len(part), len(self._parts) * len(part)
+        if not self._parts:
+            self._inner = part.inner.new_empty(self._count * n, *part.inner.shape[1:])
+        self._inner[at : at + n] = part.inner
+        self._parts.append(replace(part, inner=self._inner[at : at + n]))
+
+    def joined(self) -> Forms:
+        """All of them, one after another."""
+        square = torch.cat([part.moments.square for part in self._parts])
+        cube = torch.cat([part.moments.cube for part in self._parts])
+        layers = tuple(layer for part in self._parts for layer in part.layers)
+        empty = torch.cat([part.empty for part in self._parts])
+        return Forms(layers, self._inner, UnitMoments(square, cube), empty)
 
 
 def inner_products(
@@ -202,15 +217,14 @@ class _Side:
     are those of at most `held` forms.
     """
 
-    def __init__(self, forms: Forms, width: int, held: int) -> None:
-        n, k = forms.inner.shape[:2]
-        self._layers = forms.layers
-        self._sizes = [len(layer) for layer in forms.layers]
-        self._inner = forms.inner.split(self._sizes)
-        most = max(layer.distinct for layer in forms.layers)
-        self._columns = forms.layers[0].space(most, max(width, BLOCK_ROWS))
-        self._products = forms.inner.new_empty(n * width * k)
-        self._block = forms.inner.new_empty(held * width * BLOCK_ROWS)
+    def __init__(self, layers: Sequence[Forms], width: int, held: int) -> None:
+        self._layers = [each for forms in layers for each in forms.layers]
+        self._inner = [forms.inner for forms in layers]
+        self._sizes = [len(layer) for layer in self._layers]
+        most, k = max(layer.distinct for layer in self._layers), self._inner[0].shape[-1]
+        self._columns = self._layers[0].space(most, max(width, BLOCK_ROWS))
+        self._products = self._inner[0].new_empty(sum(self._sizes) * width * k)
+        self._block = self._inner[0].new_empty(held * width * BLOCK_ROWS)
         self._start, self._made = 0, list[Tensor]()
 
     def set_columns(self, start: int, stop: int) -> None:
@@ -257,15 +271,18 @@ def _by_blocks(
     workers: int,
 ) -> list[Float[Tensor, "n n"]]:
     d, n, kinds = write.d, len(write), len(reads)
-    read_by_layer = _layer_by_layer(reads, heads)
-    groups = _groups(n // heads, together)
+    layers = range(n // heads)
+    writers = [write.layer(index, heads) for index in layers]
+    # All kinds of read of a layer next to each other: wide products run at a higher rate.
+    readers = [read.layer(index, heads) for index in layers for read in reads]
+    groups = _groups(len(layers), together)
     most = max(last - first for first, last in groups) * heads * kinds
     own = local()  # each thread makes blocks in memory of its own
 
     def column_of_blocks(right: int) -> Float[Tensor, "w r"]:
         part = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
         if not hasattr(own, "sides"):
-            own.sides = _Side(write, width, n), _Side(read_by_layer, width, most)
+            own.sides = _Side(writers, width, n), _Side(readers, width, most)
         writing, reading = own.sides
         stop = min(right + width, d)
         writing.set_columns(right, stop)
@@ -276,8 +293,8 @@ def _by_blocks(
             written = writing.block(top, bottom)
             for first, last in groups:
                 read = reading.block(top, bottom, slice(first * kinds, last * kinds))
-                readers = slice(first * heads * kinds, last * heads * kinds)
-                meets, into = written[: last * heads], part[: last * heads, readers]
+                columns = slice(first * heads * kinds, last * heads * kinds)
+                meets, into = written[: last * heads], part[: last * heads, columns]
                 for entries, weight in ((slice(square), 1.0), (slice(square, None), 2.0)):
                     if len(range(written.shape[1])[entries]):
                         into.add_(_all_pairs(meets[:, entries], read[:, entries]), alpha=weight)
@@ -318,12 +335,6 @@ def _groups(layers: int, most: int) -> list[tuple[int, int]]:
     """
     parts = torch.arange(layers).tensor_split(-(-layers // most))
     return [(int(part[0]), int(part[-1]) + 1) for part in parts]
-
-
-def _layer_by_layer(reads: Sequence[Forms], heads: int) -> Forms:
-    """All kinds of read of a layer next to each other: wide products run at a higher rate."""
-    layers = len(reads[0].layers)
-    return Forms.join([read.layer(index, heads) for index in range(layers) for read in reads])
 
 
 def _by_factors(

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
-from pathsum.circuits.composition.forms import Forms
+from pathsum.circuits.composition.forms import Forms, JoinedForms
 from pathsum.circuits.composition.stored_factor import (
     FactorName,
     Outer,
@@ -100,18 +100,16 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
     LayerNorm projects it out of the reads in any case.
     """
     check_offset(model.config, offset)
-    layers = list(
-        in_threads(
-            range(model.config.n_layers), lambda number: _layer(model, number, centered, offset)
-        )
-    )
-    below, above = layers[:-1], layers[1:]
-    return Sides(
-        write=Forms.join([layer.write for layer in below]),
-        q=Forms.join([layer.q for layer in above]),
-        k=Forms.join([layer.k for layer in above]),
-        v=Forms.join([layer.v for layer in above]),
-    )
+    n_layers = model.config.n_layers
+    write, q, k, v = (JoinedForms(n_layers - 1) for _ in range(4))
+    layers = in_threads(range(n_layers), lambda number: _layer(model, number, centered, offset))
+    for number, layer in enumerate(layers):
+        if number < n_layers - 1:
+            write.add(layer.write)
+        if number > 0:
+            for side, part in ((q, layer.q), (k, layer.k), (v, layer.v)):
+                side.add(part)
+    return Sides(write.joined(), q.joined(), k.joined(), v.joined())
 
 
 def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sides:

@@ -1,10 +1,11 @@
-"""All totals toward a target, from one sweep up and one sweep down.
+"""All totals toward a target, from sweeps up and down.
 
 Where streams and gradients of the target meet, their inner product is the sum over all paths that
 pass there. Orders are kept apart as the coefficients of a polynomial (see `sweep.py`). Carrying
 L coefficients through L layers would cost L/2 sweeps, so the sweep up carries them through the
 lower half only, the sweep down through the upper half, and the two polynomials are multiplied where
-they meet.
+they meet. Edges need no orders, and have sweeps of their own (`edge_flows`), because the product of
+all writers with all reads costs as much as a trace and is often not asked for.
 """
 
 from dataclasses import dataclass
@@ -26,29 +27,53 @@ _LAYERS_TOGETHER = 6
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """All totals toward the target in each sequence, before averaging.
+    """The totals toward the target in each sequence, before averaging.
 
-    Rows of `edge` write (sources, then heads), columns read (heads, then the logits). An entry is
-    the sum over all paths that use this edge, so everything that enters a head leaves it again.
+    Writers of `last` are sources, then heads: what each wrote straight into the target.
     """
 
     order: Float[Tensor, "batch order"]
     source: Float[Tensor, "batch source pos"]
     head: Float[Tensor, "batch heads"]
-    edge: Float[Tensor, "batch writer reader"]
+    last: Float[Tensor, "batch writer"]
 
 
-def flows(frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS) -> Flows:
-    """Every total toward the target. Positions after the last target must be cut off already."""
-    weights = frozen.run.weights
+def flows(frozen: Frozen, target: Target) -> Flows:
+    """Totals without edges. Positions after the last target must be cut off already."""
     top = gradient_at_top(frozen, target)
     up = _sweep_up(frozen)
-    down = _sweep_down(frozen, top, up)
-    edge = _edges(frozen, top, target.positions, up.z, down.at_values, edge_numbers)
-    found = Flows(down.order, down.source, down.head, edge)
-    if len(all_sources(weights)) == len(frozen.sources):
-        return found
-    return _with_bias(found, target, target.direction(weights)[1])
+    order, source, head = _sweep_down(frozen, top, up)
+    found = Flows(order, source, head, _last(frozen, top, target.positions, up.z))
+    bias = _logit_bias(frozen, target)
+    return found if bias is None else _with_bias(found, target, bias)
+
+
+def edge_flows(
+    frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS
+) -> Float[Tensor, "batch writer reader"]:
+    """The total of every edge toward the target, in each sequence.
+
+    Rows write (sources, then heads), columns read (heads, then the logits). An entry is the sum
+    over all paths that use this edge, so everything that enters a head leaves it again.
+    """
+    top = gradient_at_top(frozen, target)
+    z = tuple(step.z[0] for step in UpSweep(frozen))
+    at_values = tuple(step.at_values[0] for step in DownSweep(frozen, top).to(0))[::-1]
+    edge = _edges(frozen, top, target.positions, z, at_values, edge_numbers)
+    bias = _logit_bias(frozen, target)
+    if bias is None:
+        return edge
+    n_sources = len(frozen.sources)
+    to_logits = torch.zeros_like(edge[:, :1])
+    to_logits[:, 0, -1] = bias
+    return torch.cat([edge[:, :n_sources], to_logits, edge[:, n_sources:]], 1)
+
+
+def _logit_bias(frozen: Frozen, target: Target) -> Float[Tensor, " batch"] | None:
+    """What the logits' own bias gives, if they have one."""
+    weights = frozen.run.weights
+    has_one = len(all_sources(weights)) > len(frozen.sources)
+    return target.direction(weights)[1] if has_one else None
 
 
 def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
@@ -66,8 +91,6 @@ def _with_bias(found: Flows, target: Target, bias: Float[Tensor, " batch"]) -> F
     rows = torch.arange(len(bias), device=bias.device)
     at_position = torch.zeros_like(found.source[:, :1])
     at_position[rows, 0, target.positions] = bias
-    to_logits = torch.zeros_like(found.edge[:, :1])
-    to_logits[:, 0, -1] = bias
     n_sources = found.source.shape[1]
     order = found.order.clone()
     order[:, 0] += bias
@@ -75,7 +98,7 @@ def _with_bias(found: Flows, target: Target, bias: Float[Tensor, " batch"]) -> F
         order=order,
         source=torch.cat([found.source, at_position], 1),
         head=found.head,
-        edge=torch.cat([found.edge[:, :n_sources], to_logits, found.edge[:, n_sources:]], 1),
+        last=torch.cat([found.last[:, :n_sources], bias[:, None], found.last[:, n_sources:]], 1),
     )
 
 
@@ -85,16 +108,6 @@ class _Up:
 
     middle: Streams
     z: tuple[PerHead, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Down:
-    """`at_values[l]`: the target's gradient at the values of layer l's heads."""
-
-    order: Float[Tensor, "batch order"]
-    source: Float[Tensor, "batch source pos"]
-    head: Float[Tensor, "batch heads"]
-    at_values: tuple[PerHead, ...]
 
 
 def _sweep_up(frozen: Frozen) -> _Up:
@@ -107,19 +120,18 @@ def _sweep_up(frozen: Frozen) -> _Up:
     return _Up(middle, tuple(z))
 
 
-def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> _Down:
+def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> tuple[Tensor, Tensor, Tensor]:
+    """`order`, `source` and `head` of `Flows`."""
     layers, half = frozen.n_layers, frozen.n_layers // 2
     batch, length, _ = top.shape
     order = top.new_zeros(batch, layers + 1)
     source = top.new_zeros(batch, len(frozen.sources), length)
     head: list[Tensor] = []
-    at_values: list[PerHead] = []
     sweep = DownSweep(frozen, top, orders=layers - half + 1)
 
     def meet(step: AdjointStep) -> None:
         _meet_sources(frozen, step.index, sweep.gradients, source)
         head.append((step.at_z.sum(0) * up.z[step.index]).sum((-2, -1)))
-        at_values.append(step.at_values.sum(0))
 
     for step in sweep.to(half):
         added = frozen.added_after(step.index)
@@ -133,7 +145,7 @@ def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> _Down:
         meet(step)
     _meet_sources(frozen, -1, sweep.gradients, source)
     heads = torch.cat(head[::-1], 1) if head else top.new_zeros(batch, 0)
-    return _Down(order, source, heads, tuple(at_values[::-1]))
+    return order, source, heads
 
 
 def _product(
@@ -153,6 +165,19 @@ def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor
     for place, found in enumerate(frozen.sources):
         if found.layer == layer:
             source[:, place] = (frozen.source(found) * together).sum(-1)
+
+
+def _last(
+    frozen: Frozen, top: Stream, positions: Int[Tensor, " batch"], z: tuple[PerHead, ...]
+) -> Float[Tensor, "batch writer"]:
+    """What each source and each head wrote straight into the target, at its position."""
+    rows = torch.arange(len(top), device=top.device)
+    gradient = top[rows, positions]
+    found = [(frozen.source(each)[rows, positions] * gradient).sum(-1) for each in frozen.sources]
+    for index, each in enumerate(z):
+        at_z = frozen.layer(index).write_adjoint(gradient[None, :, None])[0, :, :, 0]
+        found += (each[rows, :, positions] * at_z).sum(-1).unbind(1)
+    return torch.stack(found, 1)
 
 
 def _edges(

@@ -1,7 +1,8 @@
 """Toward: which paths made a prediction, as exact totals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor
 from pathsum.model import Trace
 from pathsum.names import Edge, HeadId, HeadName, HeadRead, LogitsRead, Side
 from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
-from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, flows
+from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, edge_flows, flows
 from pathsum.paths.explain.search import TopPaths, strongest_paths
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.intervene.causal import CausalEffects, causal_effects
@@ -23,6 +24,7 @@ from pathsum.result import (
     Progress,
     Record,
     Table,
+    computed_field,
     silent,
     stacked,
     text_column,
@@ -50,7 +52,8 @@ class Toward(Record, kind="toward"):
       `by_edge["L0H7", "L1H4"]` all paths that go directly from one to the other. What enters a
                               head leaves it: its column and its row in this grid have the same sum,
                               which is its entry in `by_head`. The last column, `"logits"`, is
-                              `by_last`.
+                              `by_last`. Computed when it is first read, since that costs as much
+                              as all the rest; the run has to be kept for it, and is.
 
     Over several sequences every number is a mean, with its standard error (None for one sequence).
     `remainder` compares `total` with the model's own logits. Patterns are held fixed: what a head
@@ -70,9 +73,16 @@ class Toward(Record, kind="toward"):
     by_last: Breakdown
     by_source: Grid
     by_head: Breakdown
-    by_edge: Grid
     _paths: PathSum
     _target: Target
+    _edges: Callable[[], Float[Tensor, "batch writer reader"]]
+
+    @computed_field
+    def by_edge(self) -> Grid:
+        """All paths that go directly from one component to another."""
+        heads: tuple[Name, ...] = tuple(head.id for head in self.trace.model.heads)
+        writers = (*self._paths.sources, *heads)
+        return _grid("from × to", writers, (*heads, "logits"), self._edges())
 
     @property
     def estimate(self) -> Estimate:
@@ -209,7 +219,8 @@ def explain(
     many are held while edges are summed over positions.
     """
     trace, config = paths.trace, paths.trace.model.config
-    found = _all_flows(paths, target, sweep_numbers, edge_numbers)
+    parts = [flows(*part) for part in _groups(paths, target, sweep_numbers)]
+    found = _joined(parts)
     heads: tuple[Name, ...] = tuple(head.id for head in trace.model.heads)
     orders: tuple[Name, ...] = tuple(range(config.n_layers + 1))
     writers: tuple[Name, ...] = (*paths.sources, *heads)
@@ -227,12 +238,12 @@ def explain(
         stderr=None if stderr is None else float(stderr),
         remainder=_remainder(each, target, paths),
         by_order=_breakdown("order", orders, found.order),
-        by_last=_breakdown("last component", writers, found.edge[..., -1]),
+        by_last=_breakdown("last component", writers, found.last),
         by_source=_grid("source × position", paths.sources, tuple(range(length)), found.source),
         by_head=_breakdown("head", heads, found.head),
-        by_edge=_grid("from × to", writers, (*heads, "logits"), found.edge),
         _paths=paths,
         _target=target,
+        _edges=partial(_all_edges, paths, target, sweep_numbers, edge_numbers),
     )
 
 
@@ -247,16 +258,26 @@ def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) ->
     return error / size if size else error
 
 
-def _all_flows(paths: PathSum, target: Target, sweep_numbers: int, edge_numbers: int) -> Flows:
+def _groups(paths: PathSum, target: Target, sweep_numbers: int) -> Iterator[tuple[Frozen, Target]]:
+    """Sequences in groups whose streams fit into `sweep_numbers`."""
     config = paths.trace.model.config
     length = int(target.positions.max()) + 1
     per_sequence = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
     group = max(1, sweep_numbers // per_sequence)
-    parts: list[Flows] = []
     for begin in range(0, len(target.tokens), group):
         rows = slice(begin, begin + group)
-        part = Frozen(paths.trace, rows, length)
-        parts.append(flows(part, target.rows(rows), edge_numbers))
+        yield Frozen(paths.trace, rows, length), target.rows(rows)
+
+
+@torch.no_grad()
+def _all_edges(
+    paths: PathSum, target: Target, sweep_numbers: int, edge_numbers: int
+) -> Float[Tensor, "batch writer reader"]:
+    groups = _groups(paths, target, sweep_numbers)
+    return torch.cat([edge_flows(frozen, part, edge_numbers) for frozen, part in groups])
+
+
+def _joined(parts: Sequence[Flows]) -> Flows:
     joined = {
         field.name: torch.cat([getattr(part, field.name) for part in parts])
         for field in fields(Flows)
