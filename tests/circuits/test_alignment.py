@@ -127,3 +127,17 @@ def test_it_has_a_table_and_a_schema() -> None:
     found = align_heads(random_model(Config(**SIZE), seed=0), random_model(Config(**SIZE), seed=1))
     assert found.to_table().to_text().count("L1H") >= 4
     assert schema(type(found))["title"] == "HeadAlignment"
+
+
+def test_progress_is_reported_from_the_start_and_can_end_it() -> None:
+    model, said = construct.induction(), list[str]()
+    align_heads(model, model, progress=lambda done, total, what: said.append(what))
+    assert said[0].startswith("heads of")
+    assert any(what.endswith("with the other heads") for what in said)
+    assert said[-1].endswith("rotated")
+
+    def give_up(done: int, total: int, what: str) -> None:
+        raise InterruptedError(what)
+
+    with pytest.raises(InterruptedError, match="heads of"):
+        align_heads(model, model, progress=give_up)

@@ -6,9 +6,17 @@ import pytest
 
 import pathsum as ps
 from pathsum.errors import FailedError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import ModelParams
 from pathsum.explorer.report import read_report
-from pathsum.explorer.report_answers import Job, make_job
-from pathsum.explorer.report_contents import Contents, ReportView
+from pathsum.explorer.report_answers import Job, longest_first, make_job
+from pathsum.explorer.report_contents import (
+    Contents,
+    Parts,
+    ReportView,
+    explained_texts,
+    report_parts,
+)
 
 VIEWS = ["text", "atlas"]
 TEXTS = ["a b c a b", "c a c a"]
@@ -35,6 +43,20 @@ def test_two_processes_write_what_one_writes(
     assert list(alone) == list(together)
     assert [len(wire) for wire in alone.values()] == [len(wire) for wire in together.values()]
     assert alone["atlas:{}"] == together["atlas:{}"]
+
+
+def test_the_longest_parts_come_first() -> None:
+    explorer = Explorer(["two-layer"], bundled=())
+    parts = report_parts(explorer, Contents())
+    found = longest_first(explorer, parts)
+    assert set(found) == set(parts) and len(found) == len(parts)
+    assert found[0].kind is Parts.HEADS
+    examples = explorer.workbench.examples(ModelParams())
+    texts = [int(part.of) for part in found if part.kind is Parts.TEXT]
+    # Those that are explained completely, then the others, which take as long as each other.
+    complete = explained_texts(explorer)
+    first = sorted(complete, key=lambda number: -len(examples[number].ids))
+    assert texts == [*first, *(number for number in range(len(examples)) if number not in complete)]
 
 
 def test_a_process_that_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,12 @@ def test_an_answer_that_was_cut_short() -> None:
 def test_a_tensor_that_cannot_travel() -> None:
     with pytest.raises(FailedError, match="float8_e5m2, which cannot be encoded"):
         encode(Answer("", 0.0, None, (), torch.zeros(1).to(torch.float8_e5m2)))
+
+
+def test_numbers_are_rounded_if_asked_for_and_arrays_are_not() -> None:
+    exact = torch.tensor([1 / 3], dtype=torch.float32)
+    record = Answer("a", 16.98114776611328, None, (Part("b", exact),), None)
+    found = decode(encode(record, digits=6))
+    assert found["number"] == 16.9811
+    assert found["parts"][0]["values"].tolist() == exact.tolist()
+    assert decode(encode(record))["number"] == 16.98114776611328

@@ -60,6 +60,25 @@ def test_every_score_says_what_chance_gives() -> None:
         found.values("inducton")
 
 
+def test_some_scores_are_what_they_are_among_all() -> None:
+    model = ps.construct.induction(n_ctx=40)
+    names = ["copying", "copying_weights", "induction"]
+    every, some = ps.atlas(model), ps.atlas(model, scores=names)
+    assert {info.name for info in some.infos} == set(names)
+    assert set(some.absent) <= set(names)
+    for entry in some:
+        assert set(entry.scores) == set(names)
+        for name, score in entry.scores.items():
+            assert repr(score) == repr(every[entry.head].scores[name])  # NaN where a head is idle
+    assert [one.head for one in some.of_kind("copying")] == [
+        one.head for one in every.of_kind("copying")
+    ]
+    with pytest.raises(InputError, match="there is no score 'copyin'.*did you mean"):
+        ps.atlas(model, scores=["copyin"])
+    with pytest.raises(InputError, match="give a list of names"):
+        ps.atlas(model, scores=[])
+
+
 def test_scores_do_not_depend_on_the_basis() -> None:
     model = ps.random_model(CONFIG, seed=4, dtype=torch.float64)
     one, other = ps.atlas(model, sequences=2), ps.atlas(scrambled(model, seed=2), sequences=2)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pathsum.model import Config, Model, random_model
 from pathsum.names import HeadId, Node, NodeEdge, Part, Side, Source
 from pathsum.paths.circuit import Circuit, CircuitNode, find_circuit, score_weights
+from pathsum.paths.circuit.score_weights import weights_of_rows
 
 
 def added_up(circuit: Circuit, node: Node, kind: Side, field: str) -> float:
@@ -112,6 +113,27 @@ def test_score_weights_are_integrated_gradients() -> None:
         assert at.grad is not None
         total += at.grad / steps
     torch.testing.assert_close(score_weights(s, v).weights, total, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("sink", [None, 0.7])
+@pytest.mark.parametrize("cap", [None, 5.0])
+def test_rows_of_scores_are_what_each_is_alone(cap: float | None, sink: float | None) -> None:
+    generator = torch.Generator().manual_seed(4)
+    # The last row is steep, so that its rule is refined alone.
+    steep = torch.tensor([[1.0], [3.0], [60.0]]).double()
+    s = steep * torch.randn(3, 7, generator=generator).double()
+    v = torch.randn(3, 7, generator=generator).double()
+    first, last = torch.tensor([0, 2, 1]), torch.tensor([6, 4, 5])
+    places = torch.arange(7)
+    seen = (places >= first[:, None]) & (places <= last[:, None])
+    found = weights_of_rows(s.numpy(), v.numpy(), seen.numpy(), cap, sink)
+    for row in range(3):
+        alone = score_weights(s[row, seen[row]], v[row, seen[row]], cap, sink)
+        own = torch.from_numpy(found.weights[row])
+        torch.testing.assert_close(own[seen[row]], alone.weights, rtol=1e-12, atol=1e-14)
+        assert not bool(own[~seen[row]].any())
+        numbers = (found.uniform[row], found.effect[row], found.sink[row])
+        assert numbers == pytest.approx((alone.uniform, alone.effect, alone.sink), abs=1e-13)
 
 
 numbers = st.integers(0, 200)

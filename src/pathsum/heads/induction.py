@@ -15,8 +15,9 @@ from torch import Tensor
 from pathsum.algebra.spectrum import positivity
 from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.composition.edges import MEANING
-from pathsum.circuits.copying import copying
+from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.qk import token_qk
+from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
 from pathsum.errors import HeadError
 from pathsum.heads.atlas import NULL_HEADS, check_draws
 from pathsum.heads.head_entry import why_silent
@@ -292,7 +293,9 @@ def _verify(
 ) -> InductionHead:
     model = trace.model
     mechanism, partner = _mechanism(edges)
-    ov = copying(model, head, measures="eigenvalues").heads[0].ratio
+    require_logit_edges(model, "copying")
+    product = token_product(model.weights, head.layer)
+    ov = float(positivity(layer_eigenvalues(model.weights, head.layer, product)[head.head]))
     qk = None if partner is None else _matching_through(model, head, partner, mechanism)
     shares = _score_shares(trace, probe, head)
     tokens, start = two_copies(probe), second_copy(probe)

@@ -110,17 +110,19 @@ class Framed:
     """x F for some random frames F; caches the last product, which all heads of a layer share.
 
     x is lower triangular, as `in_own_basis` returns it, and may have fewer columns than F has rows.
-    `draw` gives the frames when they are needed.
+    `frames` may be a function, which is called when they are first needed.
     """
 
-    def __init__(self, draw: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
-        self._draw = draw
+    def __init__(
+        self, frames: Float[Tensor, "drawn d r"] | Callable[[], Float[Tensor, "drawn d r"]]
+    ) -> None:
+        self._given = frames
         self._last: tuple[Tensor, Tensor] | None = None
 
     @cached_property
     def frames(self) -> Float[Tensor, "drawn d r"]:
         """The frames themselves."""
-        return self._draw()
+        return self._given if isinstance(self._given, Tensor) else self._given()
 
     def of(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""

@@ -154,8 +154,10 @@ def head_read(
     read = attention_read(config, layer, stream)[0]
     if side is Side.V:
         return values(layer, read)[:, at]
-    query, key, _, _ = queries_and_keys(config, layer, read, places)
-    return (query if side is Side.Q else key)[:, at]
+    places = torch.arange(read.shape[1]) if places is None else places
+    placed = read if layer.W_pos is None else read + layer.W_pos[places]
+    W, bias = (layer.W_Q, layer.b_Q) if side is Side.Q else (layer.W_K, layer.b_K)
+    return normed_and_rotated(config, layer, side, project(placed, W, bias), places)[0][:, at]
 
 
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:

@@ -22,7 +22,9 @@ def terms_on_text(subject: Subject) -> TermImportance:
         else:
             tokens = torch.stack(text_rows(model, [model.held_out]))
             name = f"{len(tokens)} sequences of held-out text"
-        found = term_importance(model, tokens, sets=by_layer(model), progress=progress)
+        # A single layer gains what its order does.
+        sets = by_layer(model) if model.config.n_layers > 1 else ()
+        found = term_importance(model, tokens, sets=sets, progress=progress)
         return replace(found, note=f"on {name}")
 
     return subject.bench.slow_result(subject.params, "terms on text", compute)
