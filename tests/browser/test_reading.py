@@ -66,7 +66,7 @@ def test_claims_have_their_formulas_set(page: Page, live: str) -> None:
 
 def test_an_error_has_no_interval_below_zero(page: Page, live: str) -> None:
     page.goto(f"{live}#/paper?claim=paths")
-    expect(page.get_by_text(re.compile(r"95% interval 0 to"))).to_be_visible()
+    expect(page.locator("dd", has_text="95% interval 0 to")).to_be_visible()
     # The zone where the claim holds is wide enough to be seen.
     zone = page.locator("rect.zone.holds").first.bounding_box()
     assert zone is not None and zone["width"] > 80
@@ -181,6 +181,46 @@ def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None
     for text in ("Clean text", "Corrupted text"):
         row = page.get_by_role("group", name=re.compile(text))
         assert row.evaluate(INDENTED) == []
+
+
+def test_a_chosen_head_keeps_its_picture(page: Page, live: str) -> None:
+    page.goto(f"{live}#/circuit?n={INDUCTION}")
+    settled(page)
+    node = page.locator(f'[data-node="{INDUCTION}"]')
+    expect(node.locator("image")).to_have_count(1)
+    # Nothing that is filled lies over it.
+    covering = node.evaluate(
+        """node => [...node.querySelectorAll("image ~ *")].filter((one) =>
+          one.tagName !== "text" && getComputedStyle(one).fill !== "none").length"""
+    )
+    assert covering == 0
+
+
+def test_escape_closes_the_search_at_once(page: Page, live: str) -> None:
+    page.goto(f"{live}#/atlas")
+    settled(page)
+    page.keyboard.press("/")
+    page.keyboard.type("induction")
+    expect(page.get_by_role("dialog").get_by_role("option").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("more", ["ln=1", f"many={INDUCTION}"])
+def test_arcs_over_the_first_line_are_not_cut(page: Page, live: str, more: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{live}#/text?e=1")
+    settled(page)
+    page.goto(f"{live}#/text?e=0&t=43&h={INDUCTION}&{more}")
+    expect(page.get_by_role("listbox")).to_contain_text("lighthouse")
+    expect(page.locator(".text .box svg path").first).to_be_visible()
+    settled(page)
+    box = page.locator(".text .box").bounding_box()
+    highest = page.locator(".text .box svg path").evaluate_all(
+        "all => Math.min(...all.filter((one) => !one.closest('defs'))"
+        ".map((one) => one.getBoundingClientRect().top))"
+    )
+    assert box is not None and highest >= box["y"]
 
 
 def test_evidence_is_aligned(page: Page, live: str) -> None:

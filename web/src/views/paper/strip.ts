@@ -1,7 +1,7 @@
 /** Where on the axis of a strip a rule says what. */
 import type { Rule, SeedValue } from "../../generated/answers";
 import { type Axis, linearAxis, logAxis } from "../../lib/draw/plot";
-import { number, tickLabel } from "../../lib/format";
+import { tickLabel } from "../../lib/format";
 
 interface Zone {
   readonly verdict: SeedValue["verdict"];
@@ -20,6 +20,12 @@ export function zonesOf(rule: Rule, low: number, high: number): Zone[] {
     { verdict: "does not hold", low: up ? low : partly, high: up ? partly : high },
   ];
   return zones.filter((zone) => zone.high > zone.low);
+}
+
+/** 0.001 as it is, smaller ones by their exponent. */
+function powerOfTen(value: number): string {
+  const exponent = Math.round(Math.log10(value));
+  return exponent < -3 ? `1e−${-exponent}` : String(10 ** exponent);
 }
 
 /** Thresholds this far apart need a logarithmic axis: on a linear one the smaller is at 0. */
@@ -43,6 +49,6 @@ export function stripAxis(rule: Rule, values: readonly number[], from: number, t
   return {
     ...axis,
     at: (value) => axis.at(Math.max(value, axis.low)),
-    label: (tick) => (hasZero && tick <= axis.low * 1.001 ? "0" : number(tick, 2).replace(/^1\.0e/, "1e")),
+    label: (tick) => (hasZero && tick <= axis.low * 1.001 ? "0" : powerOfTen(tick)),
   };
 }
