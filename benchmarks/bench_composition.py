@@ -199,7 +199,7 @@ def own_products(forms: Sides, config: Config) -> list[Products]:
 
 
 def gemm_rate(size: int = 3072) -> float:
-    """Multiplications and additions a second in one large square product, the best of some."""
+    """Multiplications and additions per second in one large square product, the best of several."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     return 2 * size**3 / best_seconds(5, lambda: a @ b)[0]
 

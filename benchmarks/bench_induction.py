@@ -66,5 +66,5 @@ def race(seed: int) -> Measurement:
 
 
 def main() -> list[Measurement]:
-    """One race a seed."""
+    """One race per seed."""
     return [race(seed) for seed in SEEDS]

@@ -132,7 +132,7 @@ class PlainLoop:
             optimizer.zero_grad()
 
 
-def seconds_a_million_tokens(chosen: Recipe, step: object) -> float:
+def seconds_per_million_tokens(chosen: Recipe, step: object) -> float:
     """The time of some steps, scaled."""
     begin = time.perf_counter()
     for _ in range(STEPS):
@@ -154,7 +154,9 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
         )
         dtype = torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
         ideal = 1e6 * flops_per_token(chosen.config) / gemm_rate("cpu", dtype)
-        rounds = [[seconds_a_million_tokens(chosen, step) for step in loops] for _ in range(ROUNDS)]
+        rounds = [
+            [seconds_per_million_tokens(chosen, step) for step in loops] for _ in range(ROUNDS)
+        ]
     best = min(times[0] for times in rounds)
     adamw, muon = (
         best * statistics.median(times[other] / times[0] for times in rounds) for other in (1, 2)

@@ -81,7 +81,7 @@ def measure(name: str, file: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """The machine, on which the numbers depend."""
     import torch
 
     return {
@@ -93,7 +93,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's own name where the system tells it."""
+    """The name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def processor() -> str:
 
 
 def write_table() -> None:
-    """One Markdown table a benchmark, of every result that is kept."""
+    """One Markdown table per benchmark, with every stored result."""
     parts = ["# Results\n\nCosts: less is better, below 1 is in our favor. By `make bench`.\n"]
     for file in sorted(RESULTS.glob("*.json")):
         record = json.loads(file.read_text())

@@ -33,7 +33,7 @@ def bundle_run(
 ) -> None:
     """Write a run into a folder, small, with snapshots at `steps` (None: all of them).
 
-    What was in the folder before is removed.
+    Previous contents of the folder are removed.
     """
     snapshots = read_snapshots(run) if steps is None or steps else ()
     if steps is not None:
@@ -75,7 +75,7 @@ def write_card(folder: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Bundle what was named, and say how large it is."""
+    """Bundle the run and print the size of the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("run", type=Path, metavar="RUN")

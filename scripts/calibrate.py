@@ -5,13 +5,13 @@
     python scripts/calibrate.py --kind rotary --models 10 --json
 
 Every model here has heads whose directions in the stream are drawn at random, so each p that the
-library prints should be at most .05 in one head of twenty and at most .01 in one of a hundred. What
-differs between the kinds is everything that a null must not depend on: the spectra of heads, their
-scale, embeddings, norms, positions, shared keys and values.
+library prints should be at most .05 in one head of twenty and at most .01 in one of a hundred. The
+kinds differ in everything that a null must not depend on: the spectra of heads, their scale,
+embeddings, norms, positions, shared keys and values.
 
-With `--write` rates are kept in docs/calibration.json after each group and kind, with the number of
-p's behind them, so that a run that was stopped goes on where it was; `--again` with `--only` and
-`--kind` measures some of them anew.
+With `--write` rates are stored in docs/calibration.json after each group and kind, with the number
+of p's behind them, so that an interrupted run resumes; `--again` with `--only` and `--kind`
+measures some of them again.
 """
 
 import argparse
@@ -356,7 +356,7 @@ def table(found: Iterable[Rate]) -> str:
 
 
 def write_page(found: Iterable[Rate], page: Path = PAGE) -> None:
-    """Put the table into the guide in place of the one that is there."""
+    """Replace the table of the guide."""
     text = page.read_text(encoding="utf-8")
     start = text.index("| p of | Gaussian heads")
     end = text.index("\n\n", start)

@@ -1,4 +1,4 @@
-"""The numbers of a model's card, measured anew: losses, heads, circuits, each with its interval.
+"""The numbers of a model's card: losses, heads, circuits, each with its interval.
 
     python scripts/cards.py RUN ...
 
@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Check:
-    """Something a model must show, and whether it does."""
+    """A property that a model must have, and whether it has it."""
 
     what: str
     value: float
@@ -262,7 +262,7 @@ def card(folder: Path, run: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Records as JSON has them."""
+    """Records as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, dict):
@@ -315,7 +315,7 @@ def _short(value: Any) -> str:
 
 
 def main() -> None:
-    """Measure what was named."""
+    """Measure the runs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")

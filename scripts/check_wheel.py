@@ -1,9 +1,9 @@
 """Build the distributions, inspect the wheel, and use it in an empty environment.
 
-The wheel is built from the sdist, so what the sdist lacks the wheel lacks too. It is installed with
-its dependencies into an empty environment in a temporary folder; nothing of the checkout is on the
-path there. Leaves the distributions in `dist/`; exits 1 with a sentence for each thing that is
-wrong.
+The wheel is built from the sdist, so anything missing there is missing in the wheel too. It is
+installed with its dependencies into an empty environment in a temporary folder; nothing of the
+checkout is on the path there. Leaves the distributions in `dist/`; exits 1 with a sentence for each
+thing that is wrong.
 """
 
 import os
@@ -69,7 +69,7 @@ def build() -> Path:
 
 
 def faults(wheel: Path) -> Iterator[str]:
-    """What the wheel holds that it should not, and what it lacks."""
+    """Files that the wheel should not contain, and files that it lacks."""
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if not name.endswith("/")}
         (info,) = {name.partition("/")[0] for name in held if ".dist-info/" in name}
@@ -116,7 +116,7 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def use(python: Path, elsewhere: Path) -> Iterator[str]:
-    """Run the command and import the library, and see that both are the installed ones."""
+    """Run the command, import the library, and check that both are the installed ones."""
     # A PYTHONPATH of the caller could bring the checkout back in.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 

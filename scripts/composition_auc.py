@@ -6,8 +6,8 @@
 Every edge between two heads is taken, alone, from a run on other sequences in another order, and
 everything after it is recomputed. The edge is causal if that changes predictions, on repeated
 random tokens or on held-out text, by at least LEAST nats of KL divergence per position. A score's
-AUC is the chance that a causal edge scores higher than one that is not: 1 finds all first, 0.5 is
-chance.
+AUC is the probability that a causal edge scores higher than one that is not: 1 ranks all of them
+first, 0.5 is chance.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
 
 
 def scores(model: Model) -> dict[str, dict[tuple[str, str, str], float]]:
-    """Every score of every edge, the larger the more it suggests composition."""
+    """Every score of every edge; a larger score suggests composition more."""
     composed, kernel = composition(model), projection_kernel(model)
     against = empirical_composition(model)
     found: dict[str, dict[tuple[str, str, str], float]] = {}
@@ -135,7 +135,7 @@ def scores(model: Model) -> dict[str, dict[tuple[str, str, str], float]]:
 
 
 def auc(values: Tensor, causal: Tensor) -> float | None:
-    """The chance that a causal edge scores higher than another, ties counted half."""
+    """The probability that a causal edge scores higher than another; ties count half."""
     values = values.nan_to_num(nan=-torch.inf)
     yes, no = values[causal], values[~causal]
     if len(yes) == 0 or len(no) == 0:

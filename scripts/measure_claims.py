@@ -6,7 +6,7 @@ measures each claim on the runs of `pathsum train` that have the depth it is abo
 what was measured on runs of these names before. Nothing is measured on bundled models. The bigram
 table of a zero-layer run is that of its corpus, which is opened again; runs of one corpus share it.
 A run that has not finished is skipped, and the exit code says so. The table of docs/paper.md is
-made from the same file; without runs, that is all that is made.
+made from the same file; without runs, only the table is written.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def write_page(page: Path = PAGE) -> None:
 
 
 def main() -> int:
-    """Measure the runs that were named; 1 if some have not finished."""
+    """Measure the runs named on the command line; returns 1 if some have not finished."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")

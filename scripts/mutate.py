@@ -8,12 +8,12 @@ comparison, a number plus one, a negated condition, a returned None. The tests o
 once without a fault, under coverage, and must pass: a test that fails anyway kills everything. That
 run says which tests execute which lines and how long they take. For each fault, the tests that
 execute its line are run, the quick ones first, without run-time type checks, with few examples of
-each property and without shrinking; a fault is killed if one fails. What survives is printed with
-its line: either a test is missing, or the change means the same.
+each property and without shrinking; a fault is killed if one fails. Survivors are printed with
+their line: either a test is missing, or the change is equivalent.
 
-A fault is given ten times the processor time of its tests without one, so that other work on the
-machine ends none; one that uses it up "loops", and one that waits without end "hangs". Both are
-counted apart from what tests kill.
+A fault gets ten times the processor time that its tests need without one, so that other work on the
+machine ends none; one that uses it up "loops", and one that waits forever "hangs". Both are counted
+separately from those that tests kill.
 
 Every run of the tests is a process of its own, forked from one that has imported torch.
 """
@@ -127,7 +127,7 @@ def faults(file: Path) -> Iterator[Fault]:
 
 
 def _change(node: ast.AST) -> str:
-    """Change a node in place, if it is of a kind that is changed; what was done."""
+    """Change a node in place, if there is a change for its kind; returns a description of it."""
     if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in _SWAPS:
         before = type(node.op).__name__
         node.op = _SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]

@@ -63,7 +63,7 @@ def table(runs: list[Path], at: list[float]) -> str:
 
 
 def main() -> None:
-    """Print the table of what was named."""
+    """Print the table of the runs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")

@@ -2,8 +2,8 @@
 
     python scripts/train_bundled.py [NAME ...]
 
-Hours on two cores, for all of them. Each trains in runs/bundled/NAME and is resumed from there if
-it was stopped. The models are those of the preset `bundled`.
+All of them take hours on two cores. Each trains in runs/bundled/NAME and resumes there if it was
+interrupted. The models are those of the preset `bundled`.
 """
 
 import os
@@ -19,7 +19,7 @@ SNAPSHOTS = {"two-layer": "0,65,122,169,233,320,441,608,1155,3020,15000"}
 
 
 def main(names: list[str]) -> None:
-    """Train what was named, or all."""
+    """Train the models named on the command line, or all."""
     from pathsum.training import variants
 
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}

@@ -5,7 +5,7 @@ in the model depends on x: normalization gains and centering are folded into W_V
 outputs are sources. Sums over paths are products of these maps; `sweep.py` carries streams through
 all layers.
 
-The sources, what the stream is made of before any head has moved anything:
+The sources, which make up the stream before any head has moved anything:
 
     embed     the token embedding
     pos       the position embedding, where it is in the stream (positions="residual")
@@ -13,8 +13,8 @@ The sources, what the stream is made of before any head has moved anything:
     mlp3      the output of layer 3's MLP, as recorded
     bias_U    the logits' own bias
 
-b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So what it writes is
-the same at every position, wherever the heads attend: it is a source *written by* its layer and
+b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So it writes the
+same at every position, wherever the heads attend: it is a source *written by* its layer and
 readable from the next one on. A normalization bias folded into the value read is part of it.
 """
 
@@ -54,7 +54,7 @@ class FrozenLayer:
         return values.unflatten(-1, (self.W_V.shape[0], -1)).transpose(2, 3)
 
     def mix(self, values: Values) -> PerHeads:
-        """Values moved to their destinations: A v, z in TransformerLens's words."""
+        """Values moved to their destinations: A v, which TransformerLens calls z."""
         many, batch, kv, pos, k = values.shape
         # All streams in one matrix, so that each pattern is applied once; query heads that share a
         # value head are stacked, so that nothing is repeated.
@@ -121,7 +121,17 @@ class Frozen:
 
     def source(self, source: Source) -> Stream:
         """The stream of one source."""
-        return source_stream(self.run, source)[self.rows, : self.length]
+        run, weights = self.run, self.run.weights
+        if source.kind == "embed":
+            stream = weights.W_E[run.tokens]
+        elif source.kind == "pos":
+            assert weights.W_pos is not None
+            stream = weights.W_pos[: run.tokens.shape[1]].expand(*run.tokens.shape, -1)
+        elif source.kind == "mlp":
+            stream = run.mlp_outputs[source.layer]
+        else:
+            stream = bias_stream(run, source.layer)
+        return stream[self.rows, : self.length]
 
     def added_after(self, layer: int) -> Stream | None:
         """The sum of a layer's sources (−1: before the first layer), if it has any."""
@@ -138,7 +148,7 @@ class Frozen:
     def layer(self, layer: int, head: int | None = None) -> FrozenLayer:
         """The heads of a layer, or one of them as a layer of its own.
 
-        Made at each call, so that deep models need not fit into memory at once.
+        Built at each call, so that a deep model need not fit into memory at once.
         """
         weights, run = self.run.weights, self.run
         raw = weights.layers[layer]
@@ -205,21 +215,6 @@ def all_sources(weights: Weights) -> tuple[Source, ...]:
     if _has_any(weights, "", ("b_U", "ln_f_b")):
         found += (Source("unembed_bias"),)
     return found
-
-
-def source_stream(run: Run, source: Source) -> Stream:
-    """The stream of one source, [batch, pos, d]."""
-    weights, tokens = run.weights, run.tokens
-    if source.kind == "embed":
-        return weights.W_E[tokens]
-    if source.kind == "mlp":
-        return run.mlp_outputs[source.layer]
-    if source.kind == "pos":
-        assert weights.W_pos is not None
-        row = weights.W_pos[: tokens.shape[1]]
-    else:
-        return bias_stream(run, source.layer)
-    return row.expand(*tokens.shape, -1)
 
 
 def bias_stream(run: Run, layer: int) -> Stream:

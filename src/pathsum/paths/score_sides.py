@@ -16,7 +16,7 @@ from pathsum.model.rotary import rotate
 from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams
 from pathsum.paths.path_sum import count_of_order, paths_of_order
-from pathsum.paths.sweep import UpSweep, split_at
+from pathsum.paths.sweep import UpSweep
 from pathsum.shapes import Stream
 
 Side: TypeAlias = Literal["query", "key"]
@@ -49,12 +49,12 @@ class QkRead:
         return self.finish((x * self.scale[..., None]) @ self.W)
 
     def of_positions(self) -> Vectors:
-        """The part of positions, added after normalization and so without the stream's scale."""
+        """The positions' part, added after normalization and so without the stream's scale."""
         assert self.positions is not None
         return self.finish(self.positions.expand(*self.scale.shape, -1))
 
     def of_bias(self) -> Vectors:
-        """The part of the bias, the same at every position but for rotation and QK-norm."""
+        """The bias's part, the same at every position up to rotation and QK-norm."""
         assert self.bias is not None
         return self.finish(self.bias.expand(*self.scale.shape, -1))
 
@@ -69,7 +69,7 @@ class QkRead:
     def adjoint(
         self, y: Float[Tensor, "src k"], places: Int[Tensor, " src"]
     ) -> Float[Tensor, "src d"]:
-        """The gradient at the first stream of (what is read at a position) · y, by position."""
+        """The gradient of (the read at a position) · y at the first stream, by position."""
         config = self.trace.model.config
         if config.positions == "rotary":
             y = rotate(config.at(self.layer), y, -places)
@@ -191,13 +191,8 @@ class SideSum:
             return next(found for known, found in self.writers() if known == part)
         return self.read.of_stream(self.frozen.along(part.path))
 
-    @property
-    def halves(self) -> tuple[Vectors, Vectors]:
-        """The share of sources alone and the share that came through heads; lists no paths."""
-        return self.split(split_at(self.frozen, self.head.layer))
-
     def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
-        """`halves` from the two streams of `split_at`."""
+        """The share of sources alone and of what came through heads, from `split_at`."""
         free, through_heads = streams
         whole = self.read.of_stream(free)
         if self.read.positions is not None:

@@ -128,19 +128,19 @@ def ablate(
 
     `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
     predictions from `from_position` on. A position predicts the next token, or its entry of
-    `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of "error"s, or a
-    function of logits [n, vocab] and targets [n], the lower the better. `reference` is what
-    `knockout="mean"` averages over, by default the batches themselves; `seed` draws the partners of
-    `knockout="resample"`. `start` is the model's trace of the batches, if there is one already:
-    several ablations can share it.
+    `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of wrong
+    predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
+    `reference` is what `knockout="mean"` averages over, by default the batches themselves; `seed`
+    draws the partners of `knockout="resample"`. Several ablations of one batch can share its trace,
+    `start`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
         >>> print(ablate(model, "L1H0", "a b " * 8).cost)
         1.42
 
-    Zero is not a neutral output for a head that always writes much the same: use the mean or a
-    resample there.
+    Zero is not a neutral output for a head that always writes much the same: use "mean" or
+    "resample" there.
     """
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")
@@ -164,10 +164,9 @@ def ablate(
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Batches, what they should predict, and how that is scored from position `first` on.
+    """Batches, their targets, and how predictions are scored from position `first` on.
 
-    `start` is the model's trace of the batches, if there is one already; `next_tokens` says that
-    each position should predict the next token.
+    `start` is a shared trace of the batches; `next_tokens` is whether the targets are those.
     """
 
     model: Model
@@ -188,10 +187,20 @@ class Measured:
         first: int,
         start: Trace | None,
     ) -> "Measured":
-        """Parsed and checked."""
+        """Parse the batches and the metric, and check that `start` is a run of these batches."""
         scored = find_metric(metric)
         batches, wanted = predicted_batches(model, given, targets, first)
-        _check_start(model, batches, start)
+        if start is not None:
+            parts = [part for tokens in batches for part in split_by_memory(model, tokens)]
+            if start.model is not model or start.edits or len(parts) != 1:
+                raise InputError(
+                    "start must be an unedited trace by the same model, of a single batch that "
+                    "fits in memory; leave it out for several batches"
+                )
+            if not torch.equal(start.tokens, parts[0]):
+                raise InputError(
+                    "start is a trace of other tokens; pass the trace of these batches"
+                )
         return cls(model, batches, wanted, scored, first, start, targets is None)
 
     def losses(
@@ -202,7 +211,7 @@ class Measured:
         progress: Progress,
         doing: str,
     ) -> tuple[SequenceLosses, ...]:
-        """The losses of every sequence as it is, and with the edits of each variant."""
+        """The losses of every sequence, unedited and with the edits of each variant."""
         model, count = self.model, len(self.batches)
         found: list[list[SequenceLosses]] = [[] for _ in range(1 + len(variants))]
         for number, (tokens, wanted) in enumerate(zip(self.batches, self.targets, strict=True)):
@@ -230,7 +239,7 @@ class Measured:
         """The losses of one run, or those that another call measured on the same `start`."""
         known: dict[object, SequenceLosses] = {}
         if self.start is not None and self.next_tokens and self.scored.unit == NATS:
-            # A trace is frozen, and this is no field of it: nothing that it says depends on it.
+            # Cached on the frozen trace, outside its fields: no result of the trace depends on it.
             known = vars(self.start).setdefault(_KEPT, known)
         whole = None if key is None else (self.first, *key)
         if whole is not None and whole in known:
@@ -247,20 +256,6 @@ class Measured:
 
 Variant: TypeAlias = Callable[[Trace, Tokens], tuple[Edit, ...]]
 """The edits of a run, given the run and the partners that `Knockout.RESAMPLE` draws."""
-
-
-def _check_start(model: Model, batches: TokenBatches, start: Trace | None) -> None:
-    """Raises InputError if a shared run is not the model's own, unedited run of the batches."""
-    if start is None:
-        return
-    parts = [part for tokens in batches for part in split_by_memory(model, tokens)]
-    if start.model is not model or start.edits or len(parts) != 1:
-        raise InputError(
-            "start must be an unedited trace by the same model, of a single batch that fits in "
-            "memory; leave it out for several batches"
-        )
-    if start.tokens.shape != parts[0].shape or not bool((start.tokens == parts[0]).all()):
-        raise InputError("start is a trace of other tokens; pass the trace of these batches")
 
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
@@ -296,8 +291,11 @@ class KnockoutValue:
                 f"reference is given, but a {knockout.value} ablation does not average; "
                 "leave it out, or use knockout='mean'"
             )
-        if knockout is Knockout.RESAMPLE:
-            _check_partners(batches)
+        if knockout is Knockout.RESAMPLE and any(len(tokens) < 2 for tokens in batches):
+            raise InputError(
+                "a resample ablation takes each head's output from another sequence of the same "
+                "length, but a batch has one sequence only; give at least two of each length"
+            )
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
         if knockout is Knockout.MEAN:
             over = batches
@@ -305,21 +303,17 @@ class KnockoutValue:
                 # Nothing is predicted on it.
                 over = token_batches(model, reference, targets_given=True)
             self._means = mean_values(model, over, {head: Site(head) for head in heads})
-
         self._own_mean = reference is None
 
     def key(self, variant: "Variant | None", after: After) -> tuple[object, ...] | None:
-        """A key for the run, unedited or with this ablation; None for any other edit.
-
-        Random partners are another run every time.
-        """
+        """The cache key of a run, unedited or with this ablation; None for what is not cached."""
         if variant is None:
             return ()
         repeats = self.knockout is not Knockout.RESAMPLE and self._own_mean
         return (self.heads, self.knockout, after) if variant == self.edits and repeats else None
 
     def partners(self, tokens: Tokens) -> Tokens:
-        """For each sequence another one of the batch, drawn so that none is its own partner."""
+        """For each sequence another one of the batch, drawn at random."""
         if self.knockout is not Knockout.RESAMPLE:
             return tokens
         order = torch.randperm(len(tokens), generator=self._generator)
@@ -342,11 +336,3 @@ class KnockoutValue:
                 z = self._means[head].expand_as(z)
             edits.append(HeadOutput(head, z))
         return tuple(edits)
-
-
-def _check_partners(batches: TokenBatches) -> None:
-    if any(len(tokens) < 2 for tokens in batches):
-        raise InputError(
-            "a resample ablation takes each head's output from another sequence of the same "
-            "length, but a batch has one sequence only; give at least two of each length"
-        )

@@ -36,7 +36,7 @@ from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate, mean_estimate
 from pathsum.result.table import Cell
 
-# Numbers in the residual streams of the runs that are computed together: 16 MB in float32.
+# Entries of the residual streams of runs that are computed together: 16 MB in float32.
 RUN_TOGETHER = 1 << 22
 
 
@@ -132,10 +132,10 @@ def causal_effects(
 ) -> CausalEffects:
     """The effect of every edge on a logit: patch it from the other run, recompute, compare.
 
-    `position`, `token` and `versus` name the number as in `toward` (without a token: what this run
-    predicts), or `metric` is a function of the logits that gives one number per sequence. `into`
-    keeps edges into some heads only; otherwise edges into all heads, MLPs and the logits are
-    measured, whose number grows with the square of the number of heads. All edges into one read are
+    `position`, `token` and `versus` name the logit as in `toward` (without a token: what this run
+    predicts); `metric` is instead a function of the logits that returns one number per sequence.
+    `into` keeps only edges into some heads; by default edges into all heads, MLPs and the logits
+    are measured, whose number grows with the square of the number of heads. All edges into one read
     run together: layers below it, positions before the first that differs, and the other heads of
     its layer are computed once.
     """
@@ -147,8 +147,11 @@ def causal_effects(
     trace, other = as_far_as_needed(trace, other, measure)
     writers = dict.fromkeys(edge.writer for edge in edges)
     changes = {writer: other.written(writer) - trace.written(writer) for writer in writers}
+    by_reader: dict[Reader, list[Edge]] = {}
+    for edge in edges:
+        by_reader.setdefault(edge.reader, []).append(edge)
     found: dict[Edge, Estimate] = {}
-    for reader, group in _by_reader(edges):
+    for reader, group in by_reader.items():
         for part in _parts(trace, group):
             progress(len(found), len(edges), "patching edges")
             change = torch.cat([changes[edge.writer] for edge in part])
@@ -198,13 +201,6 @@ def as_far_as_needed(trace: Trace, other: Trace, measure: Measure) -> tuple[Trac
         trace_run(trace.model, trace.tokens[:, :length], lengths=lengths),
         trace_run(other.model, other.tokens[:, :length], lengths=lengths),
     )
-
-
-def _by_reader(edges: Sequence[Edge]) -> Iterable[tuple[Reader, list[Edge]]]:
-    groups: dict[Reader, list[Edge]] = {}
-    for edge in edges:
-        groups.setdefault(edge.reader, []).append(edge)
-    return groups.items()
 
 
 def _parts(trace: Trace, edges: list[Edge]) -> Iterable[list[Edge]]:

@@ -38,7 +38,7 @@ from pathsum.result.arguments import checked
 from pathsum.result.estimate import Estimate, mean_estimate
 from pathsum.result.table import Cell
 
-# Tokens that are run together: enough for a good matrix product, and few are computed in vain.
+# Tokens run together: enough for an efficient matrix product, and little is computed in vain.
 _TOKENS_TOGETHER = 1024
 
 
@@ -68,11 +68,11 @@ class AblateBy(enum.StrEnum):
 class PatchSweep(Record, kind="patch-sweep"):
     """The effect of patching each node at each position, [node, pos], as means over sequences.
 
-    `effect` is the number in the patched run minus that in the run that was patched; `share` is the
-    effect divided by the difference between the two runs: 1 where the patch alone moves the number
-    all the way. In a sweep of ablations, `by` says by what, there is no corrupted run, and shares
-    are of the number itself: −1 doubles it, 1 takes it to 0. `stderr` is the standard error of the
-    effect, NaN for one sequence. `tokens` are those of the first sequence of the patched run.
+    `effect` is the number after the patch minus the number before it; `share` is the effect divided
+    by the difference between the two runs: 1 where the patch alone moves the number all the way. In
+    a sweep of ablations `by` is what replaces nodes, there is no corrupted run, and shares are of
+    the number itself: −1 doubles it, 1 takes it to 0. `stderr` is the standard error of the effect,
+    NaN for one sequence. `tokens` are those of the first sequence of the patched run.
     """
 
     model: str
@@ -102,8 +102,7 @@ class PatchSweep(Record, kind="patch-sweep"):
                 f"position {int(at)} is out of range: {length} positions were measured, so they go "
                 f"from 0 to {length - 1}"
             )
-        place = self.nodes.index(node), int(at)
-        return self._estimate(place)
+        return self._estimate((self.nodes.index(node), int(at)))
 
     def top(self, k: int = 10) -> tuple[tuple[str, Estimate], ...]:
         """The k largest effects by magnitude: the site and its effect with its interval."""
@@ -210,32 +209,32 @@ def patch_sweep(
     taken from the unpatched run, and nodes of a layer are run together, so a sweep costs a fraction
     of one run per cell.
     """
-    given = _Given.parse(corrupted is not None, by, into)
+    into, by = _parse_kind(corrupted is not None, by, into)
     here = model.trace(clean)
     there = here if corrupted is None else model.trace(corrupted)
     check_runs(here, there)
     runs = same_batch(here, there)
     measure = find_measure(runs[0], metric, position, token, versus)
     values = [measure.of(run) for run in runs]
-    base_at = 1 if given.into is PatchInto.CORRUPTED else 0
+    base_at = 1 if into is PatchInto.CORRUPTED else 0
     base, source = as_far_as_needed(runs[base_at], runs[1 - base_at], measure)
     found = _find_nodes(model, nodes)
     length, first = base.tokens.shape[1], 0
-    if given.by is None:
+    if by is None:
         # Before the first token that differs the runs are the same.
         differs = (base.tokens != source.tokens).any(0).nonzero()
         first = int(differs[0]) if len(differs) else length
 
     def replacement(node: Writer) -> Tensor:
-        if given.by is None:
+        if by is None:
             return find_replacement(base, Site(node), source)
-        # A mean is over the whole text, also if the number is measured in the middle of it.
-        return find_replacement(runs[0], Site(node), given.by.value)[:, :length]
+        # A mean is over the whole text, even if the number is measured in the middle of it.
+        return find_replacement(runs[0], Site(node), by.value)[:, :length]
 
     after = _sweep(base, replacement, measure, found, first, progress)
     effects = torch.zeros_like(after)
     effects[:, first:] = after[:, first:] - values[base_at].double().cpu()
-    return _result(model, measure, given, found, base, values, effects)
+    return _result(model, measure, into, by, found, base, values, effects)
 
 
 def _sweep(
@@ -260,54 +259,48 @@ def _sweep(
     return found
 
 
-@dataclass(frozen=True)
-class _Given:
+def _parse_kind(
+    has_other: bool, by: AblateBy | str | None, into: PatchInto | str | None
+) -> tuple[PatchInto, AblateBy | None]:
     """The run that is patched, and how nodes are ablated if there is no other run."""
-
-    into: PatchInto
-    by: AblateBy | None
-
-    @classmethod
-    def parse(
-        cls, has_other: bool, by: AblateBy | str | None, into: PatchInto | str | None
-    ) -> "_Given":
-        patched = None if into is None else parse_option(PatchInto, into, "into")
-        if has_other == (by is not None):
-            raise InputError(
-                "say what replaces the nodes: a corrupted text, from whose run they are taken, or "
-                "by='zero' or 'mean'; give one of the two"
-            )
-        if by is None:
-            return cls(patched or PatchInto.CORRUPTED, None)
-        if patched is not None:
-            raise InputError("into says which of two runs is patched; leave it out with by=")
-        return cls(PatchInto.CLEAN, parse_option(AblateBy, by, "by"))
+    patched = None if into is None else parse_option(PatchInto, into, "into")
+    if has_other == (by is not None):
+        raise InputError(
+            "say what replaces the nodes: a corrupted text, from whose run they are taken, or "
+            "by='zero' or 'mean'; give one of the two"
+        )
+    if by is None:
+        return patched or PatchInto.CORRUPTED, None
+    if patched is not None:
+        raise InputError("into says which of two runs is patched; leave it out with by=")
+    return PatchInto.CLEAN, parse_option(AblateBy, by, "by")
 
 
 def _result(
     model: Model,
     measure: Measure,
-    given: _Given,
+    into: PatchInto,
+    by: AblateBy | None,
     nodes: Sequence[Writer],
     base: Trace,
     values: Sequence[Float[Tensor, " batch"]],
     effects: Float[Tensor, "node pos batch"],
 ) -> PatchSweep:
     clean, corrupted = values
-    gap = clean - corrupted if given.into is PatchInto.CORRUPTED else corrupted - clean
-    gap = gap if given.by is None else -clean
+    gap = clean - corrupted if into is PatchInto.CORRUPTED else corrupted - clean
+    gap = gap if by is None else -clean
     effect, batch = effects.mean(-1), measure.batch
     whole = float(gap.double().mean())
     return PatchSweep(
         model=model.name,
         metric=measure.text,
-        into=given.into,
-        by=given.by,
+        into=into,
+        by=by,
         nodes=tuple(map(str, nodes)),
         tokens=tuple(model.token_text(token) for token in base.tokens[0].tolist()),
         sequences=batch,
         clean=mean_estimate(clean),
-        corrupted=mean_estimate(corrupted) if given.by is None else None,
+        corrupted=mean_estimate(corrupted) if by is None else None,
         effect=effect,
         stderr=effects.std(-1, correction=1) / batch**0.5
         if batch > 1

@@ -28,7 +28,7 @@ from pathsum.model.losses import (
 from pathsum.model.processes import shared_map
 from pathsum.model.sequences import TextOrTokens, require_text
 from pathsum.names import ARROW, find_head
-from pathsum.paths.terms.truncation import MlpOutputs, Scales, Truncated, truncate
+from pathsum.paths.terms.truncation import MlpOutputs, Scales, truncate
 from pathsum.result import (
     Column,
     Progress,
@@ -106,22 +106,13 @@ def by_virtual_head(model: Model) -> list[TermSet]:
     ]
 
 
-def _check_terms(model: Model, sets: Sequence[TermSet]) -> None:
-    """Raise HeadError if a set names a head that the model does not have."""
-    config = model.config
-    for terms in sets:
-        for chain in terms.chains:
-            for head in chain:
-                find_head(head, config.n_layers, config.n_heads)
-
-
 @dataclass(frozen=True, eq=False)
 class TermSetGain(Record, kind="term-set-gain"):
     """The loss that one set of terms saves, in nats, with 95 % intervals.
 
     `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
-    removing it from all paths of its order and lower. The two differ where terms overlap in what
-    they do.
+    removing it from all paths of its order and lower. The two differ where the effects of terms
+    overlap.
     """
 
     name: str
@@ -203,12 +194,12 @@ def term_importance(
 
     `batches` is a [n, pos] tensor of token ids or an iterable of them, by default the held-out text
     that the model comes with; losses are means over predicted positions, from `from_position` on.
-    A position predicts the next token, or its entry of `targets` (−1: nothing), for models that do
-    something else than that. `metric` is the loss in nats, the share of predictions that are not
-    the target ("error"), or a function of logits [n, vocab] and targets [n] that gives a number
-    each, the lower the better. `sets` splits orders further, at the price of two
-    unembeddings per set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`,
-    or `TermSet`s of your own.
+    A position predicts the next token or, for models trained on another task, its entry of
+    `targets` (−1: nothing). `metric` is the loss in nats, the share of predictions that are not the
+    target ("error"), or a function of logits [n, vocab] and targets [n] that returns one number
+    each, the lower the better. `sets` splits orders further, at the cost of two unembeddings per
+    set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or `TermSet`s of
+    your own.
 
         >>> from pathsum.model import construct
         >>> model = construct.virtual_head()
@@ -218,8 +209,8 @@ def term_importance(
 
     On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
     MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads; `mlps` can
-    recompute them, which is no longer a sum over paths. Patterns are held fixed: what heads do for
-    each other's patterns (Q- and K-composition) is part of every order and of no single gain.
+    recompute them, which is no longer a sum over paths. Patterns are held fixed: the effect of
+    heads on each other's patterns (Q- and K-composition) is part of every order and of no gain.
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
@@ -242,25 +233,24 @@ def term_importance(
 
 
 def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
-    """Refuse sets of terms whose parts do not add up with these scales and MLP outputs."""
-    _check_terms(model, sets)
-    if sets and mlps is MlpOutputs.RECOMPUTED and model.config.mlp != "none":
+    """Raise an error for heads that do not exist, and for terms that would not add up."""
+    config = model.config
+    for head in (head for terms in sets for chain in terms.chains for head in chain):
+        find_head(head, config.n_layers, config.n_heads)
+    if sets and mlps is MlpOutputs.RECOMPUTED and config.mlp != "none":
         raise NotExactError(
             "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
             "use mlps='frozen' with sets, or leave out sets"
         )
-    if (
-        scale is Scales.RECOMPUTED
-        and model.config.norm != "none"
-        and any(s.order > 1 for s in sets)
-    ):
+    recomputed = scale is Scales.RECOMPUTED and config.norm != "none"
+    if recomputed and any(terms.order > 1 for terms in sets):
         raise NotExactError(
             "a recomputed scale depends on all terms together, so chains of heads cannot be "
             "separated; use scale='frozen', or sets of single heads"
         )
 
 
-# Logits of a uniform guess that are held at a time.
+# Logits of a uniform guess held at a time.
 _GUESSES = 1 << 22
 
 
@@ -298,7 +288,8 @@ class _Losses:
         alone: list[SequenceLosses] = []
         without: list[SequenceLosses] = []
         for terms in self.sets:
-            written = _written(truncated, terms)
+            parts = [truncated.term(chain) for chain in terms.chains]
+            written = sum(parts[1:], start=parts[0])
             below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
             alone.append(losses(below + written))
             without.append(losses(whole - written))
@@ -317,13 +308,10 @@ class _Losses:
         return counted_sums(counted, torch.cat(guesses)[place])
 
     def result(self, measured: list[SequenceLosses]) -> TermImportance:
-        """From what `measure` gave, all pieces joined."""
+        """The result, from what `measure` returned with all pieces joined."""
         guessing, *rest = measured
-        orders, split = (
-            rest[: self.model.config.n_layers + 1],
-            rest[self.model.config.n_layers + 1 :],
-        )
-        alone, without = split[: len(self.sets)], split[len(self.sets) :]
+        every, sets = self.model.config.n_layers + 1, len(self.sets)
+        orders, alone, without = rest[:every], rest[every : every + sets], rest[every + sets :]
         first = orders[0]
         gains = [
             above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
@@ -356,18 +344,13 @@ class _Losses:
         )
 
 
-def _written(truncated: Truncated, terms: TermSet) -> torch.Tensor:
-    parts = [truncated.term(chain) for chain in terms.chains]
-    return sum(parts[1:], start=parts[0])
-
-
 def _note(
     model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int, unit: str
 ) -> str:
     parts = [
-        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals"
+        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals",
+        "patterns are the run's own",
     ]
-    parts.append("patterns are the run's own")
     if model.config.logit_cap is not None:
         parts.append("truncated logits pass through the soft cap")
     if model.config.norm != "none":

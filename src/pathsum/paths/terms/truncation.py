@@ -9,11 +9,11 @@ of order ≤ n,
 
 where heads_l is the frozen layer, and the leaves (what biases and MLPs write) are of order 0. No
 path reaches layer l through more than l heads, so Xₙ[l] is the run's own stream for n ≥ l, which is
-known: layer l has only X₀ … X_{l−1} to read.
+known: layer l has to read only X₀ … X_{l−1}.
 
-These are running sums of the streams that `sweep.UpSweep` carries by order. They are needed
-as sums because normalization scales and MLPs can be recomputed from them, and with the run's own
-stream at hand the highest order of each layer costs nothing.
+These are running sums of the streams that `sweep.UpSweep` carries by order. Sums are needed because
+normalization scales and MLP outputs can be recomputed from them, and the highest order of each
+layer, the run's own stream, costs nothing.
 """
 
 import enum
@@ -31,14 +31,14 @@ from pathsum.model.losses import (
     target_losses,
 )
 from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, bias_stream
-from pathsum.shapes import Logits, Stream, Tokens
+from pathsum.shapes import Stream, Tokens
 
 
 class Scales(enum.StrEnum):
     """The normalization scale that a truncated stream is multiplied with.
 
     `FROZEN`      that of the run's own stream: the logits stay an exact sum over paths
-    `RECOMPUTED`  that of the truncated stream, as in the paper's repeated runs: no sum over paths
+    `RECOMPUTED`  that of the truncated stream, as in the paper's repeated runs: not a path sum
     """
 
     FROZEN = "frozen"
@@ -49,7 +49,7 @@ class MlpOutputs(enum.StrEnum):
     """The MLP outputs that a truncated stream holds.
 
     `FROZEN`      those of the run, as leaves of order 0; they depend on what heads wrote
-    `RECOMPUTED`  what the MLPs give for the truncated stream: no sum over paths
+    `RECOMPUTED`  those of the MLPs on the truncated stream: not a path sum
     """
 
     FROZEN = "frozen"
@@ -74,12 +74,6 @@ class Truncated:
         weights, config = self.frozen.run.weights, self.frozen.run.weights.config
         scale = self.frozen.final_scale if self.scale is Scales.FROZEN else None
         return transformer.normalize(config, stream, weights.ln_f_w, weights.ln_f_b, scale)[0]
-
-    def logits(self, stream: Stream) -> Logits:
-        """Logits of a truncated stream."""
-        weights = self.frozen.run.weights
-        logits = transformer.logits_of_read(weights, self.read(stream))
-        return transformer.soft_cap(logits, weights.config.logit_cap)
 
     def losses(
         self,
@@ -116,8 +110,8 @@ def truncate(
     streams: list[Stream] = []
     free = [frozen.start]
     for index, weights in enumerate(run.weights.layers):
-        # Orders 0 … index, of which the last is the run's own stream. One at a time, from the
-        # highest down: a stream stays in the processor's cache, and is read before it changes.
+        # Orders 0 … index, the last of which is the run's own stream. One at a time, from the
+        # highest down: a stream stays in the processor's cache and is read before it changes.
         streams.append(run.streams[index].clone())
         parallel = recompute_mlps and config.block == "parallel"
         before = [stream.clone() for stream in streams] if parallel else streams
