@@ -120,8 +120,11 @@ class _Header:
         if first_bytes(file, 4) != b"GGUF":
             raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
         self.file, self.at = file, 4
-        with file.open("rb") as opened:
-            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            with file.open("rb") as opened:
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise FileError(f"{file} cannot be mapped into memory: {error.strerror}") from error
         try:
             version = self._number(4)
             self._n_tensors, self._n_values = self._number(10), self._number(10)
