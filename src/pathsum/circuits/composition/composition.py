@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.nulls import unit_null, unit_null_from
+from pathsum.allocator import Trimmer
 from pathsum.circuits.composition.edges import Edges, OrderBy, select
 from pathsum.circuits.composition.forms import BLOCK_BYTES, Forms, inner_products
 from pathsum.circuits.composition.reads_and_writes import (
@@ -151,6 +152,8 @@ def composition(
             model.name, labels, nothing, nothing, nothing, d, centered, offset, notes
         )
     forms = sides(model, centered=centered, offset=offset)
+    # Converted layers leave freed memory with the allocator, in a deep model more than blocks take.
+    Trimmer().trim()
     reads = (forms.q, forms.k, forms.v)
     squares = inner_products(forms.write, reads, config.n_heads, progress, block_bytes=block_bytes)
     q, k, v = (

@@ -90,7 +90,7 @@ class Outer:
         # A factor that is zero, or only rounding once centered, stays zero.
         scale = torch.where(peak > 0, 1 / peak, torch.zeros_like(peak))
         # X = shift + stored · factor, in one pass over the requested columns.
-        self._shift = -mean * scale
+        self._shift = -mean * scale if centered else None
         self._factor = scale if gain is None else scale * gain
         sums = torch.zeros_like(mean) if centered else whole.sum(-1, keepdim=True)
         self._sums = (sums * scale)[..., 0]
@@ -121,7 +121,11 @@ class Outer:
         """Columns start … stop − 1 of every different factor, written to `out`."""
         wide = self._factor.shape[-1] > 1
         factor = self._factor[..., start:stop] if wide else self._factor
-        torch.addcmul(self._shift, self._stored.columns(start, stop), factor, out=out)
+        stored = self._stored.columns(start, stop)
+        if self._shift is None:
+            torch.mul(stored, factor, out=out)
+        else:
+            torch.addcmul(self._shift, stored, factor, out=out)
 
     def for_heads(self, factors: Float[Tensor, "distinct k b"]) -> Float[Tensor, "n k b"]:
         """One factor for each head."""
@@ -133,7 +137,9 @@ class Outer:
 
     def gram(self) -> Float[Tensor, "n k k"]:
         """X Xᵀ of every factor, in float64."""
-        whole = torch.addcmul(self._shift, self._stored.whole(), self._factor)
+        whole = self._stored.whole() * self._factor
+        if self._shift is not None:
+            whole += self._shift
         return (whole @ whole.mT).double().repeat_interleave(self._copies, 0)
 
 
