@@ -1,11 +1,16 @@
 """Random heads: products with frames, and the heads that they stand for."""
 
+import threading
+import time
+
 import pytest
 import torch
 from tests.algebra.factors import gaussian
+from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.heads.layer_view import Framed, OwnOV, RotatedOV, in_own_basis
+from pathsum.heads.layer_view import Framed, OwnOV, RandomFrames, RotatedOV, in_own_basis
+from pathsum.model import Config, random_model
 
 
 @pytest.mark.parametrize(("sequences", "length"), [(2, 3), (1, 7), (3, 5)])
@@ -39,3 +44,26 @@ def test_a_rotated_head_moves_what_its_matrices_do() -> None:
     torch.testing.assert_close(
         rotated.overlaps(pattern @ found, stream), own.overlaps(pattern @ expected, stream)
     )
+
+
+def test_threads_that_share_frames_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config(n_layers=2, n_heads=1, d_model=8, d_head=2, d_vocab=9, n_ctx=5)
+    frames = RandomFrames(random_model(config), 3, seed=0)
+    begun = threading.Event()
+
+    def slow(x: Tensor) -> Tensor:
+        begun.set()
+        time.sleep(0.2)
+        return in_own_basis(x)
+
+    monkeypatch.setattr("pathsum.heads.layer_view.in_own_basis", slow)
+    first = threading.Thread(target=frames.effects, args=(torch.tensor([[1, 2]]),), daemon=True)
+    first.start()
+    assert begun.wait(10)
+    second = threading.Thread(target=lambda: frames.of("value").frames, daemon=True)
+    second.start()
+    first.join(10)
+    second.join(10)
+    assert not first.is_alive() and not second.is_alive()

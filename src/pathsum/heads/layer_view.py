@@ -119,10 +119,14 @@ class Framed:
         self._given = frames
         self._last: tuple[Tensor, Tensor] | None = None
 
-    @cached_property
+    @property
     def frames(self) -> Float[Tensor, "drawn d r"]:
         """The frames themselves."""
-        return self._given if isinstance(self._given, Tensor) else self._given()
+        # Not a cached_property, which in Python 3.11 has one lock for all objects: a thread that
+        # draws frames may wait for one that holds it.
+        if not isinstance(self._given, Tensor):
+            self._given = self._given()
+        return self._given
 
     def of(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
