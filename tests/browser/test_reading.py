@@ -107,7 +107,7 @@ def test_patterns_in_the_circuit_can_be_seen(page: Page, live: str, theme: str, 
         assert image.evaluate(SEEN) > 0.02, head
     # Kinds are written out.
     expect(page.locator("[data-node] text.word").first).to_be_visible()
-    words = page.locator("[data-node] text.word").all_inner_texts()
+    words = page.locator("[data-node] text.word").all_text_contents()
     assert not any("…" in word for word in words)
 
 

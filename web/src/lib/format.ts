@@ -18,7 +18,7 @@ export function number(value: number | null | undefined, digits = 3): string {
   return minus(value.toFixed(Math.min(decimals, 6)));
 }
 
-/** A sentence whose numbers read as those of the page: 1e-07 is 1e−7, and nobody counts the digits of 10^{30}. */
+/** A sentence whose numbers read as those of the page: 1e-07 is 1e−7, and thirty digits are 10^{30}. */
 export function readableExponents(text: string): string {
   return text.replace(/(\d)e-0*(\d+)/g, `$1e${MINUS}$2`).replace(/\d{1,3}(?:,\d{3}){4,}/g, (digits) => {
     const [mantissa, exponent] = Number(digits.replaceAll(",", "")).toExponential(1).split("e+");

@@ -125,12 +125,16 @@ export class Patterns {
     return out;
   }
 
-  /** The largest size of a value, without the first source if it is hidden. */
+  /** The end of the scale: 1 for the attention of a head, else the largest size of a value. */
   extent(head: number, hideFirst: boolean): number {
+    return this.weighting === "attention" && head >= 0 ? 1 : this.largest(head, hideFirst);
+  }
+
+  /** The largest size of a value, without the first source if it is hidden. */
+  largest(head: number, hideFirst: boolean): number {
     const key = 2 * (head + 1) + (hideFirst ? 1 : 0);
     const known = this.extents.get(key);
     if (known !== undefined) return known;
-    if (this.weighting === "attention" && head >= 0) return 1;
     const values = this.dense(head);
     let most = 0;
     if (values) {

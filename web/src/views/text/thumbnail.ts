@@ -19,7 +19,7 @@ export function thumbnail(
   const scale = patterns.isSigned ? "diverging" : "sequential";
   const cells = patterns.cells(head, false);
   const [how, extent] =
-    contrast === "lifted" ? (["sqrt", patterns.extent(head, true)] as const) : ([contrast, patterns.extent(head, false)] as const);
+    contrast === "lifted" ? (["sqrt", patterns.largest(head, true)] as const) : ([contrast, patterns.extent(head, false)] as const);
   return pixels(cells, wholeWindow(cells), extent, scale, mode, { width: size, height: size }, how);
 }
 
