@@ -142,6 +142,23 @@ def test_texts_that_were_tried_are_offered_again(page: Page, live: str) -> None:
     expect(page.get_by_label("Example").locator("optgroup")).to_have_count(0)
 
 
+def test_a_text_that_the_model_wrote_is_offered_again(page: Page, live: str) -> None:
+    page.goto(live)
+    settled(page)
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("while tall")
+    for length in (1, 2):
+        expect(page.get_by_role("button", name=re.compile("Tab adds .*%"))).to_be_enabled()
+        before = box.input_value()
+        box.press("Tab")
+        expect(box).not_to_have_value(before)
+        assert len(box.input_value()) >= len("while tall") + length
+    written = " ".join(box.input_value().split())
+    kept = page.get_by_label("Example").locator("optgroup option").first
+    expect(kept).to_have_text(re.compile(f"^{re.escape(written[:20])}"))
+    page.get_by_label("Example").select_option(label="forget these")
+
+
 def test_several_heads_are_drawn_on_one_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/text?e=0&t=60")
     settled(page)
