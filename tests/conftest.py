@@ -11,6 +11,7 @@ ones before it.
 """
 
 import os
+import signal
 import sys
 
 import pytest
@@ -33,8 +34,14 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """One thread each: the tensors are small, and threads would only wait for each other."""
+    """One thread each: the tensors are small, and threads would only wait for each other.
+
+    A shell starts background jobs with interrupts ignored, which would pass on to every process
+    that a test starts and interrupts.
+    """
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
