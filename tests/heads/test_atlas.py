@@ -193,6 +193,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "K-composition with L0H0" in shown
     assert main(["atlas", "hand-built-induction", "--head", "L5H0"]) == 2
     assert "head L5H0 does not exist" in capsys.readouterr().err
+    some = ["--score", "copying", "--score", "copying_weights"]
+    assert main(["atlas", "hand-built-induction", "--sequences", "2", "--json", *some]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert all(set(head["scores"]) == {"copying", "copying_weights"} for head in shown["heads"])
+    assert main(["atlas", "hand-built-induction", "--score", "copyin"]) == 2
+    assert "there is no score 'copyin'" in capsys.readouterr().err
 
 
 def test_a_page_shows_every_head_and_score() -> None:

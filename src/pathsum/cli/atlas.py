@@ -28,6 +28,10 @@ def atlas(
     ] = None,
     text: MeasuredText = None,
     tokens: TokenIds = None,
+    score: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Measure only this score; may be repeated."),
+    ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option(metavar="SCORE=VALUE", help="Override a threshold; may be repeated."),
@@ -55,6 +59,7 @@ def atlas(
             found = make_atlas(
                 loaded,
                 tokens=given_sequences(loaded, text, tokens),
+                scores=score,
                 thresholds=_thresholds(threshold or []),
                 alpha=alpha,
                 sequences=sequences,
