@@ -9,7 +9,7 @@ import pytest
 from pathsum import files
 from pathsum.explorer.in_flight import InFlight, StoppedError
 
-# As if it were a function of the file: it is let finish.
+# Compiled under the name of a file, it counts as code of that file.
 HOLD = """
 def hold(inside, release, heard):
     inside.set()

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from pathsum import files
 
-# What opens and closes files, and imports: an exception between two of their steps would leave a
-# file open, or a module half imported.
+# Code that opens and closes files: an exception in the middle would leave a file open. The same
+# holds for imports, which would leave a module half imported.
 _NOT_INSIDE = (files.__file__, os.__file__, pathlib.__file__)
 _IMPORTS = "<frozen importlib"
 _RETRY_SECONDS = 0.005
@@ -31,8 +31,8 @@ class InFlight:
 
     A thread that computes while the interpreter shuts down takes the process down with it. Threads
     cannot be killed from outside, but they can be made to raise at their next Python instruction,
-    which is at most one tensor operation away. One that is reading a file or importing a module is
-    let finish that first.
+    which is at most one tensor operation away. A thread that is reading a file or importing a
+    module finishes that first.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class InFlight:
 
 
 def _may_not_stop(thread: int) -> bool:
-    """Whether a thread is at a file or in an import."""
+    """Whether a thread is reading or writing a file, or importing a module."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename
