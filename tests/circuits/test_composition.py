@@ -1,6 +1,7 @@
 """Composition: planted edges, the null's distribution, options, filters and errors."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -158,6 +159,22 @@ def test_factors_in_small_pieces_give_the_same() -> None:
     model = ps.random_model(shape())
     whole, pieces = ps.composition(model), ps.composition(model, block_bytes=1)
     assert torch.allclose(whole.k.score, pieces.k.score, equal_nan=True)
+
+
+def test_scores_of_some_rows_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ps.random_model(shape(n_layers=4, norm="layer"), gains=True, dtype=torch.float64)
+    model = changed(model, "layers.1.W_V", torch.zeros_like(model.weights.layers[1].W_V))
+    module = import_module("pathsum.circuits.composition.composition")
+    whole = ps.composition(model)
+    for pairs in (1, 30):  # one row, and two: a layer has four
+        monkeypatch.setattr(module, "PAIRS_AT_ONCE", pairs)
+        pieces = ps.composition(model)
+        for kind in KINDS:
+            one, other = whole.scores(kind), pieces.scores(kind)
+            assert torch.isnan(one.score[4:8]).all()
+            for part in fields(one):
+                expected, found = getattr(one, part.name), getattr(other, part.name)
+                torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:

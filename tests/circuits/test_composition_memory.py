@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 import pathsum as ps
-from pathsum.circuits.composition import stored_factor
+from pathsum.allocator import Trimmer
+from pathsum.circuits.composition import reads_and_writes, stored_factor
 from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.circuits.positional import positional
 from pathsum.model import Config, Weights, layers
@@ -133,3 +134,17 @@ def test_weights_alone_do_not_read_mlps(tmp_path: Path, monkeypatch: pytest.Monk
     assert "layers.2.W_out" in read
     # A layer and its heads alone share one copy of what both have.
     assert model.weights.layers[1].W_Q is model.weights.attention[1].W_Q
+
+
+def test_freed_memory_of_large_layers_alone_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[str] = []
+    monkeypatch.setattr(Trimmer, "trim", lambda _: trimmed.append("trimmed"))
+    model = ps.random_model(Config(5, HEADS, D, K, 11, 16))
+    ps.composition(model)
+    assert not trimmed  # a small model takes it again at once
+    monkeypatch.setattr(reads_and_writes, "TRIM_BYTES", 2 * OUTER)
+    ps.composition(model)
+    assert len(trimmed) == 2
+    trimmed.clear()
+    ps.composition(model, block_bytes=1)  # less than the tables of the result
+    assert len(trimmed) == 3

@@ -33,6 +33,8 @@ from pathsum.result.arguments import checked
 
 # A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0
+# Scores are computed for so many pairs at a time: temporaries of all pairs would add up.
+PAIRS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +148,16 @@ def composition(
     labels = tuple(head.label for head in model.heads)
     notes = _standing_notes(config, centered, offset)
     if config.n_layers < 2:
-        nothing = _nothing(len(labels))
+        nothing = CompositionScores(*(_blank(len(labels)) for _ in fields(CompositionScores)))
         notes += (f"{config.n_layers} layers: no head is above another, so none can read another.",)
         return Composition(
             model.name, labels, nothing, nothing, nothing, d, centered, offset, notes
         )
     forms = sides(model, centered=centered, offset=offset)
-    # Converted layers leave freed memory with the allocator, in a deep model more than blocks take.
-    Trimmer().trim()
     reads = (forms.q, forms.k, forms.v)
     squares = inner_products(forms.write, reads, config.n_heads, progress, block_bytes=block_bytes)
+    if 6 * len(KINDS) * squares[0].nbytes > block_bytes:
+        Trimmer().trim()  # the tables that follow need more than the allocator keeps of the blocks
     q, k, v = (
         _scores(config, forms.write, read, square, d)
         for read, square in zip(reads, squares, strict=True)
@@ -169,20 +171,44 @@ def composition(
 def _scores(
     config: Config, write: Forms, read: Forms, square: Float[Tensor, "n n"], d: int
 ) -> CompositionScores:
-    """Scores with their null, placed among all heads."""
-    heads = config.n_heads
-    layer = torch.arange(len(write), device=square.device) // heads
-    meets = (layer[:, None] <= layer[None, :]) & ~write.empty[:, None] & ~read.empty[None, :]
-    square = torch.where(meets, square.clamp(0, 1), torch.nan)
-    null = unit_null(write.moments[:, None], read.moments[None, :], d)
+    """Scores with their null, placed among all heads, some rows at a time.
+
+    Writers are those of layers 0 … L−2, readers those of 1 … L−1.
+    """
+    heads, n = config.n_heads, len(square) + config.n_heads
+    found = CompositionScores(*(_blank(n) for _ in fields(CompositionScores)))
+    for rows in torch.arange(len(square)).split(max(1, PAIRS_AT_ONCE // len(square))):
+        # Readers below the first of these writers read none of them.
+        start = int(rows[0]) // heads * heads
+        writers, readers = slice(int(rows[0]), int(rows[-1]) + 1), slice(start, None)
+        parts = _scores_of(config, write, read, square, (writers, readers), d)
+        for field, part in zip(fields(found), parts, strict=True):
+            getattr(found, field.name)[writers, start + heads :] = part
+    return found
+
+
+def _scores_of(
+    config: Config,
+    write: Forms,
+    read: Forms,
+    square: Float[Tensor, "n n"],
+    pairs: tuple[slice, slice],
+    d: int,
+) -> tuple[Float[Tensor, "w r"], ...]:
+    """The parts of `CompositionScores` for some writers and readers."""
+    writers, readers = pairs
+    layer = torch.arange(len(square), device=square.device) // config.n_heads
+    meets = layer[writers, None] <= layer[None, readers]
+    meets &= ~write.empty[writers, None] & ~read.empty[None, readers]
+    square = torch.where(meets, square[pairs].clamp(0, 1), torch.nan)
+    null = unit_null(write.moments[writers, None], read.moments[None, readers], d)
     score = square.sqrt()
     sd = torch.where(meets, null.variance.sqrt(), torch.nan)
     skewness = torch.where(meets, null.skewness, torch.nan)
     # The tail is by far the slowest function here: compute it only where there is a pair.
     p = torch.full_like(square, torch.nan)
     p[meets] = unit_null_from(sd[meets], skewness[meets], d).p(square[meets])
-    parts = (score, score - max(d, 1) ** -0.5, null.z(square), p, sd, skewness)
-    return CompositionScores(*(_among_all(part, heads) for part in parts))
+    return score, score - max(d, 1) ** -0.5, null.z(square), p, sd, skewness
 
 
 def _without_edited_edges(
@@ -198,17 +224,8 @@ def _without_edited_edges(
     return scores
 
 
-def _among_all(part: Float[Tensor, "n n"], heads: int) -> Float[Tensor, "all all"]:
-    """Rows of layers 0 … L−2 and columns of layers 1 … L−1, placed among all heads."""
-    n = len(part) + heads
-    whole = part.new_full((n, n), torch.nan)
-    whole[:-heads, heads:] = part
-    return whole.cpu()
-
-
-def _nothing(n: int) -> CompositionScores:
-    nan = torch.full((n, n), torch.nan, dtype=torch.float64)
-    return CompositionScores(nan, nan, nan, nan, nan, nan)
+def _blank(n: int) -> Float[Tensor, "n n"]:
+    return torch.full((n, n), torch.nan, dtype=torch.float64)
 
 
 def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple[str, ...]:

@@ -100,8 +100,11 @@ class Forms:
 
     def along_ones(self) -> Float[Tensor, " n"]:
         """The share of each form that lies along the ones-vector; by chance it is 1/d."""
-        sums = torch.cat([layer.sums() for layer in self.layers])
-        return (sums[:, None] @ self.inner.double() @ sums[..., None]).flatten() / self.d
+        shares: list[Tensor] = []
+        for layer, inner in zip(self.layers, self.inner.split(len(self.layers[0])), strict=True):
+            sums = layer.sums()
+            shares.append((sums[:, None] @ inner.double() @ sums[..., None]).flatten())
+        return torch.cat(shares) / self.d
 
     def roots(self) -> Float[Tensor, "n k d"]:
         """Y with `Yᵀ Y = Xᵀ A X`: the whole outer factors, times a root of A."""
@@ -277,10 +280,14 @@ def _by_blocks(
     readers = [read.layer(index, heads) for index in layers for read in reads]
     groups = _groups(len(layers), together)
     most = max(last - first for first, last in groups) * heads * kinds
+    # Rows and columns of each group: writers that none of its readers can read have no place.
+    shapes = [(last * heads, (last - first) * heads * kinds) for first, last in groups]
+    sizes = [rows * columns for rows, columns in shapes]
     own = local()  # each thread makes blocks in memory of its own
 
-    def column_of_blocks(right: int) -> Float[Tensor, "w r"]:
-        part = torch.zeros(n, n * kinds, dtype=torch.float64, device=write.inner.device)
+    def column_of_blocks(right: int) -> Float[Tensor, " pairs"]:
+        part = torch.zeros(sum(sizes), dtype=torch.float64, device=write.inner.device)
+        products = [each.view(shape) for each, shape in zip(part.split(sizes), shapes, strict=True)]
         if not hasattr(own, "sides"):
             own.sides = _Side(writers, width, n), _Side(readers, width, most)
         writing, reading = own.sides
@@ -291,10 +298,9 @@ def _by_blocks(
             # Entries off the diagonal stand for their mirror image too.
             square = (bottom - top) ** 2 if top >= right else 0
             written = writing.block(top, bottom)
-            for first, last in groups:
+            for (first, last), into in zip(groups, products, strict=True):
                 read = reading.block(top, bottom, slice(first * kinds, last * kinds))
-                columns = slice(first * heads * kinds, last * heads * kinds)
-                meets, into = written[: last * heads], part[: last * heads, columns]
+                meets = written[: last * heads]
                 for entries, weight in ((slice(square), 1.0), (slice(square, None), 2.0)):
                     if len(range(written.shape[1])[entries]):
                         into.add_(_all_pairs(meets[:, entries], read[:, entries]), alpha=weight)
@@ -303,7 +309,12 @@ def _by_blocks(
     # The longest columns first, so that processes that share them finish together.
     starts = range(0, d, width)[::-1]
     total = shared_sum(starts, column_of_blocks, progress, "composition", workers)
-    return list(total.view(n, -1, kinds, heads).transpose(1, 2).flatten(2).unbind(1))
+    tables = [total.new_zeros(n, n) for _ in reads]
+    for (first, last), shape, found in zip(groups, shapes, total.split(sizes), strict=True):
+        by_kind = found.view(shape[0], last - first, kinds, heads).unbind(2)
+        for table, values in zip(tables, by_kind, strict=True):
+            table[: shape[0], first * heads : last * heads] = values.flatten(1)
+    return tables
 
 
 def _strips(right: int, stop: int) -> list[tuple[int, int]]:

@@ -25,12 +25,14 @@ from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
+from pathsum.allocator import Trimmer
 from pathsum.circuits.composition.forms import Forms, JoinedForms
 from pathsum.circuits.composition.stored_factor import (
     FactorName,
     Outer,
     StoredFactor,
     are_held,
+    layer_bytes,
 )
 from pathsum.model import Config, Head, Model
 from pathsum.model.processes import in_threads
@@ -41,6 +43,12 @@ CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
 Center: TypeAlias = Literal["auto", "on", "off"]
 """Whether the mean of the stream is removed: `"auto"` where the model's normalization does so."""
+TRIM_BYTES = 64 << 20
+"""How many bytes of layers are converted before freed memory is returned to the system.
+
+The little that is kept of each layer lies between its freed temporaries, so the allocator would
+hold on to most of them: in a deep model, more than everything else takes.
+"""
 
 
 def is_centered(config: Config, center: Center) -> bool:
@@ -103,12 +111,15 @@ def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
     n_layers = model.config.n_layers
     write, q, k, v = (JoinedForms(n_layers - 1) for _ in range(4))
     layers = in_threads(range(n_layers), lambda number: _layer(model, number, centered, offset))
+    trimmer, at_once = Trimmer(), max(1, TRIM_BYTES // layer_bytes(model.weights))
     for number, layer in enumerate(layers):
         if number < n_layers - 1:
             write.add(layer.write)
         if number > 0:
             for side, part in ((q, layer.q), (k, layer.k), (v, layer.v)):
                 side.add(part)
+        if number % at_once == at_once - 1:
+            trimmer.trim()
     return Sides(write.joined(), q.joined(), k.joined(), v.joined())
 
 

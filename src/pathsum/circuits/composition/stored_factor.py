@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import Config, Weights
+from pathsum.model import Weights
 
 MOST_HELD = 1 << 30
 """Bytes of dequantized weights that composition holds; beyond, they are made when needed."""
@@ -152,9 +152,11 @@ def _largest(factors: Float[Tensor, "n k d"]) -> Float[Tensor, "n 1 1"]:
 
 def are_held(weights: Weights) -> bool:
     """Whether the factors of all layers fit into `MOST_HELD`."""
-    return weights.config.n_layers * _layer_bytes(weights.config, weights.dtype) <= MOST_HELD
+    return weights.config.n_layers * layer_bytes(weights) <= MOST_HELD
 
 
-def _layer_bytes(config: Config, dtype: torch.dtype) -> int:
+def layer_bytes(weights: Weights) -> int:
+    """Bytes of one layer's factors, converted."""
+    config = weights.config
     heads = 2 * (config.n_heads + config.n_kv_heads)
-    return heads * config.d_head * config.d_model * dtype.itemsize
+    return heads * config.d_head * config.d_model * weights.dtype.itemsize
