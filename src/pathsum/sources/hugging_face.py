@@ -12,6 +12,7 @@ from pathsum.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
+from pathsum.result import Progress, silent
 from pathsum.sources.checkpoint_folder import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family, is_buffer
@@ -42,14 +43,17 @@ _TEXT_DEFAULTS = {
 
 
 def open_hugging_face(
-    folder: Path, name: str | None = None, context: Context = "original"
+    folder: Path,
+    name: str | None = None,
+    context: Context = "original",
+    progress: Progress = silent,
 ) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
     facts = Facts.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
-    facts, source = text_part(facts, open_tensors(folder))
+    facts, source = text_part(facts, open_tensors(folder, progress))
     layout = _describe(facts, context)
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
 
