@@ -206,6 +206,67 @@ class TestShards:
             ps.load(sharded)
 
 
+class TestShardsNextToAWholeFile:
+    """Saving again with another shard size leaves the files of the earlier save in the folder."""
+
+    @pytest.fixture
+    def both(self, folder: Path, sharded: Path) -> Path:
+        shutil.copy(folder / "model.safetensors", sharded)
+        return sharded
+
+    @staticmethod
+    def retrained(folder: Path) -> None:
+        edit_tensors(folder, lambda tensors: tensors["model.norm.weight"][3:4].mul_(1.001))
+
+    def test_are_read_if_both_are_the_same(self, both: Path, folder: Path) -> None:
+        calls: list[tuple[int, int]] = []
+        model = ps.load(both, progress=lambda done, total, what: calls.append((done, total)))
+        assert torch.equal(model(TOKENS), ps.load(folder)(TOKENS))
+        assert calls[0][0] == 0 and calls[-1][0] == calls[-1][1]
+
+    def test_are_refused_if_they_differ(self, both: Path) -> None:
+        self.retrained(both)
+        message = "two different checkpoints: model.norm.weight of model.safetensors and of model-0"
+        with pytest.raises(FileError, match=message):
+            ps.load(both)
+
+    @pytest.mark.parametrize("file", ["model.safetensors", "model-00001-of-00003.safetensors"])
+    def test_are_refused_if_one_has_a_tensor_more(self, both: Path, file: str) -> None:
+        tensors = {**load_file(both / file), "model.extra": torch.ones(2)}
+        save_file(tensors, both / file)
+        with pytest.raises(FileError, match="two different checkpoints: model.extra of"):
+            ps.load(both)
+
+    def test_are_compared_where_some_are_missing(self, both: Path, folder: Path) -> None:
+        for shard in sorted(both.glob("model-*.safetensors"))[:2]:
+            shard.unlink()
+        assert torch.equal(ps.load(both)(TOKENS), ps.load(folder)(TOKENS))
+        self.retrained(both)
+        with pytest.raises(FileError, match="two different checkpoints: model.norm.weight"):
+            ps.load(both)
+
+    def test_an_index_alone_is_left_over(self, both: Path) -> None:
+        for shard in both.glob("model-*.safetensors"):
+            shard.unlink()
+        self.retrained(both)
+        assert ps.load(both).config.n_layers == 2
+
+    def test_pickles_likewise(self, both: Path, folder: Path) -> None:
+        expected = ps.load(folder)(TOKENS)
+        for file in both.glob("*.safetensors"):
+            torch.save(load_file(file), both / f"pytorch_{file.stem}.bin")
+            file.unlink()
+        index = both / "model.safetensors.index.json"
+        text = index.read_text().replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
+        (both / "pytorch_model.bin.index.json").write_text(text)
+        index.unlink()
+        assert torch.equal(ps.load(both)(TOKENS), expected)
+        whole = torch.load(both / "pytorch_model.bin", weights_only=True)
+        torch.save({**whole, "model.norm.weight": torch.zeros(24)}, both / "pytorch_model.bin")
+        with pytest.raises(FileError, match="two different checkpoints: model.norm.weight"):
+            ps.load(both)
+
+
 class TestPickles:
     @staticmethod
     def pickled(folder: Path, **options: Any) -> Path:

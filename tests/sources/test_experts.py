@@ -1,7 +1,5 @@
 """gpt-oss: experts, clamped gates and sinks, against transformers and against plain sums."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from tests.sources import tiny
 from tests.sources.gguf_files import convert
 
 import pathsum as ps
-from pathsum.errors import ConfigError, FileError
+from pathsum.errors import ConfigError
 from pathsum.model import transformer
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import random_rotation, rotate_stream
@@ -176,15 +174,3 @@ def test_blocks_of_four_bits_are_read_from_gguf(tmp_path: Path) -> None:
     )
     assert float(found[0, 0, 0]) == values[first & 15]
     assert float(found[0, 0, 16]) == values[first >> 4]
-
-
-def test_four_bit_blocks_of_safetensors_are_refused(
-    loaded: tuple[ps.Model, Any, Path], tmp_path: Path
-) -> None:
-    folder = tmp_path / "mxfp4"
-    shutil.copytree(loaded[2], folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4"}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(FileError, match="quantized by 'mxfp4'.*or a GGUF file"):
-        ps.load(folder)

@@ -1,5 +1,6 @@
 """Hub ids, against a server on this machine that answers as the hub does."""
 
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """Repositories as folders; `asked` lists the files that were fetched, with their tokens."""
+    """Repositories as folders; `asked` lists the files that were fetched, with their tokens.
+
+    `cut` is how many bytes are sent before the connection ends, `cuts` how often that happens.
+    `requests` lists revision and file of every request, `busy` is how many are answered by 503, and
+    `waits` lists the seconds that the client waited between its tries.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, Path] = {}
@@ -26,6 +32,22 @@ class Hub:
         self.asked: list[str] = []
         self.tokens: set[str | None] = set()
         self.cut: int | None = None
+        self.cuts = math.inf
+        self.requests: list[tuple[str, str]] = []
+        self.busy = 0
+        self.waits: list[float] = []
+
+    def stop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From here on nobody listens."""
+        _use_endpoint("http://127.0.0.1:9", monkeypatch)
+
+
+def _use_endpoint(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:  # noqa: C901
@@ -48,12 +70,18 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:  # noqa: C901
             self.end_headers()
             if body:
                 hub.asked.append(file.name)
-                self.wfile.write(data[: hub.cut])
+                cut = hub.cut if hub.cuts > 0 else None
+                hub.cuts -= cut is not None
+                self.wfile.write(data[:cut])
 
         def _find(self) -> Path | None:
             hub.tokens.add(self.headers.get("Authorization"))
             parts = self.path.strip("/").split("/")
             repository = "/".join(parts[:2])
+            hub.requests.append((parts[3], "/".join(parts[4:])))
+            if hub.busy:
+                hub.busy -= 1
+                return self._refuse(503, "")
             if parts[2:3] != ["resolve"] or repository not in hub.repositories:
                 return self._refuse(404, "RepoNotFound")
             if repository in hub.gated and not self.headers.get("Authorization"):
@@ -88,15 +116,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    _use_endpoint(endpoint, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     # The client waits longer and longer between its tries.
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", hub.waits.append)
     monkeypatch.chdir(tmp_path)
     yield hub
     server.shutdown()
@@ -172,13 +198,45 @@ def test_offline_and_not_in_the_cache(hub: Hub, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    hub.stop(monkeypatch)
     with pytest.raises(FailedError, match="could not be fetched from the hub.*check the network"):
         ps.load("someone/tiny-llama")
+    assert not hub.waits
+
+
+def test_a_hub_that_is_busy_is_tried_again(served: Hub) -> None:
+    served.busy = 4
+    assert ps.load("someone/tiny-llama").config.n_layers == 2
+    assert served.waits
+
+
+def test_without_a_network_the_cache_is_used(served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the files that the repository does not have: there is no whole file of weights."""
+    expected = ps.load("someone/tiny-llama")(TOKENS)
+    served.stop(monkeypatch)
+    assert torch.equal(ps.load("someone/tiny-llama")(TOKENS), expected)
+    assert not served.waits
+
+
+def test_without_a_network_and_half_in_the_cache(
+    served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hf_hub_download("someone/tiny-llama", "config.json")
+    served.stop(monkeypatch)
+    message = "in the cache without tokenizer.json.*check the network.*HF_HUB_OFFLINE=1"
+    with pytest.raises(FailedError, match=message):
+        ps.load("someone/tiny-llama")
+    assert not served.waits
+
+
+def test_all_files_are_of_one_commit(served: Hub) -> None:
+    ps.load("someone/tiny-llama")
+    assert {file for revision, file in served.requests if revision == "main"} == {"config.json"}
+    served.requests.clear()
+    ps.load("someone/tiny-llama")
+    assert served.requests == [("main", "config.json")]
 
 
 def test_an_interrupted_download_leaves_nothing_that_is_used(served: Hub) -> None:
@@ -187,3 +245,10 @@ def test_an_interrupted_download_leaves_nothing_that_is_used(served: Hub) -> Non
         ps.load("someone/tiny-llama")
     served.cut = None
     assert ps.load("someone/tiny-llama").config.n_layers == 2
+
+
+def test_a_download_that_is_cut_is_tried_again(served: Hub) -> None:
+    served.cut, served.cuts = 100, 2
+    expected = ps.load(served.repositories["someone/tiny-llama"])(TOKENS)
+    assert torch.equal(ps.load("someone/tiny-llama")(TOKENS), expected)
+    assert served.asked.count("config.json") == 3

@@ -11,6 +11,7 @@ from torch import Tensor
 from pathsum.errors import FileError, first_line
 from pathsum.files import exists, first_bytes, read_object
 from pathsum.model.store import DTYPES, FileStore, Store
+from pathsum.result import Progress, silent
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -21,13 +22,21 @@ _CONVERT = (
 )
 
 
-def open_tensors(folder: Path) -> Store:
-    """The tensors of a folder, memory-mapped; safetensors are preferred to pickles."""
+def open_tensors(folder: Path, progress: Progress = silent) -> Store:
+    """The tensors of a folder, memory-mapped; safetensors are preferred to pickles.
+
+    A whole file is preferred to shards, as transformers does. Saving a model again with another
+    shard size leaves the old files behind, so where there are both they must be the same.
+    """
     for name, opener in ((SAFETENSORS, CheckpointFile), (PICKLE, PickleStore)):
-        if (folder / name).is_file():
-            return opener(folder / name)
-        if (folder / (name + INDEX)).is_file():
-            return ShardedStore(folder / (name + INDEX), opener)
+        whole, index = folder / name, folder / (name + INDEX)
+        if whole.is_file():
+            store = opener(whole)
+            if index.is_file():
+                _check_same(store, index, opener, progress)
+            return store
+        if index.is_file():
+            return ShardedStore(index, opener)
     stray = sorted(file.name for file in folder.iterdir() if "-of-" in file.name)
     if stray:
         raise FileError(
@@ -127,6 +136,44 @@ def _check_shard(
                 f"{file} does not hold {name}, which {index.name} places there; the two come from "
                 "different checkpoints, so download them again"
             )
+
+
+def _check_same(
+    whole: CheckpointFile | PickleStore,
+    index: Path,
+    opener: type[CheckpointFile] | type[PickleStore],
+    progress: Progress,
+) -> None:
+    """Raise if shards next to a whole file hold other tensors; an index without any is harmless."""
+    place = read_index(index)
+    files = [file for file in sorted(set(place.values())) if exists(index.parent / file)]
+    shards = {file: opener(index.parent / file) for file in files}
+    where = {name: file for file, shard in shards.items() for name in shard.shapes}
+    where |= {name: file for name, file in place.items() if file in shards}
+    complete = len(files) == len(set(place.values()))
+    names = sorted({*where, *(whole.shapes if complete else ())})
+    what = f"comparing {whole.file.name} with its shards"
+    for number, name in enumerate(names):
+        progress(number, len(names), what)
+        shard = shards.get(where.get(name, ""))
+        if shard is None or not _holds_same(whole, shard, name):
+            other = where.get(name, f"the shards of {index.name}")
+            raise FileError(
+                f"{index.parent} holds two different checkpoints: {name} of {whole.file.name} and "
+                f"of {other} differ; one of them was left behind by an earlier save, so move it "
+                "away"
+            )
+    progress(len(names), len(names), what)
+
+
+def _holds_same(one: Store, other: Store, name: str) -> bool:
+    """Whether two stores hold the same bytes under a name."""
+    if name not in one.shapes or name not in other.shapes:
+        return False
+    if one.shapes[name] != other.shapes[name] or one.dtypes[name] != other.dtypes[name]:
+        return False
+    first, second = (store.get(name).flatten().view(torch.uint8) for store in (one, other))
+    return torch.equal(first, second)
 
 
 def _load_pickle(file: Path) -> Any:

@@ -12,14 +12,17 @@ from pathsum.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
+from pathsum.result import Progress, silent
 from pathsum.sources.checkpoint_folder import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family, is_buffer
 from pathsum.sources.families.rotary import Context, choose_context
 from pathsum.sources.mapped_store import Layout
+from pathsum.sources.mxfp4 import Mxfp4Store
 from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+_MXFP4 = "mxfp4"
 # Names of unembeddings; a tied checkpoint may hold a second copy under one of them.
 _HEADS = ("lm_head.weight", "embed_out.weight")
 # Prefixes of the language model inside a checkpoint that also reads images (Gemma 3 from 4B up), in
@@ -42,15 +45,19 @@ _TEXT_DEFAULTS = {
 
 
 def open_hugging_face(
-    folder: Path, name: str | None = None, context: Context = "original"
+    folder: Path,
+    name: str | None = None,
+    context: Context = "original",
+    progress: Progress = silent,
 ) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
     facts = Facts.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
-    facts, source = text_part(facts, open_tensors(folder))
+    facts, source = text_part(facts, open_tensors(folder, progress))
     layout = _describe(facts, context)
+    source = _dequantized(facts, source, str(folder))
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
 
 
@@ -75,7 +82,8 @@ def from_hf(
     start = None if ours is None else _leading_special(ours)
     label = name or str(getattr(config, "name_or_path", "") or where)
     facts, source = text_part(facts, MemoryStore(tensors))
-    return _model(_describe(facts, context), source, where, label, ours, start)
+    layout = _describe(facts, context)
+    return _model(layout, _dequantized(facts, source, where), where, label, ours, start)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
@@ -108,13 +116,22 @@ def _describe(facts: Facts, context: Context) -> Layout:
         ) from error
 
 
+def _quantization(facts: Facts) -> object:
+    return facts.table("quantization_config").values.get("quant_method")
+
+
 def _refuse_quantized(facts: Facts) -> None:
-    method = facts.table("quantization_config").values.get("quant_method")
-    if method is not None:
+    method = _quantization(facts)
+    if method not in (None, _MXFP4):
         raise FileError(
             f"{facts.where} says that the weights are quantized by {method!r}, a layout that "
             "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
         )
+
+
+def _dequantized(facts: Facts, source: Store, where: str) -> Store:
+    """The tensors themselves, or as they are dequantized."""
+    return Mxfp4Store(source, where) if _quantization(facts) == _MXFP4 else source
 
 
 def _model(

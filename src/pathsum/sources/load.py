@@ -40,8 +40,9 @@ def load(
     is GGUF. `revision` and `token` are for hub ids and mean what they mean to huggingface_hub.
     `context="extended"` loads a LongRoPE checkpoint (Phi-3 128k) with its factors for texts longer
     than those of pretraining; by default it has those for texts up to that length, and its context
-    ends there. `progress` is called while a model is fetched. Tensors are memory-mapped and read
-    layer by layer when they are first used.
+    ends there. `progress` is called while a model is fetched, and while a whole file is compared
+    with shards next to it. Tensors are memory-mapped and read layer by layer when they are first
+    used.
     """
     text = str(name)
     known, path = (*known_names(), *FETCHED), Path(text).expanduser()
@@ -55,16 +56,22 @@ def load(
         require_one_context(text, parse_choice(CONTEXTS, context, "context"))
         return load_fetched(text, progress) if text in FETCHED else load_named(text)
     if exists(path):
-        return open_path(path, context=context)
+        return open_path(path, context=context, progress=progress)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
-        return open_path(download(text, revision, token), name=text, context=context)
+        folder = download(text, revision, token)
+        return open_path(folder, text, context, progress)
     raise FileError(
         f"there is no model {text!r}: it is not a name that pathsum knows ({', '.join(known)}), "
         f"nor a folder or file, nor a hub id (owner/name){near_misses(text, known)}"
     )
 
 
-def open_path(path: Path, name: str | None = None, context: Context = "original") -> Model:
+def open_path(
+    path: Path,
+    name: str | None = None,
+    context: Context = "original",
+    progress: Progress = silent,
+) -> Model:
     """The model of a folder (pathsum, Hugging Face, TransformerLens) or of a GGUF file."""
     if not path.is_dir():
         return _open_file(path, context)
@@ -85,7 +92,7 @@ def open_path(path: Path, name: str | None = None, context: Context = "original"
         return read_model(path)
     if is_transformer_lens(found):
         return open_transformer_lens(path, name)
-    return open_hugging_face(path, name, context)
+    return open_hugging_face(path, name, context, progress)
 
 
 def _open_file(file: Path, context: Context) -> Model:
