@@ -1,5 +1,6 @@
 """Every question on small models of every variant: answered, or refused in words."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
 from pathsum.explorer.report_contents import CLAIMS
 from pathsum.explorer.wire import decode
+from pathsum.model import Model, construct, from_tensors
 from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
 from pathsum.result import Record, schema
 from pathsum.sources.named import bundled_names
@@ -368,6 +370,57 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     cut = decode(explorer.ask("without", asked))
     assert cut["after"]["probability"] == pytest.approx(got["probability_without"])
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
+
+
+def _two_copying_heads() -> Model:
+    """The hand-built induction model with half of what its induction head writes in another one."""
+    built = construct.induction()
+    config = dataclasses.replace(built.config, mlp="relu", d_mlp=8)
+    weights = built.weights
+    tensors = {"W_E": weights.W_E, "W_U": weights.W_U}
+    tensors["W_pos"] = torch.stack(
+        [layer.W_pos for layer in weights.layers if layer.W_pos is not None]
+    )
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        tensors[name] = torch.stack([getattr(layer, name) for layer in weights.layers])
+        tensors[name][1, 1] = tensors[name][1, 0]
+    tensors["W_O"][1] /= 2
+    random = torch.Generator().manual_seed(0)
+    tensors["W_in"] = torch.randn(2, config.d_model, 8, generator=random) / 20
+    tensors["W_out"] = torch.randn(2, 8, config.d_model, generator=random) / 20
+    return from_tensors(config, tensors, tokenizer=built.tokenizer)
+
+
+def test_a_story_tells_of_all_heads_that_copy_and_of_mlps() -> None:
+    explorer = Explorer([_two_copying_heads()])
+    text = {"text": "c a b d a b"}
+    got = decode(explorer.ask("story", text))
+    assert (got["position"], got["source"]) == (5, 3)
+    assert sorted(got["heads"]) == ["L1H0", "L1H1"] and got["head"] in got["heads"]
+    # Each number is what switching those heads off gives.
+    for off, said in (
+        (got["head"], "probability_without_head"),
+        (",".join(got["heads"]), "probability_without_heads"),
+    ):
+        cut = decode(explorer.ask("without", {**text, "position": 5, "off": off}))
+        assert got[said] == pytest.approx(cut["after"]["probability"], rel=1e-4)
+    assert got["probability"] > got["probability_without_head"] > got["probability_without_heads"]
+    mlps = [at for at, part in enumerate(cut["parts"]) if part.startswith("mlp")]
+    assert got["mlps"]["total"] == pytest.approx(cut["parts_before"][mlps].sum(), abs=1e-4)
+    assert got["mlps"]["without_heads"] == pytest.approx(cut["parts_after"][mlps].sum(), abs=1e-4)
+
+
+def test_a_story_opens_where_the_copying_heads_cost_most() -> None:
+    """The repeat of code that gains most is not copied by the head; another one is."""
+    explorer = Explorer(["two-layer"])
+    asked = {"example": 1}
+    got = decode(explorer.ask("story", asked))
+    lost = got["probability"] - got["probability_without_heads"]
+    run = decode(explorer.ask("run", asked))
+    assert got["position"] != run["telling"] and lost > 0.5
+    other = decode(explorer.ask("story", {**asked, "position": run["telling"]}))
+    without_heads = other["probability_without_heads"]
+    assert without_heads is None or lost > other["probability"] - without_heads
 
 
 def test_a_story_can_be_told_of_any_position() -> None:

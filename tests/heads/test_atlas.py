@@ -66,6 +66,10 @@ def test_some_scores_are_what_they_are_among_all() -> None:
     every, some = ps.atlas(model), ps.atlas(model, scores=names)
     assert {info.name for info in some.infos} == set(names)
     assert set(some.absent) <= set(names)
+    assert "Only some scores were computed" in some.note
+    assert "Only some scores" not in every.note
+    # What was left out on purpose is not reported as missing.
+    assert "atching" not in some.note and "; p: of" in some.note and "no text" not in some.note
     for entry in some:
         assert set(entry.scores) == set(names)
         for name, score in entry.scores.items():

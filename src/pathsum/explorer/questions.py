@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pathsum.errors import InputError, near_misses
 from pathsum.explorer.answers.atlas import atlas
 from pathsum.explorer.answers.attention import attention
-from pathsum.explorer.answers.circuit import circuit, story
+from pathsum.explorer.answers.circuit import circuit
 from pathsum.explorer.answers.composition import composition, edge
 from pathsum.explorer.answers.ends import ends
 from pathsum.explorer.answers.head import ablation, head, own_logits, trigrams
@@ -16,6 +16,7 @@ from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.places import places
 from pathsum.explorer.answers.run import run
 from pathsum.explorer.answers.scores import scores
+from pathsum.explorer.answers.story import story
 from pathsum.explorer.answers.texts import texts
 from pathsum.explorer.answers.tokens import token
 from pathsum.explorer.answers.whole_model import compare, terms, training

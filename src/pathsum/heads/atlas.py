@@ -190,14 +190,19 @@ def atlas(
     measured, first = _measured(model, tokens, wanted, sequences, draws, seed, progress)
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
-    matching = HeadScores({}, "it was not asked for")
+    matching = None
+    absent = dict(measured.absent)
     if MATCHING_THROUGH_PREVIOUS.name in wanted:
         matching = _add_matching(model, entries, seed, alpha, progress)
-    absent = dict(measured.absent)
-    absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
+        absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     absent = {name: why for name, why in absent.items() if name in wanted}
     infos = tuple(info for info in infos if info.name in wanted)
     note = _note(model.config, sequences, draws, measured.measured_on, matching)
+    if len(infos) < len(ALL_SCORES):
+        note += (
+            " Only some scores were computed: a kind that needs others shows as "
+            f"{MIXED} or {UNKNOWN}."
+        )
     return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
 
 
@@ -335,16 +340,23 @@ def _add_matching(
     return matching
 
 
-def _note(config: Config, sequences: int, draws: int, text: str, matching: HeadScores) -> str:
-    heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
-    read = f"Matching is read through {heads}."
+def _note(
+    config: Config, sequences: int, draws: int, text: str, matching: HeadScores | None
+) -> str:
+    """What the scores were measured on; `matching` is None if it was left out."""
     capped = joined((score_cap_note(config), logit_cap_note(config)))
-    why_not = f"No score of matching through a previous-token head: {matching.absent}."
-    on_text = f" and {text}" if text else "; no text"
+    on_text = f" and {text}" if text else ""
     return (
         f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
         f"{sequences} sequences of repeated random tokens{on_text}; p: of {draws} random rotations "
-        "of the same head the share that scores as much, on a few of the sequences. "
-        + (read if heads else why_not)
+        "of the same head the share that scores as much, on a few of the sequences."
+        + ("" if matching is None else f" {_matching_note(matching)}")
         + (f" From weights: {capped}." if capped else "")
     )
+
+
+def _matching_note(matching: HeadScores) -> str:
+    heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
+    if heads:
+        return f"Matching is read through {heads}."
+    return f"No score of matching through a previous-token head: {matching.absent}."

@@ -232,6 +232,13 @@ export interface Circuit {
   remainder: number;
 }
 
+export interface MlpShare {
+  total: number;
+  strongest: string;
+  strongest_share: number;
+  without_heads: number | null;
+}
+
 export interface Story {
   format: "pathsum-page-story";
   version: 1;
@@ -241,7 +248,10 @@ export interface Story {
   first: number | null;
   probability_first: number | null;
   total: number;
+  heads: string[];
+  probability_without_heads: number | null;
   head: string | null;
+  probability_without_head: number | null;
   share: number;
   source: number | null;
   weight: number;
@@ -250,6 +260,7 @@ export interface Story {
   wrote: number | null;
   weight_without: number | null;
   probability_without: number | null;
+  mlps: MlpShare | null;
 }
 
 export interface Measured {

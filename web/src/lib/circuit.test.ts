@@ -74,6 +74,18 @@ describe("the circuit of a prediction", () => {
     expect(names([])).toHaveLength(6);
   });
 
+  it("begins with smaller edges where few are large", () => {
+    const into = (share: number, count: number, first = 0) =>
+      Array.from({ length: count }, (_, i) => ({ edge: `mlp${first + i}@9→logits@9`, exact: share, unit: "logits", share, effect: null }));
+    const one = answer.total / 100;
+    const of = (...edges: object[]) => new CircuitGraph({ ...answer, edges } as unknown as Circuit);
+    expect(of(...into(20 * one, 12), ...into(4 * one, 9, 20)).firstShare).toBe(0.1);
+    expect(of(...into(20 * one, 3), ...into(4 * one, 9, 20)).firstShare).toBe(0.035);
+    expect(of(...into(20 * one, 3)).firstShare).toBe(0.02);
+    expect(of(...into(20 * one, 1)).topMlp?.from).toBe("mlp0@9");
+    expect(graph.topMlp).toBeNull();
+  });
+
   it("says which lower head placed the attention", () => {
     expect(graph.top?.from).toBe("L1H0@9");
     const reason = graph.reason("L1H0@9");

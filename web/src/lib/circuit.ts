@@ -35,6 +35,10 @@ interface Rest {
   readonly count: number;
 }
 
+/** Shares of a prediction from which edges may be drawn, and how many edges make a graph worth looking at. */
+const FIRST_SHARES = [0.1, 0.07, 0.05, 0.035, 0.02] as const;
+const FEWEST_EDGES = 12;
+
 export class CircuitGraph {
   readonly nodes: ReadonlyMap<string, Node>;
   readonly edges: readonly Edge[];
@@ -89,6 +93,18 @@ export class CircuitGraph {
     return this.answer.left_out
       .filter((rest) => rest.node === node)
       .map(({ kind, share, count }) => ({ kind, share, count }));
+  }
+
+  /** The share of the prediction from which edges are drawn at first: a tenth, or less where that draws few of them. */
+  get firstShare(): number {
+    const none = new Set<string>();
+    return FIRST_SHARES.find((share) => this.shown(share, none).length >= FEWEST_EDGES) ?? FIRST_SHARES[FIRST_SHARES.length - 1]!;
+  }
+
+  /** What writes most to the logit, if that is an MLP. */
+  get topMlp(): Edge | null {
+    const first = this.inputs(this.target.id).find((edge) => edge.share > 0);
+    return first?.from.startsWith("mlp") ? first : null;
   }
 
   /** Edges reachable from the prediction through edges of at least this share, or into nodes that are open. */

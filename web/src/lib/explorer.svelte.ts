@@ -1,5 +1,5 @@
 import { getContext, setContext } from "svelte";
-import type { ModelInfo, Vocabulary } from "../generated/answers";
+import type { ModelInfo, TextParams, Vocabulary } from "../generated/answers";
 import { Keyboard } from "./keyboard.svelte";
 import type { Source } from "./source";
 import type { UrlState } from "./state.svelte";
@@ -26,6 +26,8 @@ export class Explorer {
   /** A picture is being made: parts that load when they are seen are loaded, and everything is drawn. */
   whole = $state(false);
   info = $state.raw<ModelInfo>() as ModelInfo;
+  /** The text whose story was told last, and the position that it is about: other views open there. */
+  story = $state.raw<{ about: TextParams; position: number } | null>(null);
   /** Scrolls the view to its top. */
   toTop: () => void = () => undefined;
   /** Shows how to read the view, and the keys. */

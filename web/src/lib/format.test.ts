@@ -14,7 +14,8 @@ describe("numbers for reading", () => {
     ]);
   });
   it("writes exponents in sentences as it does in numbers", () => {
-    expect(readableExponents("1,111,111,111,111,111 paths of 61,440,000 tokens")).toBe("1.1 × 10^{15} paths of 61,440,000 tokens");
+    expect(count(6_875_395_665_388_507e6)).toBe("6.9 × 10²¹");
+    expect(readableExponents("1,111,111,111,111,111 paths of 61,440,000 tokens")).toBe("1.1 × 10¹⁵ paths of 61,440,000 tokens");
     expect(readableExponents("an error of 1e-07, at most 2.5e-5; L1H0 e-mail")).toBe(
       "an error of 1e−7, at most 2.5e−5; L1H0 e-mail",
     );

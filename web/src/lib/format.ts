@@ -18,12 +18,18 @@ export function number(value: number | null | undefined, digits = 3): string {
   return minus(value.toFixed(Math.min(decimals, 6)));
 }
 
-/** A sentence whose numbers read as those of the page: 1e-07 is 1e−7, and thirty digits are 10^{30}. */
+/** From this on, digits are not counted any more. */
+const LARGE = 1e12;
+
+/** A large count: 1.1 × 10³⁰. */
+function powerOfTen(value: number): string {
+  const [mantissa, exponent] = value.toExponential(1).split("e+");
+  return `${mantissa} × 10${[...(exponent as string)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]).join("")}`;
+}
+
+/** A sentence whose numbers read as those of the page: 1e-07 is 1e−7, and thirty digits are 1.1 × 10³⁰. */
 export function readableExponents(text: string): string {
-  return text.replace(/(\d)e-0*(\d+)/g, `$1e${MINUS}$2`).replace(/\d{1,3}(?:,\d{3}){4,}/g, (digits) => {
-    const [mantissa, exponent] = Number(digits.replaceAll(",", "")).toExponential(1).split("e+");
-    return `${mantissa} × 10^{${exponent}}`;
-  });
+  return text.replace(/(\d)e-0*(\d+)/g, `$1e${MINUS}$2`).replace(/\d{1,3}(?:,\d{3}){4,}/g, (digits) => powerOfTen(Number(digits.replaceAll(",", ""))));
 }
 
 /** With its sign: +0.4, −2.1, for effects. */
@@ -45,8 +51,9 @@ export function percent(share: number | null | undefined): string {
   return minus(`${value.toFixed(decimals)}%`);
 }
 
-/** 12,345: with thousands separators, the same in every locale. */
+/** 12,345: with thousands separators, the same in every locale; 1.1 × 10³⁰ where digits say nothing. */
 export function count(value: number): string {
+  if (Math.abs(value) >= LARGE) return minus(powerOfTen(value));
   return minus(String(Math.round(value)).replace(/\B(?=(\d{3})+(?!\d))/g, ","));
 }
 

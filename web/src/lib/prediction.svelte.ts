@@ -1,8 +1,8 @@
-import type { ModelInfo, TextRun, WhyParams } from "../generated/answers";
+import type { ModelInfo, TextParams, TextRun, WhyParams } from "../generated/answers";
 import { type Answer, answerOf } from "./answer.svelte";
 import type { Explorer } from "./explorer.svelte";
 import type { Explaining } from "./source";
-import { mostTelling, predictionAt, textParams } from "./text";
+import { isSameText, mostTelling, predictionAt, textParams } from "./text";
 import { label } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
@@ -22,6 +22,13 @@ export class Prediction {
     private readonly info: ModelInfo,
   ) {
     this.runs = answerOf(explorer.source, "run", () => textParams(explorer.url, info));
+    // A link must lead here without the story too.
+    $effect(() => {
+      const { run, position, explorer } = this;
+      if (run && position !== null && explorer.url.number("t") === undefined && position !== mostTelling(run).token && explorer.story) {
+        explorer.url.set({ t: position });
+      }
+    });
   }
 
   get run(): TextRun | null {
@@ -97,11 +104,16 @@ export class Prediction {
   }
 }
 
+/** The position that a text opens at: that of its story, which takes longer to find, else the most telling one. */
+export function openingPosition({ story }: Pick<Explorer, "story">, about: TextParams, run: TextRun): number {
+  return story && isSameText(story.about, about) && story.position < run.ids.length ? story.position : mostTelling(run).token;
+}
+
 /** The position that is explained: the one of the URL, else the most telling one that can be. */
-export function positionShown({ source, url }: Explorer, info: ModelInfo, run: TextRun): number {
+export function positionShown({ source, url, story }: Explorer, info: ModelInfo, run: TextRun): number {
   const asked = url.number("t");
   if (asked !== undefined && asked < run.ids.length) return asked;
-  const { token } = mostTelling(run);
+  const token = openingPosition({ story }, textParams(url, info), run);
   const explained = source.explained("circuit", textParams(url, info));
   return !explained || explained.size === 0 || explained.has(token) ? token : ([...explained][0] as number);
 }

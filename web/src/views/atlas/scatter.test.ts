@@ -24,6 +24,14 @@ describe("scatter", () => {
     expect(labels.map((label) => label !== null)).toEqual([false, true, false]);
   });
 
+  it("names the largest even in a crowd", () => {
+    const crowd = [-30, 0, 30].flatMap((dx) => [-14, 0, 14].map((dy): [number, number] => [150 + dx, 100 + dy]));
+    const names = crowd.map((_, at) => `L0H${at}`);
+    const radius = crowd.map(([x, y]) => (x === 150 && y === 100 ? 9 : 6));
+    const labels = placeLabels(crowd, radius, names, 16, crowd.map(() => true), 300);
+    expect(labels[4]).not.toBeNull();
+  });
+
   it("labels points without covering others", () => {
     const places = [
       [50, 50],

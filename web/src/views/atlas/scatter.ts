@@ -56,6 +56,9 @@ interface Rectangle {
   readonly bottom: number;
 }
 
+/** The largest points have a label even where it covers others. */
+const ALWAYS_NAMED = 3;
+
 /**
  * A label for as many points as fit: right of the point, else left, above or below; none where it
  * would cover another label or point. `first` (heads that are something) are placed before others, and
@@ -77,6 +80,8 @@ export function placeLabels(
   const order = places
     .map((_, at) => at)
     .sort((a, b) => Number(first[b]) - Number(first[a]) || size(b) - size(a) || a - b);
+  const largest = new Set([...order].sort((a, b) => size(b) - size(a)).slice(0, ALWAYS_NAMED));
+  const written: Rectangle[] = [];
   let left = most;
   for (const at of order) {
     const [x, y] = places[at]!;
@@ -89,15 +94,20 @@ export function placeLabels(
       { x, y: y - away, anchor: "middle" },
       { x, y: y + away + 9, anchor: "middle" },
     ];
-    const fits = tries.find((label) => {
+    const inside = tries.filter((label) => {
       const box = around(label, long);
-      return (
-        box.left > 0 &&
-        box.right < width &&
-        !taken.some((other, index) => index !== at && overlap(box, other))
-      );
+      return box.left > 0 && box.right < width && !reserved.some((other) => overlap(box, other));
     });
+    const covered = (label: Label): number =>
+      taken.filter((other, index) => index !== at && overlap(around(label, long), other)).length;
+    const isNamed = (label: Label): boolean => written.some((other) => overlap(around(label, long), other));
+    let fits = inside.find((label) => covered(label) === 0);
+    // The largest are what the plot is about: they are named even in a crowd, where they cover least.
+    if (!fits && largest.has(at)) {
+      fits = inside.filter((label) => !isNamed(label)).sort((a, b) => covered(a) - covered(b))[0];
+    }
     if (!fits) continue;
+    written.push(around(fits, long));
     labels[at] = fits;
     taken.push(around(fits, long));
     left -= 1;

@@ -55,6 +55,20 @@ describe("the tree of a prediction", () => {
     expect(saved.at(-1)).toEqual(["", "(logit)", 6.5]);
   });
 
+  it("shows orders near zero as one, which opens", () => {
+    const values = [9, 3, -2, 0.01, 0.02, -0.01];
+    const by_order = { names: values.map((_, order) => String(order)), values: { data: values } };
+    const deep = { ...why, counts: [1, 4, 4, 5, 5, 1e21], toward: { ...why.toward, by_order, total: 10.02 } } as unknown as PathsAnswer;
+    const orders = (...open: string[]) => rowsOf(deep, new Set(open)).filter((row) => row.kind === "order");
+    expect(orders().map((row) => row.label)).toEqual(["direct", "one head", "two heads", "3 to 5 heads"]);
+    expect(orders().at(-1)).toMatchObject({ value: expect.closeTo(0.02), count: "near zero, 1.0 × 10²¹ paths", opens: true, open: false });
+    expect(orders("~").map((row) => row.label).slice(4)).toEqual(["three heads", "four heads", "five heads"]);
+    expect(orders("4").at(3)?.open).toBe(true);
+    const ends = (...open: string[]) => rowsOf(deep, new Set(open)).find((row) => row.kind === "left out")?.start;
+    expect(ends("~")).toBeCloseTo(ends() ?? NaN);
+    expect(rowsOf(why, new Set()).map((row) => row.key)).not.toContain("~");
+  });
+
   it("adds up the sources of a position", () => {
     expect([...sourceTotals(why)]).toEqual([1.5, 5]);
   });

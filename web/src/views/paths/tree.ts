@@ -43,6 +43,29 @@ export function sourceTotals(why: PathsAnswer): Float32Array {
   return totals;
 }
 
+/** Orders at the end that add less than this share of the largest are shown as one, if they are several. */
+const NEAR_ZERO = 0.01;
+const FEWEST_FOLDED = 3;
+/** Names the row of these orders in the URL. */
+export const FOLDED = "~";
+
+/** The orders that are shown one by one, and those at the end that are near zero. */
+export function foldOrders(orders: readonly OrderTotal[]): { large: readonly OrderTotal[]; small: readonly OrderTotal[] } {
+  const least = nearZero(orders);
+  const end = orders.findLastIndex((order) => Math.abs(order.value) >= least) + 1;
+  const split = orders.length - end < FEWEST_FOLDED ? orders.length : end;
+  return { large: orders.slice(0, split), small: orders.slice(split) };
+}
+
+const nearZero = (orders: readonly OrderTotal[]): number => NEAR_ZERO * Math.max(...orders.map((each) => Math.abs(each.value)));
+
+/** Several orders as one, called “7 to 30 heads”. */
+export function foldedOrder(small: readonly OrderTotal[]): { label: string; value: number; count: number } {
+  const add = (of: (order: OrderTotal) => number): number => small.reduce((total, order) => total + of(order), 0);
+  const [first, last] = [small[0]?.order, small.at(-1)?.order];
+  return { label: `${first} to ${last} heads`, value: add((order) => order.value), count: add((order) => order.count) };
+}
+
 /** What paths through this many heads are called. */
 export function orderName(order: number): string {
   if (order === 0) return "direct";
@@ -79,7 +102,8 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>, total = "log
   let start = 0;
   const paths = listedPaths(why);
   const orders = orderTotals(why);
-  for (const order of orders) {
+  const least = nearZero(orders);
+  const addOrder = (order: OrderTotal, depth: number): void => {
     const key = String(order.order);
     const listed = paths.filter((path) => path.heads.length === order.order);
     rows.push({
@@ -88,15 +112,30 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>, total = "log
       label: orderName(order.order),
       value: order.value,
       start,
-      depth: 0,
+      depth,
       opens: listed.length > 0,
       open: open.has(key),
       path: null,
       count: order.count === 1 ? "" : `${count(order.count)} paths`,
     });
-    const least = NEAR_ZERO * Math.max(...orders.map((each) => Math.abs(each.value)));
     if (open.has(key)) rows.push(...headRows(listed, order, start, key, open, least));
     start += order.value;
+  };
+  const { large, small } = foldOrders(orders);
+  for (const order of large) addOrder(order, 0);
+  if (small.length > 0) {
+    const folded = foldedOrder(small);
+    // A link may open one of them.
+    const isOpen = open.has(FOLDED) || small.some((order) => open.has(String(order.order)));
+    rows.push({
+      ...plain("order", folded.label, folded.value, start),
+      key: FOLDED,
+      opens: true,
+      open: isOpen,
+      count: `near zero, ${count(folded.count)} paths`,
+    });
+    if (isOpen) for (const order of small) addOrder(order, 1);
+    else start += folded.value;
   }
   rows.push(plain("left out", "left out", leftOut(why), start));
   rows.push(plain("total", total, why.toward.total, 0));
@@ -123,9 +162,6 @@ export function csvRows(why: PathsAnswer, total = "logit"): (string | number)[][
 function plain(kind: Row["kind"], label: string, value: number, start: number): Row {
   return { key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" };
 }
-
-/** Heads that add less than this share of the largest order share a row. */
-const NEAR_ZERO = 0.01;
 
 function headRows(
   listed: ListedPath[],

@@ -5,6 +5,7 @@ import { HEAD_STYLES, type Scale } from "../../lib/color";
 import { contrastOf } from "../../lib/contrast";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
+import { openingPosition } from "../../lib/prediction.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, mostTelling, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
@@ -129,6 +130,9 @@ export class TextScene {
       const token = set;
       set = null;
       untrack(() => {
+        // Only a story without a position says where the text opens.
+        const { params } = this.story;
+        if (params && params.position === undefined) this.explorer.story = { about: params, position: story.position };
         const locked = this.focus.lockedToken;
         if (this.focus.token !== (locked ?? token) || this.focus.cell) return;
         this.focus.hoverToken(story.position);
@@ -143,6 +147,11 @@ export class TextScene {
   /** The story of the text that is shown, once it is there. */
   get told(): Story | null {
     return this.shown && isSameText(this.shown.about, this.story.params) ? this.story.value : null;
+  }
+
+  /** The position that the text opens at. */
+  get opening(): number | null {
+    return this.shown ? openingPosition(this.explorer, this.shown.about, this.shown.run) : null;
   }
 
   /** Whether a story is on its way, the first of this view. */

@@ -46,6 +46,10 @@ const LEFT = 8;
 const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;
+/** From one row to the next at least, and where there are many of them. */
+const PITCH = 84;
+const DENSE_PITCH = 52;
+const MANY_ROWS = 6;
 /** Where the reads of a head are: query left, key in the middle, value right. */
 const PORTS = { q: -0.3, k: 0, v: 0.3 } as const;
 
@@ -96,7 +100,8 @@ export function layOut(
     columns.push({ position, x, width });
     x += width;
   });
-  const height = Math.max(room.height, layers.length * 84 + BOTTOM);
+  // Many layers stand closer together: a circuit should be seen without much scrolling.
+  const height = Math.max(room.height, layers.length * (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH) + BOTTOM);
   const pitch = (height - TOP - BOTTOM - HEIGHT) / Math.max(1, layers.length - 1);
   const rows = layers.map((layer, i): Row => ({
     layer,
@@ -118,7 +123,7 @@ export function layOut(
   }
   const lines = edges.flatMap((edge) => {
     const [from, to] = [placed.get(edge.from), placed.get(edge.to)];
-    return from && to ? [line(edge, from, to)] : [];
+    return from && to ? [line(edge, from, to, pitch)] : [];
   });
   return { width: Math.max(x + 12, room.width), height, nodes: placed, columns, rows, lines };
 }
@@ -128,13 +133,13 @@ const inOrder = (a: Node, b: Node): number =>
   Number(a.component !== "embed") - Number(b.component !== "embed") ||
   a.component.localeCompare(b.component, "en", { numeric: true });
 
-function line(edge: Edge, from: Placed, to: Placed): Line {
+function line(edge: Edge, from: Placed, to: Placed, pitch: number): Line {
   const port = to.node.component === "logits" ? 0 : PORTS[edge.kind];
   const [x1, y1] = [from.x, from.y - from.height / 2];
   const [x2, y2] = [to.x + port * to.width, to.y + to.height / 2];
   const rise = y1 - y2;
   // One that skips a row straight above itself would run through what is between: it bows out.
-  const bow = rise > 150 && Math.abs(x2 - x1) < 40 ? (edge.kind === "q" ? -1 : 1) * 46 : 0;
+  const bow = rise > 1.5 * pitch && Math.abs(x2 - x1) < 40 ? (edge.kind === "q" ? -1 : 1) * 46 : 0;
   const [c1, c2] = [
     { x: x1 + bow, y: y1 - rise * 0.5 },
     { x: x2 + bow, y: y2 + rise * 0.5 },
