@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import pathsum as ps
+from pathsum.allocator import Trimmer
 from pathsum.circuits.composition import stored_factor
 from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.circuits.positional import positional
@@ -133,3 +134,15 @@ def test_weights_alone_do_not_read_mlps(tmp_path: Path, monkeypatch: pytest.Monk
     assert "layers.2.W_out" in read
     # A layer and its heads alone share one copy of what both have.
     assert model.weights.layers[1].W_Q is model.weights.attention[1].W_Q
+
+
+def test_only_a_model_larger_than_blocks_returns_freed_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed: list[str] = []
+    monkeypatch.setattr(Trimmer, "trim", lambda self: trimmed.append("trim"))
+    model = ps.random_model(Config(2, HEADS, D, K, 11, 16))
+    ps.composition(model)
+    assert not trimmed
+    ps.composition(model, block_bytes=4 * model.weights.n_parameters - 1)
+    assert trimmed

@@ -34,6 +34,8 @@ from pathsum.result.arguments import checked
 # A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0
 
+_FLOAT32_BYTES = 4
+
 
 @dataclass(frozen=True, eq=False)
 class CompositionScores:
@@ -153,7 +155,9 @@ def composition(
         )
     forms = sides(model, centered=centered, offset=offset)
     # Converted layers leave freed memory with the allocator, in a deep model more than blocks take.
-    Trimmer().trim()
+    # A small model reuses it, and returning it would only cost page faults.
+    if _FLOAT32_BYTES * model.weights.n_parameters > block_bytes:
+        Trimmer().trim()
     reads = (forms.q, forms.k, forms.v)
     squares = inner_products(forms.write, reads, config.n_heads, progress, block_bytes=block_bytes)
     q, k, v = (
