@@ -304,17 +304,18 @@ class _Losses:
             return truncated.losses(stream, self.first, targets, self.metric)
 
         alone: list[SequenceLosses] = []
-        removed: list[SequenceLosses | None] = []
-        for terms, rest in zip(self.sets, self.rests, strict=True):
+        removed: dict[int, SequenceLosses] = {}
+        for number, terms in enumerate(self.sets):
             parts = [truncated.term(chain) for chain in terms.chains]
             written = sum(parts[1:], start=parts[0])
             below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
             alone.append(losses(below + written))
-            removed.append(None if rest is not None else losses(whole - written))
+            if self.rests[number] is None:
+                removed[number] = losses(whole - written)
         # All paths without a set are those of lower order with the rest.
         without = [
-            alone[rest] if rest is not None else found
-            for found, rest in zip(removed, self.rests, strict=True)
+            removed[number] if rest is None else alone[rest]
+            for number, rest in enumerate(self.rests)
         ]
         return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
 
