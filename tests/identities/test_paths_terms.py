@@ -94,6 +94,24 @@ def test_a_set_of_all_terms_has_the_gain_of_its_order(drawn: Drawn) -> None:
         assert abs(estimate.value - found.gain[1]) < 1e-9
 
 
+@given(
+    models_with_tokens(mlps=("none", "relu"), max_layers=2, max_heads=3, min_layers=2),
+    st.sampled_from(Scales),
+)
+@settings(max_examples=24)
+def test_a_set_gains_the_same_with_the_rest_of_its_order_and_on_its_own(
+    drawn: Drawn, scale: Scales
+) -> None:
+    model, tokens = drawn
+    assume(tokens.shape[1] > 1)
+    sets = by_layer(model)
+    together = term_importance(model, tokens, sets=sets, scale=scale).sets
+    for terms, found in zip(sets, together, strict=True):
+        (alone,) = term_importance(model, tokens, sets=[terms], scale=scale).sets
+        assert abs(found.alone.value - alone.alone.value) < 1e-9
+        assert abs(found.given_others.value - alone.given_others.value) < 1e-9
+
+
 @given(models_with_tokens())
 @settings(max_examples=24)
 def test_losses_survive_every_symmetry(drawn: Drawn) -> None:

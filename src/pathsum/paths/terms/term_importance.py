@@ -4,6 +4,7 @@ Gain of order n = loss with paths of order < n − loss with paths of order ≤ 
 patterns. Order 0 is compared with a uniform guess.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -250,6 +251,22 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
 
 
+def _rests(model: Model, sets: Sequence[TermSet]) -> list[int | None]:
+    """For each set, the number of the one that has all other chains of its order, if any."""
+    config = model.config
+    chains = [frozenset(terms.chains) for terms in sets]
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for number, terms in enumerate(sets):
+        by_size.setdefault((terms.order, len(chains[number])), []).append(number)
+    found: list[int | None] = []
+    for number, terms in enumerate(sets):
+        every = math.comb(config.n_layers, terms.order) * config.n_heads**terms.order
+        as_large = by_size.get((terms.order, every - len(chains[number])), ())
+        others = (other for other in as_large if chains[number].isdisjoint(chains[other]))
+        found.append(next(others, None))
+    return found
+
+
 # Logits of a uniform guess held at a time.
 _GUESSES = 1 << 22
 
@@ -268,6 +285,7 @@ class _Losses:
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
         self.first, self.metric, self.unit = first, scored.metric, scored.unit
+        self.rests = _rests(model, sets)
 
     @property
     def streams(self) -> int:
@@ -286,13 +304,19 @@ class _Losses:
             return truncated.losses(stream, self.first, targets, self.metric)
 
         alone: list[SequenceLosses] = []
-        without: list[SequenceLosses] = []
-        for terms in self.sets:
+        removed: dict[int, SequenceLosses] = {}
+        for number, terms in enumerate(self.sets):
             parts = [truncated.term(chain) for chain in terms.chains]
             written = sum(parts[1:], start=parts[0])
             below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
             alone.append(losses(below + written))
-            without.append(losses(whole - written))
+            if self.rests[number] is None:
+                removed[number] = losses(whole - written)
+        # All paths without a set are those of lower order with the rest.
+        without = [
+            removed[number] if rest is None else alone[rest]
+            for number, rest in enumerate(self.rests)
+        ]
         return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
 
     def _uniform(self, targets: Tokens) -> SequenceLosses:
