@@ -372,6 +372,26 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
 
 
+# Ends exist for small models only; a claim reports what it is made of; curves need snapshots.
+@pytest.mark.parametrize(
+    "name",
+    [
+        question.name
+        for question in QUESTIONS
+        if not question.quick and question.name not in ("ends", "claim", "training")
+    ],
+)
+def test_slow_answers_report_their_progress(name: str) -> None:
+    explorer = Explorer([ALL["two layers"]()])
+    reports: list[tuple[int, int, str]] = []
+    explorer.ask(
+        name,
+        params_for(name, explorer)[0],
+        progress=lambda *report: reports.append(report),
+    )
+    assert any(total > 0 and what for _, total, what in reports)
+
+
 def _two_copying_heads() -> Model:
     """The hand-built induction model with half of what its induction head writes in another one."""
     built = construct.induction()
