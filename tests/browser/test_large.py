@@ -74,6 +74,26 @@ def test_every_head_is_in_the_grid_of_a_text(large: tuple[Page, str, int, int]) 
     expect(page).to_have_url(re.compile(f"h=L{layers - 1}H0"))
 
 
+def test_a_deep_model_fits_a_phone(large: tuple[Page, str, int, int]) -> None:
+    """What comes after the heads is near, and the table of a score needs no scrolling."""
+    page, address, layers, _ = large
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}#/text?e=0&h=L{layers - 1}H0&d=9.3")
+    table = page.locator("section[aria-label=Details] .scroll")
+    expect(table).to_be_visible()
+    expect(table.locator("td").first).to_be_visible()
+    assert page.locator("section[aria-label=Heads] .grid").bounding_box()["height"] <= 330  # pyright: ignore[reportOptionalSubscript]
+    assert table.evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+
+
+def test_large_counts_can_be_read(large: tuple[Page, str, int, int]) -> None:
+    page, address, _, _ = large
+    page.goto(f"{address}#/paths?e=0")
+    counts = page.locator("section", has_text="open a bar to see its heads").first
+    expect(counts).to_contain_text(re.compile(r"\d\.\d × 10[⁰¹²³⁴⁵⁶⁷⁸⁹]+ paths"))
+    expect(counts).not_to_contain_text(re.compile(r"e\+\d|\d(,\d{3}){4}"))
+
+
 def test_labels_of_the_circuit_do_not_cover_each_other(large: tuple[Page, str, int, int]) -> None:
     page, address, layers, heads = large
     page.goto(f"{address}#/circuit")

@@ -1,11 +1,17 @@
 """How the page reads: formulas are set, small pictures can be seen, nothing is cut on a phone."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, ViewportSize, expect
+from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
+from tests.browser.conftest import Watched, cookie
 from tests.browser.heads import HEADS, INDUCTION, OTHERS
 from tests.browser.test_live import settled, token
+from tests.explorer.variants import two_copying_heads
+
+from pathsum.explorer.explorer import Explorer
+from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 
@@ -28,6 +34,42 @@ def test_the_story_follows_the_token_that_is_clicked(page: Page, live: str) -> N
     expect(token(page, 31)).to_have_attribute("title", re.compile(re.escape(said[1])))
     story(page).get_by_role("button", name="Back to the most telling prediction").click()
     expect(story(page).locator("p")).to_have_text(first)
+
+
+@pytest.fixture(scope="module")
+def two_heads() -> Iterator[ExplorerServer]:
+    """The explorer of a model with MLPs in which two heads copy the same."""
+    server = ExplorerServer(Explorer([two_copying_heads()], bundled=()), port=0).start()
+    yield server
+    server.close()
+
+
+def test_the_story_tells_of_all_heads_that_copy_and_of_mlps(
+    page: Page, context: BrowserContext, watched: Watched, two_heads: ExplorerServer
+) -> None:
+    watched.allowed += (two_heads.address,)
+    context.add_cookies([cookie(two_heads)])
+    page.goto(f"{two_heads.address}#/text?x=c a b d a b")
+    told = story(page).locator("p")
+    expect(told).to_contain_text(
+        re.compile(r"This is induction:\s+2 heads look mostly at\s+“b”, which followed “a” before")
+    )
+    expect(told.locator("a.head").nth(0)).to_have_text(re.compile("L1H[01]"))
+    one, both = re.findall(r"(?:keeps at least|would\s+drop to)\s+([\d.]+%)", told.inner_text())[:2]
+    assert float(one[:-1]) > float(both[:-1])
+    story(page).get_by_role("link", name="Switch all 2 heads off").click()
+    expect(
+        page.get_by_text(re.compile(rf"Without\s+L1H\d,\s*L1H\d.*{re.escape(both)}"))
+    ).to_be_visible()
+
+
+def test_other_views_open_where_the_story_is(page: Page, live: str) -> None:
+    """In code, the repeat that gains most is not the one that heads copy."""
+    page.goto(f"{live}#/text?e=1")
+    expect(story(page)).to_contain_text("This is induction")
+    page.get_by_role("link", name="Why", exact=True).click()
+    expect(page).to_have_url(re.compile(r"[?&]t=71\b"))
+    expect(page.locator("main")).to_contain_text(re.compile(r"after\s*word\s*at 71"))
 
 
 def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:

@@ -1,8 +1,10 @@
 """Small models of several variants, that every page must be able to show."""
 
+import dataclasses
+
 import torch
 
-from pathsum.model import Config, Model, construct, random_model
+from pathsum.model import Config, Model, construct, from_tensors, random_model
 from pathsum.text import Tokenizer
 
 SIZE = {"n_heads": 2, "d_model": 8, "d_head": 4, "d_vocab": 40, "n_ctx": 24}
@@ -27,6 +29,25 @@ def hostile() -> Model:
         tokenizer=Tokenizer.of_words([word.replace(" ", "_") for word in words]),
         token_counts=counts,
     )
+
+
+def two_copying_heads() -> Model:
+    """The hand-built induction model with half of what its induction head writes in another one."""
+    built = construct.induction()
+    config = dataclasses.replace(built.config, mlp="relu", d_mlp=8)
+    weights = built.weights
+    tensors = {"W_E": weights.W_E, "W_U": weights.W_U}
+    tensors["W_pos"] = torch.stack(
+        [layer.W_pos for layer in weights.layers if layer.W_pos is not None]
+    )
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        tensors[name] = torch.stack([getattr(layer, name) for layer in weights.layers])
+        tensors[name][1, 1] = tensors[name][1, 0]
+    tensors["W_O"][1] /= 2
+    random = torch.Generator().manual_seed(0)
+    tensors["W_in"] = torch.randn(2, config.d_model, 8, generator=random) / 20
+    tensors["W_out"] = torch.randn(2, 8, config.d_model, generator=random) / 20
+    return from_tensors(config, tensors, tokenizer=built.tokenizer)
 
 
 VARIANTS = {

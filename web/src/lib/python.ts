@@ -23,7 +23,19 @@ const dict = (params: object): string =>
 /** Lines that end with `shown`, what the view shows; null for a view that has none. */
 export function pythonOf(state: ShownState): string[] | null {
   const lines = VIEWS[state.view]?.(state);
-  return lines ? [...load(state), ...lines, "print(shown)"] : null;
+  return lines ? arranged([...load(state), ...lines, "print(shown)"]) : null;
+}
+
+const IMPORT = /^(import|from) /;
+
+/** Imports first, and neither a model nor an import that nothing uses. */
+function arranged(lines: readonly string[]): string[] {
+  let code = lines.filter((line) => line !== "" && !IMPORT.test(line));
+  const isUsed = (name: string, from: readonly string[]): boolean => from.some((line) => new RegExp(`\\b${name}\\b`).test(line));
+  const [first = "", ...rest] = code;
+  if (first.startsWith("model = ") && !isUsed("model", rest)) code = rest;
+  const imports = lines.filter((line) => IMPORT.test(line) && isUsed(line.split(" ").at(-1) ?? "", code));
+  return [...imports, "", ...code];
 }
 
 function load({ info, text }: ShownState): string[] {

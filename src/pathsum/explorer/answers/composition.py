@@ -111,16 +111,26 @@ def edge(bench: Workbench, params: EdgeParams) -> EdgePage:
     """Two heads composed: how strongly, what that does to tokens, what a run loses without it."""
     model = bench.model(params)
     writer, reader, kind = _parse_edge(model, params.edge)
+    steps = ("virtual weights", "eigenvalues", "strongest rows", "patching the edge")
+
+    def begin(step: int) -> None:
+        bench.progress(step, len(steps), steps[step])
+
+    begin(0)
     weights = virtual_weights(model, writer, f"{reader}.{kind}")
     circuit = _token_circuit(model, writer, reader, kind)
+    begin(1)
     values = circuit.eigenvalues()
     null = _null_eigenvalues(model, writer, reader, kind)
+    begin(2)
+    rows = strongest_rows(model, circuit)
+    begin(3)
     return EdgePage(
         edge=Edge(writer, HeadRead(reader, Side(kind))),
         weights=weights,
         eigenvalues=as_pairs(values),
         null_eigenvalues=as_pairs(scaled_to(null, values)),
-        rows=strongest_rows(model, circuit),
+        rows=rows,
         row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
         patching=_patching(bench, params, writer, reader, kind),
         note=_note(model),

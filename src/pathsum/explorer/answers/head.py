@@ -138,7 +138,14 @@ def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
             params, "text runs", lambda model: text_runs(model, text, TRIPLE_SEQUENCES)
         )
     k = min(TRIPLES, most)
-    found = skip_trigrams(model, params.head, k, sequences=TRIPLE_SEQUENCES, runs=runs)
+    found = skip_trigrams(
+        model,
+        params.head,
+        k,
+        sequences=TRIPLE_SEQUENCES,
+        runs=runs,
+        progress=bench.progress,
+    )
     listed = {(each.source, each.destination, each.out) for each in found}
     others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
     return replace(found, bugs=tuple(others[:MAX_BUGS]))

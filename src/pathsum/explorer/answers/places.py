@@ -33,15 +33,25 @@ def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
     reading = None
     if len(model.heads) <= SHARED_HEADS:
         # The pages of all heads share what was read.
-        reading = bench.result(
+        reading = bench.slow_result(
             params,
             "places",
-            lambda model: read_places(
-                model, [head.label for head in model.heads], text, sequences=PLACE_SEQUENCES
+            lambda model, report: read_places(
+                model,
+                [head.label for head in model.heads],
+                text,
+                sequences=PLACE_SEQUENCES,
+                progress=report,
             ),
         )
     found = head_places(
-        model, params.head, text, k=PLACES, sequences=PLACE_SEQUENCES, reading=reading
+        model,
+        params.head,
+        text,
+        k=PLACES,
+        sequences=PLACE_SEQUENCES,
+        reading=reading,
+        progress=bench.progress,
     )
     read = f"{found.sequences} sequences of {name}"
     return replace(found, note=joined((f"on {read}", found.note)))

@@ -1,5 +1,7 @@
 """Claims about the residual stream, measured on any model."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,26 @@ from pathsum.result.estimate import Estimate
 
 # Points of a group that a picture shows, evenly spaced.
 MOST_POINTS = 120
+# Orders below this share of the largest are drawn as one bar, if there are so many of them.
+NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
+
+
+def order_bars(orders: Sequence[float]) -> list[Bar]:
+    """A bar for each order; the last ones in one bar, if they are several and all near zero.
+
+    >>> [bar.name for bar in order_bars([9.0, 3.0, 1.0, 0.01, -0.02, 0.01])][2:]
+    ['paths through 2 heads', 'paths through 3 to 5 heads']
+    """
+    least = NEAR_ZERO * max(map(abs, orders))
+    end = max((order for order, value in enumerate(orders) if abs(value) >= least), default=0) + 1
+    end = len(orders) if len(orders) - end < FEWEST_FOLDED else end
+    bars = [
+        Bar(f"paths through {order} {'head' if order == 1 else 'heads'}", value)
+        for order, value in enumerate(orders[:end])
+    ]
+    if end < len(orders):
+        bars.append(Bar(f"paths through {end} to {len(orders) - 1} heads", sum(orders[end:])))
+    return bars
 
 
 def _sum_of_paths(subject: Subject) -> Measurement:
@@ -29,17 +51,14 @@ def _sum_of_paths(subject: Subject) -> Measurement:
     paths = trace.paths()
     token = int(trace.logits[0, -1].argmax())
     toward = paths.toward(position=-1, token=token)
-    orders = {str(order): float(value) for order, value in toward.by_order.items()}
-    bars = [
-        Bar(f"paths through {order} {'head' if order == '1' else 'heads'}", value)
-        for order, value in orders.items()
-    ]
-    bars.append(Bar("their sum", sum(orders.values())))
+    orders = [float(value) for _, value in toward.by_order.items()]
+    bars = order_bars(orders)
+    bars.append(Bar("their sum", sum(orders)))
     logit = float(trace.uncapped_logits[0, -1, token])
     bars.append(Bar("the model's logit", logit))
     largest = float(trace.uncapped_logits.abs().max())
     # Orders are summed by another computation than the total, so both are compared.
-    remainder = max(paths.remainder(), abs(sum(orders.values()) - logit) / largest)
+    remainder = max(paths.remainder(), abs(sum(orders) - logit) / largest)
     return Measurement(
         Estimate(remainder),
         f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
