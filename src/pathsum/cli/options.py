@@ -222,7 +222,7 @@ def open_model(
     from pathsum.model.processes import local_device
     from pathsum.sources import load
 
-    with progress(as_json) as advance:
+    with progress(as_json, at_once=False) as advance:
         model = load(name, revision=revision, progress=advance)
     if device is None and dtype is None:
         return model

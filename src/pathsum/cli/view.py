@@ -4,7 +4,7 @@ import html
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,12 @@ def show(record: "Record", as_json: bool) -> None:
 
 
 @contextmanager
-def progress(as_json: bool = False) -> "Generator[Progress]":
-    """A progress bar on stderr if that is a terminal; otherwise a callback that does nothing."""
+def progress(as_json: bool = False, at_once: bool = True) -> "Generator[Progress]":
+    """A progress bar on stderr if that is a terminal; otherwise a callback that does nothing.
+
+    With `at_once=False` it appears at the first call, so that it does not disturb the bar that
+    huggingface_hub draws.
+    """
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -58,10 +62,15 @@ def progress(as_json: bool = False) -> "Generator[Progress]":
         yield silent
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=bar_console, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    bar = Bar(*columns, console=bar_console, transient=True)
+    task = bar.add_task("", total=None)
+    with ExitStack() as shown:
+        if at_once:
+            shown.enter_context(bar)
 
         def advance(done: int, total: int, what: str) -> None:
+            if not bar.live.is_started:
+                shown.enter_context(bar)
             bar.update(task, completed=done, total=total, description=what)
 
         yield advance

@@ -255,7 +255,8 @@ def _measured(
         if score.info.name in wanted and (in_and_out or score is not COPYING_BY_WEIGHTS):
             for head, found in score.measure(model, even, seed, progress).items():
                 scores[head][score.info.name] = found
-    for head in scores:
+    for number, head in enumerate(scores):
+        progress(number, len(scores), "heads that write nothing")
         if why_silent(model, head):
             scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
     return DataScores(scores, absent, on_text.measured_on), first
@@ -305,12 +306,14 @@ def _entries(
     alpha: float,
     progress: Progress,
 ) -> dict[HeadId, HeadEntry]:
+    progress(0, model.config.n_layers, "composition")
     composed = composition(model, progress=progress)
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {each.head: each for each in positional(model, progress=progress).heads}
-    entries = without_kind(model, scores)
-    for head, named in scores.items():
+    entries = without_kind(model, scores, progress)
+    for number, (head, named) in enumerate(scores.items()):
+        progress(number, len(scores), "naming kinds")
         if head not in entries:
             entries[head] = judge(
                 HeadEvidence(

@@ -22,7 +22,7 @@ from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.heads.score import Score, against_null, best_parts, largest_parts
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import threaded_map
+from pathsum.model.processes import stop_if_closed, threaded_map
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.result import Progress
 from pathsum.text.probes import RepeatedTokens
@@ -52,14 +52,13 @@ def probe_scores(
 ) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
     """Scores on repeated random tokens, and attention to the first token by weights alone."""
     probe = repeats_probe(model, sequences, seed)
-    progress(0, model.config.n_layers, "heads on random tokens")
-    trace = attention_trace(model, probe.tokens)
+    trace = attention_trace(model, probe.tokens, progress, "random tokens")
     wanted = [score for score in DATA_SCORES if score.info.name in names]
     if not model.config.predicts_tokens:
         wanted = [score for score in wanted if score is not COPYING_BY_DATA]
     gathered = _Gathered(model, wanted, frames, NULL_SEQUENCES, "random tokens")
     gathered.add(trace, probe, progress)
-    return gathered.result(), first_by_weights(trace)
+    return gathered.result(), first_by_weights(trace, progress)
 
 
 def text_scores(
@@ -90,7 +89,7 @@ def text_scores(
         for part in batch.split(max(TEXT_NULL_SEQUENCES, at_once)):
             # Text as a probe whose first copy is all of it.
             probe = RepeatedTokens(part.cpu(), length - start, repeats=1, first=start)
-            gathered.add(attention_trace(model, part), probe, progress)
+            gathered.add(attention_trace(model, part, progress, "text"), probe, progress)
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
     measured_on = f"{count} sequences of {whose} ({first}{longest} tokens)"
@@ -160,6 +159,7 @@ class _Gathered:
         nulls = [[list[Tensor]() for _ in heads] for _ in self.wanted]
         parts = [[list[Tensor]() for _ in heads] for _ in self.wanted]
         for head, drawn in random_views(self.model, layer, few, self.frames):
+            stop_if_closed()
             for place, score in enumerate(self.wanted):
                 one = _measure(score, drawn)
                 nulls[place][head].append(one.values.nanmean(0))

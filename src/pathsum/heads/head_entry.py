@@ -7,7 +7,7 @@ from pathsum.heads.kinds import ALL_SCORES, KINDS
 from pathsum.heads.kinds.kind import HeadEvidence, Kind, text_name
 from pathsum.heads.score import Part, Score
 from pathsum.model import HeadId, Model
-from pathsum.result import Column, Record, Table, interval_columns, text_column
+from pathsum.result import Column, Progress, Record, Table, interval_columns, silent, text_column
 from pathsum.result.p_value import BoundedP, ProbabilityColumn
 from pathsum.result.table import Cell
 
@@ -107,7 +107,7 @@ def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, Part | None]
 
 
 def without_kind(
-    model: Model, scores: Mapping[HeadId, dict[str, Score]]
+    model: Model, scores: Mapping[HeadId, dict[str, Score]], progress: Progress = silent
 ) -> dict[HeadId, HeadEntry]:
     """Heads that get no kind, whatever they attend to: they write nothing, or are duplicates.
 
@@ -115,7 +115,8 @@ def without_kind(
     """
     reasons: dict[HeadId, str] = {}
     same: dict[tuple[bytes, ...], list[HeadId]] = {}
-    for head in model.heads:
+    for number, head in enumerate(model.heads):
+        progress(number, len(model.heads), "comparing heads")
         if why := why_silent(model, head.id):
             reasons[head.id] = f"no kind: it writes nothing ({why})"
             continue

@@ -5,7 +5,7 @@ file tests their mechanism.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -204,12 +204,12 @@ def induction(
     require_tokens_out(model, "induction")
     model = in_full_precision(model)
     probe = repeats_probe(model, sequences, seed)
-    trace = model.trace(probe.tokens)
+    trace = model.trace(probe.tokens, progress=progress)
     threshold = INDUCTION_STRIPE.info.threshold
     stripes, previous = _mean_scores(trace, probe, (INDUCTION_STRIPE, PREVIOUS_TOKEN))
     # Chance is measured where it can decide.
     large = [head for head, stripe in stripes.items() if stripe >= threshold]
-    scores = attention_scores(trace, probe, large, draws=draws, seed=seed)
+    scores = attention_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
     candidates = [head for head, it in scores.items() if it.stripe.passes(threshold, ALPHA)]
     rejected = {
         head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
@@ -220,13 +220,18 @@ def induction(
     best = max(stripes.values(), default=0.0)
     heads: list[InductionHead] = []
     if model.config.n_layers > 1:
-        composed = composition(model)
-        other = model.trace(shuffled(probe.tokens, probe.first)) if found else trace
+        composed = composition(model, progress=progress)
+        other = trace
+        if found:
+            other = model.trace(shuffled(probe.tokens, probe.first), progress=progress)
         for number, head in enumerate(found):
-            progress(number, len(found), f"testing {head}")
+
+            def step(what: str, number: int = number, head: HeadId = head) -> None:
+                progress(number, len(found), f"{what} {head}")
+
             writers = candidate_partners(head, composed, previous)
-            edges = cut_edges(trace, probe, head, writers, composed, other)
-            heads.append(_verify(trace, probe, head, scores[head], edges))
+            edges = cut_edges(trace, probe, head, writers, composed, other, step)
+            heads.append(_verify(trace, probe, head, scores[head], edges, step))
         progress(len(found), len(found), "testing")
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -269,13 +274,16 @@ def attention_scores(
     *,
     draws: int = NULL_HEADS,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> dict[HeadId, AttentionScores]:
     """Induction stripe and prefix matching of some heads."""
     frames = RandomFrames(trace.model, draws, seed)
     W_U = centered_unembedding(trace.model.weights)
     measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
     found: dict[HeadId, AttentionScores] = {}
-    for layer in sorted({head.layer for head in heads}):
+    layers = sorted({head.layer for head in heads})
+    for number, layer in enumerate(layers):
+        progress(number, len(layers), "candidates against random heads")
         own = sorted(head.head for head in heads if head.layer == layer)
         view = layer_view(trace, probe, layer, W_U)
         scores = compare_with_random_heads(trace.model, layer, view, frames, measures, heads=own)
@@ -290,19 +298,25 @@ def _verify(
     head: HeadId,
     scores: AttentionScores,
     edges: tuple[PartnerEdge, ...],
+    step: Callable[[str], None],
 ) -> InductionHead:
     model = trace.model
+    step("eigenvalues of")
     mechanism, partner = _mechanism(edges)
     require_logit_edges(model, "copying")
     product = token_product(model.weights, head.layer)
     ov = float(positivity(layer_eigenvalues(model.weights, head.layer, product)[head.head]))
     qk = None if partner is None else _matching_through(model, head, partner, mechanism)
+    step("score terms of")
     shares = _score_shares(trace, probe, head)
     tokens, start = two_copies(probe), second_copy(probe)
+    step("ideal pattern of")
     ideal = replace(model, head, tokens, pattern="induction", from_position=start)
     below = None
     if partner is not None and mechanism == "K-composition":
+        step("ideal pattern below")
         below = replace(model, partner, tokens, pattern="previous", from_position=start)
+    step("ablating")
     kept = ablate(model, head, tokens, after=After.PATTERNS_PRESERVED, from_position=start).cost
     return InductionHead(
         head=head,

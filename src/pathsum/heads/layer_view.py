@@ -23,6 +23,7 @@ from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded, value_reads
 from pathsum.model.grouped_query import kv_head
+from pathsum.model.processes import stop_if_closed
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import layer_of_one_head, one_head
 from pathsum.names import Side
@@ -291,6 +292,7 @@ def compare_with_random_heads(
     heads = range(model.config.n_heads) if heads is None else heads
     nulls = [{head: list[Tensor]() for head in heads} for _ in measures]
     for head, drawn in random_views(model, layer, few, frames, last, heads):
+        stop_if_closed()
         for null, measure in zip(nulls, measures, strict=True):
             null[head].append(measure(drawn).mean(0))
     own = list(heads)

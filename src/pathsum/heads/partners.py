@@ -1,6 +1,6 @@
 """Which lower head an induction head reads: cut each edge, measure what is left of the stripe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,12 +69,17 @@ def cut_edges(
     writers: Sequence[HeadId],
     composed: Composition,
     other: Trace,
+    step: Callable[[str], None] = lambda what: None,  # noqa: ARG005
 ) -> tuple[PartnerEdge, ...]:
-    """Patch each edge from another run, that of shuffled tokens; the largest loss comes first."""
+    """Patch each edge from another run, that of shuffled tokens; the largest loss comes first.
+
+    `step` is called before each writer.
+    """
     before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
     column = composed.heads.index(reader)
     edges: list[PartnerEdge] = []
     for writer in writers:
+        step(f"cutting edges from {writer} to")
         row = composed.heads.index(writer)
         for side in (Side.K, Side.Q):
             edge = Edge(writer, HeadRead(reader, side))

@@ -3,6 +3,7 @@
 from pathsum.errors import InputError
 from pathsum.model import Keep, Model, Trace
 from pathsum.model.losses import sequence_losses
+from pathsum.result import Progress, silent
 from pathsum.result.estimate import Estimate
 from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens, random_repeats
@@ -25,9 +26,15 @@ def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> Re
     return random_repeats(ids, length, repeats, sequences, seed, config.start_token)
 
 
-def attention_trace(model: Model, tokens: Tokens) -> Trace:
+def attention_trace(
+    model: Model, tokens: Tokens, progress: Progress = silent, what: str = "tokens"
+) -> Trace:
     """A run that keeps patterns and streams but no logits, which a large vocabulary makes large."""
-    return model.trace(tokens, keep=Keep(patterns="all", streams="all"))
+
+    def running(done: int, total: int, _: str) -> None:
+        progress(done, total, f"running the model on {what}")
+
+    return model.trace(tokens, keep=Keep(patterns="all", streams="all"), progress=running)
 
 
 def second_copy(probe: RepeatedTokens) -> int:

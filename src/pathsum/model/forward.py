@@ -18,6 +18,7 @@ from pathsum.model.node_reads import Cuts, LayerReads, layer_reads
 from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
+from pathsum.result import Progress, silent
 from pathsum.result.arguments import parse_option
 from pathsum.shapes import (
     AtSources,
@@ -41,6 +42,7 @@ def run(
     requires_grad: bool = False,
     from_position: int = 0,
     kept: Kept | None = None,
+    progress: Progress = silent,
 ) -> Run:
     """Run a model on token ids with `edits`, applied after the model's own edits.
 
@@ -51,12 +53,13 @@ def run(
     per sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
 
     If the edits change nothing before `from_position`, `Recording.LOGITS` takes earlier positions
-    from `start` in all layers. With `kept`, only what it lists is recorded.
+    from `start` in all layers. With `kept`, only what it lists is recorded. `progress` is called
+    before each layer.
     """
     record = parse_option(Recording, record, "record")
     with torch.set_grad_enabled(requires_grad):
         forward = _Pass(weights, tokens, edits, record, start, from_position, kept)
-        forward.to_the_last_stream()
+        forward.to_the_last_stream(progress)
         return forward.finish(positions)
 
 
@@ -106,12 +109,13 @@ class _Pass:
         short = start is not None and record is Recording.LOGITS and not standing
         self.suffix = from_position if short and self.plan.only_in(self.first) else 0
 
-    def to_the_last_stream(self) -> None:
+    def to_the_last_stream(self, progress: Progress) -> None:
         """Run everything but the unembedding."""
         stream = self._embed() if self.start is None else self._take(self.start, self.first)
         if self.suffix and (self.cuts.any or not self._shares(self.first)):
             self.edited.offset, stream = self.suffix, stream[:, self.suffix :]
         for index in range(self.first, self.config.n_layers):
+            progress(index, self.config.n_layers, "running the model")
             stream = self.edited.hooked(Value("residual", index), stream)
             self.recorded.stream(index, stream)
             stream = self._layer(index, self.weights.layers[index], stream)

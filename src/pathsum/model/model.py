@@ -30,6 +30,7 @@ from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
 from pathsum.names import HeadId, HeadName, find_head, is_number
+from pathsum.result import Progress, silent
 from pathsum.result.arguments import checked_methods
 from pathsum.text import Tokenizer
 from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
@@ -86,6 +87,7 @@ class Model:
         hooks: Hooks | None = None,
         requires_grad: bool = False,
         keep: Keep | None = None,
+        progress: Progress = silent,
     ) -> Trace:
         """Run and record. Text gets the start token, if the config names one; ids stay as given.
 
@@ -98,14 +100,19 @@ class Model:
         patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
 
         `keep` names what is kept of a run too long to keep everything, for example
-        `ps.Keep(patterns=["L18H6"], logits=[-1])`; see `Keep`.
+        `ps.Keep(patterns=["L18H6"], logits=[-1])`; see `Keep`. `progress` is called before each
+        layer.
         """
         if hooks is not None and not isinstance(hooks, Mapping):
             raise ArgumentError(f"hooks is a {type(hooks).__name__}; give a dict of functions")
         tokens, lengths = padded(self, text_or_tokens)
         edits = [find_hook(self, name, function) for name, function in (hooks or {}).items()]
         return trace_run(
-            self, tokens, edits, lengths=lengths, requires_grad=requires_grad, keep=keep
+            *(self, tokens, edits),
+            lengths=lengths,
+            requires_grad=requires_grad,
+            keep=keep,
+            progress=progress,
         )
 
     def tokens(

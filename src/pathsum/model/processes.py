@@ -9,9 +9,10 @@ The pieces are joined in their own order, so the result is that of a single proc
 
 import io
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,10 @@ from pathsum.result import Progress, silent
 
 Piece = TypeVar("Piece")
 Found = TypeVar("Found")
+
+# While a piece is computed, progress is called this often, which is when it can cancel.
+SECONDS_BETWEEN_CALLS = 0.25
+_this_thread = threading.local()
 
 
 @dataclass(frozen=True)
@@ -118,12 +123,26 @@ def threaded_map(
     return list(_shared(pieces, compute, progress, what, torch.get_num_threads()))
 
 
+def stop_if_closed() -> None:
+    """End the piece that this thread computes if its result will not be used.
+
+    Pieces that take longer than about a second call it, so that a canceled computation ends soon.
+    """
+    closed: threading.Event | None = getattr(_this_thread, "closed", None)
+    if closed is not None and closed.is_set():
+        raise CancelledError
+
+
 def in_threads(
-    pieces: Sequence[Piece], compute: Callable[[Piece], Found], workers: int | None = None
+    pieces: Sequence[Piece],
+    compute: Callable[[Piece], Found],
+    workers: int | None = None,
+    waiting_for: Callable[[], None] = lambda: None,
 ) -> Generator[Found]:
     """`compute` of each piece, in order, by several threads; the first error ends it.
 
-    torch's own threads are divided among them: one for each worker, by default.
+    torch's own threads are divided among them: one for each worker, by default. `waiting_for` is
+    called while a piece takes long; an error that it raises ends the computation.
     """
     threads = torch.get_num_threads()
     workers = min(threads if workers is None else workers, len(pieces))
@@ -132,7 +151,10 @@ def in_threads(
         return
     gradients = torch.is_grad_enabled()
 
+    closed = threading.Event()
+
     def compute_here(piece: Piece) -> Found:
+        _this_thread.closed = closed
         # Whether gradients are recorded is a setting of the thread.
         with torch.set_grad_enabled(gradients):
             return compute(piece)
@@ -144,9 +166,13 @@ def in_threads(
         coming = iter(pieces)
         waiting = deque(pool.submit(compute_here, each) for each in islice(coming, workers + 1))
         while waiting:
-            yield waiting.popleft().result()
+            first = waiting.popleft()
+            while not wait((first,), SECONDS_BETWEEN_CALLS).done:
+                waiting_for()
+            yield first.result()
             waiting.extend(pool.submit(compute_here, each) for each in islice(coming, 1))
     finally:
+        closed.set()
         pool.shutdown(cancel_futures=True)
         # Threads that start later take the setting that was made last.
         torch.set_num_threads(threads)
@@ -181,7 +207,13 @@ def _shared(
     rank, size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
     places = range(rank, len(pieces), size)
     mine: dict[int, Found] = {}
-    with closing(in_threads([pieces[place] for place in places], compute, workers)) as computed:
+    place = rank
+
+    def waiting_for() -> None:
+        progress(place, len(pieces), what)
+
+    own = [pieces[place] for place in places]
+    with closing(in_threads(own, compute, workers, waiting_for)) as computed:
         for place in places:
             progress(place, len(pieces), what)
             found = next(computed)

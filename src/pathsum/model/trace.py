@@ -305,6 +305,7 @@ def trace_run(
     requires_grad: bool = False,
     keep: Keep | None = None,
     record: Recording | str = Recording.ALL,
+    progress: Progress = silent,
 ) -> Trace:
     """Run a model, with edits if there are any, and record everything, or what `keep` lists.
 
@@ -314,7 +315,12 @@ def trace_run(
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
     if start is not None and start.recorded_logits is None:
         record = Recording.RESIDUAL
-    found = run(model.weights, tokens, edits, record, start, requires_grad=requires_grad, kept=kept)
+    found = run(
+        *(model.weights, tokens, edits, record, start),
+        requires_grad=requires_grad,
+        kept=kept,
+        progress=progress,
+    )
     batch, length = found.tokens.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=tokens.device)

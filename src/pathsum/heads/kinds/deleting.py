@@ -56,6 +56,7 @@ def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> 
     config, centered = model.config, model.config.norm == "layer"
     d = config.d_model - centered
     r = min(config.d_head, d)
+    progress(0, config.n_layers, "chance for deleting")
     cores = rotated_cores([torch.ones(d)], d, r, draws=draws, seed=seed)
 
     def layer_scores(layer: int) -> list[Score]:

@@ -15,6 +15,7 @@ from pathsum.heads.kinds.kind import PAPER, Finding, HeadEvidence, Kind, at_rows
 from pathsum.heads.layer_view import LayerView
 from pathsum.model import HeadId, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
+from pathsum.result import Progress, silent
 
 HALF = 0.5
 
@@ -36,10 +37,13 @@ FIRST_TOKEN = data_score(
 )
 
 
-def first_by_weights(trace: Trace) -> dict[HeadId, Float[Tensor, " dest"]]:
+def first_by_weights(
+    trace: Trace, progress: Progress = silent
+) -> dict[HeadId, Float[Tensor, " dest"]]:
     """Attention to position 0 where later positions hold their token's embedding alone."""
     config, found = trace.model.config, dict[HeadId, Tensor]()
     for layer, raw in enumerate(trace.model.weights.layers):
+        progress(layer, config.n_layers, "attention to the first token")
         stream = trace.streams[0].clone()
         stream[:, 0] = trace.streams[layer][:, 0]
         query, key, _, _ = queries_and_keys(config, raw, attention_read(config, raw, stream)[0])

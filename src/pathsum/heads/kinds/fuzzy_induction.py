@@ -85,6 +85,7 @@ def fuzzy_induction_scores(
     progress: Progress = silent,
 ) -> HeadScores:
     """The score of every head against random heads."""
+    progress(0, model.config.n_layers, "finding similar tokens")
     pairs = similar_pairs(model, seed)
     room = (model.config.n_ctx - (model.config.start_token is not None)) // 2
     length = min(LENGTH, room, len(pairs))
@@ -97,7 +98,7 @@ def fuzzy_induction_scores(
     if length < 2:
         return HeadScores({}, f"two blocks of 2 tokens do not fit into {room * 2} positions")
     probe = _probe(pairs, length, sequences, seed, model.config.start_token)
-    trace = attention_trace(model, probe.tokens)
+    trace = attention_trace(model, probe.tokens, progress, "similar tokens")
     W_U = centered_unembedding(model.weights)
 
     def layer_scores(layer: int) -> list[Score]:

@@ -75,7 +75,8 @@ class MatchingNull:
         self, layers: Sequence[tuple[int, HeadId | None]], progress: Progress, what: str
     ) -> dict[HeadId, Score]:
         """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
-        for layer, writer in layers:
+        for number, (layer, writer) in enumerate(layers):
+            progress(number, len(layers), f"chance for {what}")
             self.cores(layer, writer)  # what layers share, before threads share the layers
         found = threaded_map(layers, self._layer_scores, progress, what)
         return {head: score for part in found for head, score in part.items()}

@@ -115,12 +115,13 @@ def word_piece_scores(
     model: Model, frames: RandomFrames, seed: int = 0, progress: Progress = silent
 ) -> dict[HeadId, dict[str, Score]]:
     """Both scores of every head; empty if the tokenizer splits too few words."""
+    progress(0, model.config.n_layers, "finding split words")
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
         return {}
     generator = seeded(seed)
     probe, positions = _probe(model, words, generator)
-    trace = attention_trace(model, probe.tokens)
+    trace = attention_trace(model, probe.tokens, progress, "split words")
 
     def attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
         rows = torch.arange(len(view.pattern))
