@@ -3,8 +3,10 @@
 First paint is the browser's own "first contentful paint" of the landing page, without anything
 cached. A hover is the time of the page's main thread while the mouse goes from one token of a text
 of 256 to another, until the frame after it, everything included. The report is the command as a
-user runs it, in a process of its own, with an empty cache and with its modules compiled, as an
-installation leaves them; its processor time, of all its processes, changes less on a busy machine.
+user runs it the second time: in a process of its own, with an empty cache of pathsum's, and with
+all modules compiled that it imports on the way, its own and those of other packages. Its processor
+time is that of all its processes; the budget is what two cores have in the seconds that it may
+take.
 """
 
 import gzip
@@ -29,6 +31,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 WIDTH, HEIGHT = 1440, 900
 PAINTS, TOKENS, HOVERS = 5, 256, 60
 PATIENCE_MS = 120_000
+# What a report may take, on two cores.
+SECONDS = 15.0
 FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((found) => {
   for (const entry of found.getEntriesByName("first-contentful-paint")) done(entry.startTime);
 }).observe({ type: "paint", buffered: true }))"""
@@ -103,23 +107,24 @@ def report() -> list[Measurement]:
     """The command's time, its processor time, and the size of its file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.html"
-        environment = {
-            **os.environ,
-            "PATHSUM_CACHE": str(Path(folder) / "cache"),
-            "PYTHONPYCACHEPREFIX": str(Path(folder) / "compiled"),
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        compiling = [sys.executable, "-c", "import pathsum.explorer.report, pathsum.cli.report"]
-        subprocess.run(compiling, env=environment, check=True)
         command = [sys.executable, "-m", "pathsum", "report", MODEL, "-o", str(file)]
+
+        def run(cache: str) -> None:
+            environment = {
+                **os.environ,
+                "PATHSUM_CACHE": str(Path(folder) / cache),
+                "PYTHONPYCACHEPREFIX": str(Path(folder) / "compiled"),
+            }
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+        run("first")  # compiles, and is not measured
         before = _processor_seconds()
-        taken = seconds(
-            lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-        )
+        taken = seconds(lambda: run("second"))
         used = _processor_seconds() - before
         return [
-            Measurement(f"report of {MODEL}", taken, "s", "may take", 15.0),
-            Measurement(f"report of {MODEL}, processor time", used, "s", "may take", 30.0),
+            Measurement(f"report of {MODEL}", taken, "s", "may take", SECONDS),
+            Measurement(f"report of {MODEL}, processor time", used, "s", "may take", 2 * SECONDS),
             Measurement(f"report of {MODEL}, size", file.stat().st_size / 1e6, "MB", "may be", 6.5),
         ]
 

@@ -9,8 +9,17 @@ from tests.algebra.factors import gaussian
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.heads.layer_view import Framed, OwnOV, RandomFrames, RotatedOV, in_own_basis
-from pathsum.model import Config, random_model
+from pathsum.heads.layer_view import (
+    Framed,
+    OwnOV,
+    RandomFrames,
+    RotatedOV,
+    in_own_basis,
+    layer_views,
+    random_views,
+)
+from pathsum.model import Config, Model, from_tensors, random_model
+from pathsum.text.probes import random_repeats
 
 
 @pytest.mark.parametrize(("sequences", "length"), [(2, 3), (1, 7), (3, 5)])
@@ -67,3 +76,28 @@ def test_threads_that_share_frames_do_not_wait_for_each_other(
     first.join(10)
     second.join(10)
     assert not first.is_alive() and not second.is_alive()
+
+
+def test_random_heads_without_biases_are_those_with_biases_of_zero() -> None:
+    """Queries and keys are one product if nothing comes between them, and two products if not."""
+    sizes = {"n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
+    config = Config(**sizes, d_vocab=20, n_ctx=16)
+    plain = random_model(config, seed=3, dtype=torch.float64)
+    zero = torch.zeros(1, 4, 4, dtype=torch.float64)
+    biased = from_tensors(config, {**stacked(plain), "b_Q": zero, "b_K": zero[:, :2]})
+    probe = random_repeats(range(20), 5, 3, 2, start_token=0)
+    found: list[Tensor] = []
+    for model in (plain, biased):
+        (view,) = layer_views(model.trace(probe.tokens), probe)
+        drawn = random_views(model, 0, view, RandomFrames(model, 6, seed=1), last=9)
+        found.append(torch.stack([one.pattern for _, one in drawn]))
+    assert found[0].shape == (4, 2, 6, 9, 16)
+    torch.testing.assert_close(found[0], found[1])
+
+
+def stacked(model: Model) -> dict[str, Tensor]:
+    """A model's tensors as `from_tensors` takes them, of a single layer."""
+    layer, weights = model.weights.layers[0], model.weights
+    names = ("W_pos", "W_Q", "W_K", "W_V", "W_O")
+    heads = {name: getattr(layer, name)[None] for name in names}
+    return {"W_E": weights.W_E, "W_U": weights.W_U, **heads}

@@ -11,6 +11,7 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 from pathsum.model import Config, Model, Trace, random_model, transformer
+from pathsum.model.cut_logits import can_cut_by_changes, cut_logits
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
@@ -27,7 +28,7 @@ REAL: list[dict[str, Any]] = [
 
 def real_model(changes: dict[str, Any]) -> tuple[Model, Tensor]:
     sizes = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
-    config = Config(**sizes, d_vocab=17, n_ctx=8, **changes)
+    config = Config(**{**sizes, **changes}, d_vocab=17, n_ctx=8)
     model = random_model(config, seed=1, dtype=torch.float64, biases=True, gains=True)
     return model, torch.tensor([[3, 1, 4]])
 
@@ -214,3 +215,63 @@ def test_layers_below_the_first_cut_are_taken_from_the_run(
         found = run_logits(model.weights, tokens, [edit], trace)
         torch.testing.assert_close(found, run_logits(model.weights, tokens, [edit]))
         assert float((found[0] - trace.logits[0]).abs().max()) > 1e-3
+
+
+BEFORE = [one for one in REAL if "norm_place" not in one]
+
+
+@pytest.mark.parametrize("changes", [{}, *BEFORE], ids=str)
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_cutting_by_what_changes_is_the_run_with_cut_edges(
+    changes: dict[str, Any], n_layers: int, share: float
+) -> None:
+    """Edges into the last two layers and the logits, at the last position and at one before it."""
+    if "windows" in changes:
+        changes = {**changes, "windows": (2, None, 2)[:n_layers]}
+    model, tokens = real_model({**changes, "n_layers": n_layers})
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    trace, reference = model.trace(tokens), Writes.of(other_run(model, tokens))
+    drawn = torch.Generator().manual_seed(n_layers)
+    for last in (4, 2):
+        edges = [
+            edge
+            for edge in all_edges(model, last)
+            if edge.reader.head is None or edge.reader.head.layer >= n_layers - 2
+        ]
+        rows = [
+            tuple(edge for edge in edges if float(torch.rand((), generator=drawn)) < share)
+            for _ in range(3)
+        ]
+        rows += [(), *((edge,) for edge in edges[::17])]
+        assert all(can_cut_by_changes(model.weights, row) for row in rows)
+        edit, at = CutEdges(tuple(rows), reference), torch.full((len(rows),), last)
+        whole = run_logits(model.weights, tokens, [edit], trace, at)[:, 0]
+        found = cut_logits(trace, rows, reference, last)
+        torch.testing.assert_close(found, whole)
+        moved = float((found - trace.logits[0, last]).abs().max())
+        assert moved > 1e-3 or share < 0.1  # few edges may not matter
+    prefix = trace.prefix(0, last + 1)
+    torch.testing.assert_close(cut_logits(prefix, rows, Writes.of(prefix), last)[0], found[3])
+
+
+def test_what_cannot_be_cut_by_changes() -> None:
+    lowest = [NodeEdge(Node(Source("embed"), 0), Node(HeadId(0, 0), 1), Side.K)]
+    sizes: dict[str, Any] = {"n_heads": 2, "d_model": 8, "d_head": 4, "d_vocab": 9, "n_ctx": 4}
+    models = [
+        random_model(Config(n_layers=2, **sizes)),
+        random_model(Config(n_layers=3, **sizes)),
+        random_model(Config(n_layers=2, mlp="relu", d_mlp=8, **sizes)),
+        random_model(Config(n_layers=2, norm="rms", norm_place="after", **sizes)),
+        random_model(Config(n_layers=2, **sizes)).edited({("L0H0", "L1H0", "k"): "zero"}),
+    ]
+    found = [can_cut_by_changes(model.weights, lowest) for model in models]
+    assert found == [True, False, False, False, False]
+
+
+def test_zero_writes_have_the_shapes_of_a_run() -> None:
+    trace = random_model(Config(2, 2, 8, 4, 9, 4, mlp="relu", d_mlp=8)).trace([[1, 2, 3]])
+    found, expected = Writes.zero(trace), Writes.of(trace).zeros()
+    torch.testing.assert_close(found.embed, expected.embed)
+    torch.testing.assert_close(found.z, expected.z)
+    torch.testing.assert_close(found.mlp_outputs, expected.mlp_outputs)

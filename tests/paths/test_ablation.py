@@ -6,9 +6,11 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.errors import HeadError, InputError
-from pathsum.model import Config, random_model, trace_run
+from pathsum.model import Config, HeadId, random_model, trace_run
 from pathsum.model.edits import HeadOutput
+from pathsum.model.forward import run_logits
 from pathsum.paths import Ablation, After, Knockout, ablate, replace
+from pathsum.paths.intervene import ablation
 from pathsum.paths.intervene.ablation import KnockoutValue
 from pathsum.result import schema
 from pathsum.text.probes import random_repeats
@@ -139,6 +141,41 @@ def test_ablations_share_a_run_that_is_there_already() -> None:
         ablate(model, "L1H1", tokens.flip(1), start=start)
     with pytest.raises(InputError, match="unedited trace by the same model"):
         ablate(random_model(config, seed=6, dtype=torch.float64), "L1H1", tokens, start=start)
+
+
+def test_resting_on_the_first_token_is_one_run_by_either_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = random_model(Config(2, 3, 16, 8, 27, 48), seed=4, dtype=torch.float64)
+    start, runs = model.trace(PROBE.tokens), []
+
+    def counted(*args: object) -> Tensor:
+        runs.append(args)
+        return run_logits(*args)
+
+    monkeypatch.setattr(ablation, "run_logits", counted)
+    options = {"from_position": 20, "start": start}
+    ablated = ablate(model, "L0H1", PROBE.tokens, knockout="first token", **options)
+    ablate(model, "L0H1", PROBE.tokens, knockout="zero", **options)
+    assert len(runs) == 2
+    found = replace(model, "L0H1", PROBE.tokens, pattern="first", **options)
+    assert len(runs) == 2
+    assert found.loss_replaced == ablated.loss_without
+    alone = replace(model, "L0H1", PROBE.tokens, pattern="first", from_position=20)
+    assert found.loss_replaced.value == pytest.approx(alone.loss_replaced.value, abs=1e-10)
+    assert found.overlap == alone.overlap is not None
+    replace(model, "L0H1", PROBE.tokens, pattern="first", ov="copying", **options)
+    ablate(model, "L0H2", PROBE.tokens, knockout="first token", **options)
+    assert len(runs) == 6  # two of them for `alone`
+
+
+def test_logits_of_a_slice_are_those_of_the_whole_run() -> None:
+    model = random_model(Config(2, 3, 16, 8, 27, 48), seed=4)
+    start = model.trace(PROBE.tokens)
+    edits = [HeadOutput(HeadId(0, 1), torch.zeros(1, 1, 8).expand(*PROBE.tokens.shape, 8))]
+    whole = run_logits(model.weights, PROBE.tokens, edits, start)
+    some = run_logits(model.weights, PROBE.tokens, edits, start, slice(20, None))
+    torch.testing.assert_close(some, whole[:, 20:])
 
 
 def test_targets_and_metrics_are_those_of_the_logits() -> None:

@@ -9,6 +9,7 @@ own attention.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from threading import RLock
 from typing import Literal, TypeAlias
 
@@ -334,13 +335,23 @@ def random_views(
     read = in_own_basis(unfolded_read(model, layer, view.read))
     view = replace(view, stream=in_own_basis(view.stream), read=read)
     roots = root(raw.W_Q), root(raw.W_K)
+    linear = config.qk_norm == "none" and config.positions != "rotary"
+    linear = linear and raw.b_Q is None and raw.b_K is None
+    if linear:
+        # Then only the product of both is a head's own, and the stream in the frames of the keys
+        # serves all heads as keys.
+        roots = roots[0] @ for_query_heads(roots[1], config.n_heads).mT, roots[1]
     heads = range(config.n_heads) if heads is None else heads
     served = list(dict.fromkeys(kv_head(config, head) for head in heads))
     entries = late.shape[0] * late.shape[1] * len(places)
     for part, ovs in rotated_ovs(model, layer, frames, entries):
         framed = frames.of("query", part).of(late), frames.of("key", part).of(placed)
         queries = _rotated_reads(model, layer, Side.Q, roots[0], framed[0], places[first:], heads)
-        keys = _rotated_reads(model, layer, Side.K, roots[1], framed[1], places, served)
+        keys = (
+            repeat(framed[1].flatten(0, 1))
+            if linear
+            else _rotated_reads(model, layer, Side.K, roots[1], framed[1], places, served)
+        )
         of, key = -1, late[:0]
         for head, query in zip(heads, queries, strict=True):
             if kv_head(config, head) != of:

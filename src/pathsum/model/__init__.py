@@ -5,7 +5,7 @@ weights      tensors, read and checked on first use; `store` and `storage` are w
 transformer  the parts of the forward pass; `rotary` positions; `grouped_query`: shared K/V heads
 edits        the edits of a run; `edit_plan` sorts and applies them
 forward      the forward pass, `run`: with edits, and with what to record (`recording`)
-node_reads   runs in which single edges between nodes are kept or cut
+node_reads   runs in which single edges between nodes are kept or cut; near the end, `cut_logits`
 trace        Trace: the record of one run
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path

@@ -19,7 +19,7 @@ every text carries no information about it, so in analyses of weights a path alo
 zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +39,7 @@ from pathsum.result import parse_choice
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
+    from pathsum.model.trace import Trace
 
 Key = TypeVar("Key")
 SEQUENCES, LENGTH = 64, 128
@@ -206,16 +207,23 @@ def mean_values(
     model: "Model", batches: TokenBatches, sites: Mapping[Key, Site]
 ) -> dict[Key, Float[Tensor, " n"]]:
     """The mean over sequences and positions of what runs have at each site (`site_value`)."""
+    pieces = (tokens for batch in batches for tokens in split_by_memory(model, batch))
+    means = mean_of_runs(map(model.trace, pieces), sites)
+    return {key: mean.to(model.weights.W_E) for key, mean in means.items()}
+
+
+def mean_of_runs(
+    traces: "Iterable[Trace]", sites: Mapping[Key, Site]
+) -> dict[Key, Float[Tensor, " n"]]:
+    """`mean_values` of runs that exist already, in float64."""
     sums: dict[Key, Tensor] = {}
     count = 0
-    for batch in batches:
-        for tokens in split_by_memory(model, batch):
-            trace = model.trace(tokens)
-            count += tokens.numel()
-            for key, site in sites.items():
-                total = site_value(trace, site).double().sum((0, 1)).cpu()
-                sums[key] = sums[key] + total if key in sums else total
-    return {key: (total / count).to(model.weights.W_E) for key, total in sums.items()}
+    for trace in traces:
+        count += trace.tokens.numel()
+        for key, site in sites.items():
+            total = site_value(trace, site).double().sum((0, 1)).cpu()
+            sums[key] = sums[key] + total if key in sums else total
+    return {key: total / count for key, total in sums.items()}
 
 
 def _default_reference(model: "Model") -> tuple[TokenBatches, str]:

@@ -222,6 +222,18 @@ class Writes:
             mlp_outputs=tuple(run.mlp_outputs),
         )
 
+    @classmethod
+    def zero(cls, run: "Run") -> "Writes":
+        """Writes of the shapes of a run's that are all zero; nothing of the run is computed."""
+        config, nothing = run.weights.config, run.streams[0].new_zeros(())
+        batch, length, d = run.streams[0].shape
+        heads = nothing.expand(batch, config.n_heads, length, config.d_head)
+        return cls(
+            embed=nothing.expand(batch, length, d),
+            z=(heads,) * config.n_layers,
+            mlp_outputs=tuple(map(torch.zeros_like, run.mlp_outputs)),
+        )
+
     def zeros(self) -> "Writes":
         """Writes of the same shapes that are all zero."""
         return Writes(

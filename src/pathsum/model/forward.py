@@ -5,6 +5,7 @@ and the truncated runs of term importance. The parts themselves are in `transfor
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +32,8 @@ from pathsum.shapes import (
     Tokens,
 )
 
+LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice
+
 
 def run(
     weights: Weights,
@@ -38,7 +41,7 @@ def run(
     edits: Sequence[Edit] = (),
     record: Recording | str = Recording.ALL,
     start: Run | None = None,
-    positions: Int[Tensor, " sequence"] | None = None,
+    positions: LogitPositions | None = None,
     requires_grad: bool = False,
     from_position: int = 0,
     kept: Kept | None = None,
@@ -50,7 +53,8 @@ def run(
     size 1, of tokens or of edits, are repeated to the largest. `start` is the run of the same
     tokens without `edits`: layers below the first edit are taken from it. Its batch may be smaller
     than that of the tokens, which then repeat it. `positions` computes the logits at one position
-    per sequence only, [batch, 1, vocab]. With `requires_grad` the run can be differentiated.
+    per sequence only, [batch, 1, vocab], or at a slice of all positions. With `requires_grad` the
+    run can be differentiated.
 
     If the edits change nothing before `from_position`, `Recording.LOGITS` takes earlier positions
     from `start` in all layers. With `kept`, only what it lists is recorded. `progress` is called
@@ -68,7 +72,7 @@ def run_logits(
     tokens: Tokens,
     edits: Sequence[Edit] = (),
     start: Run | None = None,
-    positions: Int[Tensor, " sequence"] | None = None,
+    positions: LogitPositions | None = None,
     from_position: int = 0,
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run; nothing else is kept."""
@@ -125,7 +129,7 @@ class _Pass:
         self.recorded.stream(self.config.n_layers, stream)
         self.last = stream
 
-    def finish(self, positions: Int[Tensor, " sequence"] | None) -> Run:
+    def finish(self, positions: LogitPositions | None) -> Run:
         """The logits, and everything that was recorded."""
         read = self.cuts.read_by_logits(self.edited.as_read(LogitsRead(), self.last))
         plain = read is self.last
@@ -303,15 +307,17 @@ class _Pass:
                 self.withheld.append((edit, written, pattern[:, head.head] * scale[:, None]))
 
     def _logits(
-        self, read: Stream, positions: Int[Tensor, " sequence"] | None
+        self, read: Stream, positions: LogitPositions | None
     ) -> tuple[Float[Tensor, "batch out vocab"], Float[Tensor, "batch read"]]:
-        """Logits, at one position per sequence or at all, and the scale of that read."""
+        """Logits at some positions or at all, and the scale of that read."""
 
         def at(rows: Tensor) -> Tensor:
             if self.kept is not None and not self.kept.all_logits:
                 return rows[:, list(self.kept.positions)]
             if positions is None:
                 return rows
+            if isinstance(positions, slice):
+                return rows[:, positions]
             here = positions - self.edited.offset
             return rows[torch.arange(self.batch, device=rows.device), here][:, None]
 

@@ -14,9 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.errors import InputError
+from pathsum.model.forward import run_logits
 from pathsum.model.sequences import (
     TextOrTokens,
     TokenBatches,
+    check_tokens,
     require_tokens_out,
     require_values,
     token_batches,
@@ -116,7 +118,13 @@ def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     require_tokens_out(model, "the loss of the next token")
     tokens = tokens.to(model.weights.device)
     parts = split_by_memory(model, tokens, at_a_time=_LOGITS_OF_A_PIECE)
-    return torch.cat([token_losses(model(part), part) for part in parts]).cpu()
+    return torch.cat([_piece_losses(model, part) for part in parts]).cpu()
+
+
+def _piece_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
+    # The last position predicts nothing; without its logits the rest need not be copied.
+    logits = run_logits(model.weights, check_tokens(model.config, tokens), positions=slice(-1))
+    return target_losses(logits.flatten(0, 1), tokens[:, 1:].flatten()).view(len(tokens), -1)
 
 
 def trace_losses(trace: "Trace") -> Float[Tensor, "batch next"]:

@@ -7,7 +7,8 @@ listed edges, renormalized; keys and values at all other positions are shared.
 
     kept_logits   runs in which only the listed edges carry what is computed; all others carry a
                   reference's writes
-    CutEdges      the other way round, an edit of the one forward pass (see `run`)
+    CutEdges      the other way round, an edit of the one forward pass (see `run`); near its end,
+                  `cut_logits` computes only what changes
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

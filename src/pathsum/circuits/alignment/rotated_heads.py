@@ -30,27 +30,24 @@ class RotatedLayer:
     key: Float[Tensor, "n d r"]
     value: Float[Tensor, "n d r"]
     write: Float[Tensor, "n d r"]
-
-    @cached_property
-    def _roots(self) -> tuple[Float[Tensor, "head r k"], ...]:
-        heads = self.heads
-        return root(heads.W_Q), root(heads.W_K), root(heads.W_V), root(heads.W_O)
+    roots: tuple[Float[Tensor, "head r k"], ...]
+    """Those of W_Q, W_K, W_V and W_O."""
 
     @cached_property
     def qk(self) -> Float[Tensor, "head r1 r"]:
         """R_Q R_Kᵀ; the last row, that of b_Q, has no frame."""
-        query, key, _, _ = self._roots
+        query, key, _, _ = self.roots
         return with_row(query, self.heads.b_Q) @ key.mT
 
     @cached_property
     def ov(self) -> Float[Tensor, "head r r"]:
         """R_V R_Oᵀ."""
-        _, _, value, write = self._roots
+        _, _, value, write = self.roots
         return value @ write.mT
 
     def profiles(self, offsets: Offsets) -> Float[Tensor, "n head window"]:
         """Scores by offset, centered over offsets."""
-        query, key, _, _ = self._roots
+        query, key, _, _ = self.roots
 
         def through(
             x: Float[Tensor, "row d1"],
@@ -103,9 +100,11 @@ def rotated_layers(
     r = min(d, k)
     placed = 0 if heads.places is None else 4 * head * len(heads.places) * k
     at_once = max(1, _NUMBERS_AT_ONCE // max(placed, 4 * d * r, 4 * others * r * k))
+    roots = tuple(map(root, (heads.W_Q, heads.W_K, heads.W_V, heads.W_O)))
     for start in range(0, draws, at_once):
         number = min(at_once, draws - start)
-        yield RotatedLayer(heads, *(random_frames(number, d, r, generator) for _ in range(4)))
+        frames = (random_frames(number, d, r, generator) for _ in range(4))
+        yield RotatedLayer(heads, *frames, roots=roots)
 
 
 def _framed(

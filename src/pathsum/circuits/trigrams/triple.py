@@ -21,7 +21,7 @@ letter case, and one plural ending (s, es, or ies for y) of a stem of at least t
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -245,21 +245,24 @@ def gather_evidence(
     followed, pairs = Counter[Ids](), Counter[tuple[int, int]]()
     for index, part in enumerate(parts):
         progress(index, len(parts), "reading text")
-        here, after = part[:, :-1], part[:, 1:]
+        tokens, after = part[:, :-1], part[:, 1:].flatten()
+        here = {one: (tokens == one).flatten().nonzero()[:, 0] for one in by_destination}
         for destination, raised in by_destination.items():
-            next_tokens = after[here == destination]
+            next_tokens = after[here[destination]]
             destinations[destination] += len(next_tokens)
-            for out in raised:
-                pairs[destination, out] += int((next_tokens == out).sum())
+            for out, count in _counts(next_tokens, list(raised)):
+                pairs[destination, out] += count
         before: dict[int, Tensor] = {}
         for (source, destination), raised in outs.items():
             if source not in before:
-                occurs = here == source
-                before = {source: (occurs.cumsum(1) - occurs.long()) > 0}  # strictly before
-            next_tokens = after[before[source] & (here == destination)]
+                occurs = tokens == source
+                strictly = (occurs.cumsum(1) - occurs.long()) > 0
+                before = {source: strictly.flatten()}
+            places = here[destination]
+            next_tokens = after[places[before[source][places]]]
             antecedents[source, destination] += len(next_tokens)
-            for out in raised:
-                followed[source, destination, out] += int((next_tokens == out).sum())
+            for out, count in _counts(next_tokens, raised):
+                followed[source, destination, out] += count
     return {
         ids: Evidence(
             antecedents=antecedents[ids[:2]],
@@ -268,3 +271,9 @@ def gather_evidence(
         )
         for ids in wanted
     }
+
+
+def _counts(tokens: Int[Tensor, " n"], wanted: list[int]) -> Iterator[tuple[int, int]]:
+    """How often each of some tokens occurs among others."""
+    ids = torch.tensor(wanted, dtype=tokens.dtype, device=tokens.device)
+    yield from zip(wanted, (tokens == ids[:, None]).sum(1).tolist(), strict=True)

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import Trace
+from pathsum.model.cut_logits import can_cut_by_changes, cut_logits
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
@@ -52,9 +53,7 @@ def cut_groups(
     length = int(here.positions[0]) + 1
     start = one_sequence(trace, sequence, length)
     there = (
-        Writes.of(start).zeros()
-        if other is None
-        else Writes.of(one_sequence(other, sequence, length))
+        Writes.zero(start) if other is None else Writes.of(one_sequence(other, sequence, length))
     )
     written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
     numbers = [number for number, group in enumerate(written) if group]
@@ -97,9 +96,11 @@ def cut_values(
 
     Layers below the lowest reader and positions before the first are as in the unedited run.
     """
+    last = int(target.positions[0])
+    if all(can_cut_by_changes(start.weights, row) for row in rows):
+        return values_at(target, cut_logits(start, rows, reference, last))
     edit = CutEdges(tuple(tuple(row) for row in rows), reference)
     positions = target.positions.expand(len(rows))
-    last = int(target.positions[0])
     first = min((edge.reader.position for row in rows for edge in row), default=last)
     logits = run_logits(
         start.weights, start.tokens, [edit], start, positions, from_position=min(first, last)
@@ -146,10 +147,13 @@ def _parts(start: Trace, rows: Sequence[Sequence[NodeEdge]]) -> Iterator[list[in
     n_layers = config.n_layers
     # Keys and values are needed at all positions.
     most = max(1, CUT_TOGETHER // (length * config.d_model))
+    by_changes = [n for n, row in enumerate(rows) if can_cut_by_changes(start.weights, row)]
+    yield from (by_changes[begin : begin + most] for begin in range(0, len(by_changes), most))
+    others = sorted(set(range(len(rows))).difference(by_changes))
     part: list[int] = []
     needed, lowest, first = 0, n_layers, length
-    starts = [reads_from(number) for number in range(len(rows))]
-    for number in sorted(range(len(rows)), key=starts.__getitem__, reverse=True):
+    starts = {number: reads_from(number) for number in others}
+    for number in sorted(others, key=starts.__getitem__, reverse=True):
         layer, place = starts[number]
         # A run begins at the lowest layer and the first place of its rows: others repeat what they
         # know.

@@ -1,9 +1,9 @@
 """Ablation: the loss without some heads, and what replaces them (`Knockout`)."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from torch import Tensor
 from pathsum.algebra.seeds import seeded
 from pathsum.errors import InputError
 from pathsum.model import HeadId, HeadName, Model, Trace
-from pathsum.model.edited import mean_values
+from pathsum.model.edited import mean_of_runs, mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
@@ -146,8 +146,8 @@ def ablate(
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
     on = Measured.on(model, batches, targets, metric, from_position, start)
-    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed)
-    loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
+    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed, start)
+    loss, lost = on.losses(replaced, (replaced,), after, progress, "ablating")
     return Ablation(
         model=model.name,
         heads=found,
@@ -222,8 +222,7 @@ class Measured:
             for part, partners, answers in zip(*pieces, strict=True):
                 trace = model.trace(part) if self.start is None else self.start
                 for kept, variant in zip(found, (None, *variants), strict=True):
-                    key = replaced.key(variant, after)
-                    kept.append(self._run(trace, partners, answers, variant, after, key))
+                    kept.append(self._run(trace, partners, answers, variant, after))
         progress(count, count, doing)
         return tuple(map(SequenceLosses.joined, found))
 
@@ -234,28 +233,40 @@ class Measured:
         answers: Tokens,
         variant: "Variant | None",
         after: After,
-        key: tuple[object, ...] | None,
     ) -> SequenceLosses:
         """The losses of one run, or those that another call measured on the same `start`."""
         known: dict[object, SequenceLosses] = {}
         if self.start is not None and self.next_tokens and self.scored.unit == NATS:
             # Cached on the frozen trace, outside its fields: no result of the trace depends on it.
             known = vars(self.start).setdefault(_KEPT, known)
-        whole = None if key is None else (self.first, *key)
-        if whole is not None and whole in known:
-            return known[whole]
-        logits = trace.logits
-        if variant is not None:
-            edits = (*variant(trace, partners), *after_edits(trace, after))
-            logits = run_logits(self.model.weights, trace.tokens, edits, trace)
-        found = self.scored.of(logits, answers, self.first)
-        if whole is not None:
-            known[whole] = found
+        # Before the cache is looked up: descriptions also compare themselves with the run.
+        edits = () if variant is None else variant.edits(trace, partners)
+        same = (None, None) if variant is None else (variant.same_run, after)
+        key = None if variant is not None and variant.same_run is None else (self.first, *same)
+        if key is not None and key in known:
+            return known[key]
+        if variant is None:
+            found = self.scored.of(trace.logits, answers, self.first)
+        else:
+            every, counted = (*edits, *after_edits(trace, after)), slice(self.first, None)
+            logits = run_logits(self.model.weights, trace.tokens, every, trace, counted)
+            found = self.scored.of(logits, answers[:, counted])
+        if key is not None:
+            known[key] = found
         return found
 
 
-Variant: TypeAlias = Callable[[Trace, Tokens], tuple[Edit, ...]]
-"""The edits of a run, given the run and the partners that `Knockout.RESAMPLE` draws."""
+class Variant(Protocol):
+    """What is changed in a run."""
+
+    @property
+    def same_run(self) -> Hashable | None:
+        """Equal for variants that make the same edits of the same run; None for any others."""
+        ...
+
+    def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
+        """The edits of a run, given the partners that `Knockout.RESAMPLE` draws."""
+        ...
 
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
@@ -283,6 +294,7 @@ class KnockoutValue:
         batches: TokenBatches,
         reference: TextOrTokens | None = None,
         seed: int = 0,
+        start: Trace | None = None,
     ) -> None:
         self.model, self.heads, self.knockout = model, heads, knockout
         self._generator = seeded(seed)
@@ -298,19 +310,23 @@ class KnockoutValue:
             )
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
         if knockout is Knockout.MEAN:
-            over = batches
-            if reference is not None:
-                # Nothing is predicted on it.
-                over = token_batches(model, reference, targets_given=True)
-            self._means = mean_values(model, over, {head: Site(head) for head in heads})
+            sites = {head: Site(head) for head in heads}
+            if reference is None and start is not None:
+                means = mean_of_runs([start], sites)
+                self._means = {head: mean.to(model.weights.W_E) for head, mean in means.items()}
+            else:
+                over = batches
+                if reference is not None:
+                    # Nothing is predicted on it.
+                    over = token_batches(model, reference, targets_given=True)
+                self._means = mean_values(model, over, sites)
         self._own_mean = reference is None
 
-    def key(self, variant: "Variant | None", after: After) -> tuple[object, ...] | None:
-        """The cache key of a run, unedited or with this ablation; None for what is not cached."""
-        if variant is None:
-            return ()
+    @property
+    def same_run(self) -> Hashable | None:
+        """Its heads and what replaces them, unless that is drawn or comes from other text."""
         repeats = self.knockout is not Knockout.RESAMPLE and self._own_mean
-        return (self.heads, self.knockout, after) if variant == self.edits and repeats else None
+        return (self.heads, self.knockout) if repeats else None
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn at random."""
@@ -327,12 +343,14 @@ class KnockoutValue:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
             return tuple(Attend(head, first) for head in self.heads)
         other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
+        shape = *trace.tokens.shape, self.model.config.d_head
         edits: list[Edit] = []
         for head in self.heads:
-            z = other.head_z(head)
             if self.knockout is Knockout.ZERO:
-                z = torch.zeros_like(z)
+                z = trace.streams[head.layer].new_zeros(shape)
             elif self.knockout is Knockout.MEAN:
-                z = self._means[head].expand_as(z)
+                z = self._means[head].expand(shape)
+            else:
+                z = other.head_z(head)
             edits.append(HeadOutput(head, z))
         return tuple(edits)

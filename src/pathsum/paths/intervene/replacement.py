@@ -9,6 +9,7 @@ tested by running the model with the description instead of the head:
 better than ablating the head.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from jaxtyping import Int
@@ -143,8 +144,10 @@ def replace(
         model, model.head(head).id, parse_pattern(pattern), parse_ov(ov), from_position
     )
     on = Measured.on(model, batches, targets, metric, from_position, start)
-    ablated_by = KnockoutValue(model, (described.head,), knockout, on.batches, reference, seed)
-    variants = (ablated_by.edits, described.edits)
+    ablated_by = KnockoutValue(
+        model, (described.head,), knockout, on.batches, reference, seed, start
+    )
+    variants = (ablated_by, described)
     plain, ablated, replaced = on.losses(ablated_by, variants, after, progress, "replacing")
     share, why = recovered_share(described.head, plain, ablated, replaced, on.scored.unit)
     return Replacement(
@@ -193,7 +196,14 @@ class _Described:
         how = self.pattern.description if isinstance(self.pattern, IdealPattern) else self.pattern
         return " with ".join(str(part) for part in (how, self.ov) if part is not None)
 
-    def edits(self, trace: Trace, _: Tokens) -> tuple[Edit, ...]:
+    @property
+    def same_run(self) -> Hashable | None:
+        """That of an ablation that does the same: to attend to the first token only."""
+        rests = self.pattern is IdealPattern.FIRST and self.ov is None
+        return ((self.head,), Knockout.FIRST) if rests else None
+
+    def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:  # noqa: ARG002
+        """The edits of a run; the overlap with the head's own attention is noted."""
         edits: list[Edit] = []
         if self.pattern is not None:
             pattern = described_pattern(trace, self.head, self.pattern)
