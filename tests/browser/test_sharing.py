@@ -133,6 +133,17 @@ def test_a_fragment_shows_its_view_inside_another_page(
     expect(marks[view]).to_be_visible()
     expect(inside.get_by_role("alert")).to_have_count(0)
     expect(inside.get_by_role("navigation")).to_have_count(0)  # one view needs no tabs
+    # Nothing is offered to try that the fragment does not hold.
+    expect(inside.get_by_text("See the whole circuit")).to_have_count(0)
+    # In a narrow column it does not cover what comes after it.
+    page.set_viewport_size({"width": 600, "height": 900})
+    after = page.get_by_text("After.", exact=True)
+    after.scroll_into_view_if_needed()
+    hit = after.evaluate(
+        """(one) => { const box = one.getBoundingClientRect();
+          return document.elementFromPoint(box.left + 5, box.top + box.height / 2) === one }"""
+    )
+    assert hit
     # The styles of the post do not reach into it.
     size = inside.get_by_role("button").first.evaluate("(one) => getComputedStyle(one).fontSize")
     assert size != "60px"

@@ -8,5 +8,7 @@ import { inShadow } from "./shadow";
 export function embed(place: HTMLElement, style: string, file: ReportFile): void {
   const target = inShadow(place, style);
   target.style.height = "100%";
+  // In a narrow column the view is longer than its place, and must not cover what comes after it.
+  place.style.overflow = "auto";
   mount(Root, { target, props: { source: new ReportSource(file), place: memoryPlace(file.start), wholePage: false } });
 }
