@@ -1,10 +1,10 @@
 """decompile: a model as readable rules, in five steps.
 
-    measure   run the model on the fitting text: probabilities, and the patterns of its heads
-    look      describe where each head attends (`look`)
-    fit       add the entries that promise most, and fit all values, in rounds (`fit`)
-    compare   measure program, chance and counts on held-out text (`fidelity`)
-    rank      order the rules by what each is worth there
+measure   run the model on the fitting text: probabilities, and the patterns of its heads
+look      describe where each head attends (`look`)
+fit       add the entries that promise most, and fit all values, in rounds (`fit`)
+compare   measure program, chance and counts on held-out text (`fidelity`)
+rank      order the rules by what each is worth there
 """
 
 from collections.abc import Sequence
@@ -269,7 +269,9 @@ def _matched_at_random(stages: Sequence[Stage], seed: int) -> list[Stage]:
         made.append(
             replace(
                 stage,
-                look=None if stage.look is None else random_look(stage.look, stage.lexicon, generator),
+                look=None
+                if stage.look is None
+                else random_look(stage.look, stage.lexicon, generator),
                 sources=cells // (stage.lexicon.any + 1),
                 outs=cells % (stage.lexicon.any + 1),
                 values=torch.zeros(len(cells)),
@@ -288,7 +290,8 @@ def _compared(
     budget: int,
 ) -> Program:
     on = HeldOut(model, held_out.tokens, held_out.weight)
-    inside = [row[: int(n) + 1][None] for row, n in zip(fitting.tokens, fitting.weight.sum(-1))]
+    lengths = (fitting.weight.sum(-1) + 1).long().tolist()
+    inside = [row[None, :n] for row, n in zip(fitting.tokens, lengths, strict=True)]
     counts = count_bigrams(inside, lexicon.size)
     itself, unigram, *variants = compare(on, lexicon, [*grown, chance], counts.unigram())
     *sizes, by_chance = variants

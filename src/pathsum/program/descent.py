@@ -6,7 +6,6 @@ on finding the scale of the problem; here the diagonal of the Hessian gives it.
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,8 +22,12 @@ def minimize(
 ) -> Float[Tensor, " n"]:
     """The best point found with so many evaluations of `function` (value and gradient).
 
-    >>> minimize(lambda x: (float((x - 3).square().sum()), 2 * (x - 3)), torch.zeros(1),
-    ...          torch.full((1,), 2.0), 5)
+    >>> minimize(
+    ...     lambda x: (float((x - 3).square().sum()), 2 * (x - 3)),
+    ...     torch.zeros(1),
+    ...     torch.full((1,), 2.0),
+    ...     5,
+    ... )
     tensor([3.])
     """
     pairs: list[tuple[Tensor, Tensor]] = []

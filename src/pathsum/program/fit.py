@@ -91,9 +91,7 @@ class TableFit:
         copies: Sequence[float],
     ) -> Float[Tensor, "batch pos out"]:
         total = torch.zeros(*chunk.tokens.shape, self.columns.width + 1)
-        for pattern, table, value, copy in zip(
-            chunk.patterns, tables, values, copies, strict=True
-        ):
+        for pattern, table, value, copy in zip(chunk.patterns, tables, values, copies, strict=True):
             if len(value):
                 written = table.spread(table.dense(value), chunk.tokens, pattern)
                 total.index_add_(2, table.used_columns, written)
@@ -129,7 +127,7 @@ class TableFit:
     def grow(self, budget: int) -> None:
         """Add the entries that promise most until the program holds `budget` numbers."""
         probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
-        room = budget - self.size
+        room = max(0, budget - self.size)
         offers: list[tuple[Tensor, Tensor, Tensor]] = []
         for place, Q in enumerate(self._masses(probs)):
             stage, rows = self.stages[place], self._candidates[place].used_rows
@@ -206,62 +204,73 @@ class TableFit:
 
     def refit(self, evaluations: int) -> None:
         """Fit the values of all entries and of all copying together."""
-        tables = self._tables()
-        copying = [place for place, stage in enumerate(self.stages) if stage.copy]
-        sizes = [len(stage.values) for stage in self.stages]
-
-        def unpack(x: Tensor) -> tuple[list[Tensor], list[float]]:
-            *values, last = x.split([*sizes, len(copying)])
-            copies = [0.0] * len(sizes)
-            for place, value in zip(copying, last.tolist(), strict=True):
-                copies[place] = value
-            return values, copies
-
-        def pull(given: Tensor, chunk: Chunk, into: list[Tensor]) -> None:
-            """Add to `into` the sums of an outcome's numbers for every entry and copy."""
-            sums = self.columns.sums(given * chunk.weight)
-            for place, table in enumerate(tables):
-                pattern = chunk.patterns[place]
-                if sizes[place]:
-                    picked = sums[..., table.used_columns]
-                    into[place] += table.gather(picked, chunk.tokens, pattern)
-                if place in copying and pattern is not None:
-                    copied = (sums.gather(2, chunk.copied_to) * pattern).sum()
-                    into[-1][copying.index(place)] += copied
-
-        def pack(into: list[Tensor]) -> Tensor:
-            entries = [
-                table.at_entries(dense) if size else torch.empty(0)
-                for table, dense, size in zip(tables, into, sizes, strict=False)
-            ]
-            return torch.cat([*entries, into[-1]])
-
-        def empty() -> list[Tensor]:
-            shapes = [(len(t.used_rows) + 1, len(t.used_columns)) for t in tables]
-            return [*(torch.zeros(shape) for shape in shapes), torch.zeros(len(copying))]
+        layout = Layout(self._tables(), self.stages)
 
         def function(x: Tensor) -> tuple[float, Tensor]:
-            values, copies = unpack(x)
-            loss, slope = RIDGE / 2 * float(x.square().sum()), empty()
+            loss, slope = RIDGE / 2 * float(x.square().sum()), layout.zeros()
             for chunk in self.chunks:
-                log_q = self._log_probs(chunk, tables, values, copies)
+                log_q = self._log_probs(chunk, layout.tables, *layout.unpack(x))
                 loss -= float((chunk.wanted * log_q * chunk.weight).sum())
-                pull(log_q.exp_().sub_(chunk.wanted), chunk, slope)
-            return loss, pack(slope) + RIDGE * x
+                change = log_q.exp_().sub_(chunk.wanted).mul_(chunk.weight)
+                layout.add_sums(self.columns.sums(change), chunk, slope)
+            return loss, layout.pack(slope) + RIDGE * x
 
-        first = torch.cat([s.values for s in self.stages])
-        first = torch.cat((first, torch.tensor([self.stages[place].copy for place in copying])))
-        values, copies = unpack(first)
-        curve = empty()
+        curvature = layout.zeros()
         for chunk in self.chunks:
-            # An upper bound on the curvature, as in iterative scaling: entries of a stage that act
-            # together share a row of its pattern. Where the model is more certain than the
-            # program, the curvature is about to rise.
-            q = self._log_probs(chunk, tables, values, copies).exp_().maximum(chunk.wanted)
-            pull(q, chunk, curve)
-        values, copies = unpack(minimize(function, first, pack(curve) + RIDGE, evaluations))
+            # An upper bound, as in iterative scaling: entries of a stage that act together share a
+            # row of its pattern. Where the model is more certain than the program, the curvature
+            # is about to rise.
+            q = self._log_probs(*self._now(chunk)).exp_().maximum(chunk.wanted)
+            layout.add_sums(self.columns.sums(q * chunk.weight), chunk, curvature)
+        bound = layout.pack(curvature) + RIDGE
+        values, copies = layout.unpack(minimize(function, layout.first, bound, evaluations))
         for place, stage in enumerate(self.stages):
             self.stages[place] = replace(stage, values=values[place], copy=copies[place])
+
+
+class Layout:
+    """All values as one vector: the entries of every stage, then what copies."""
+
+    def __init__(self, tables: Sequence[Table], stages: Sequence[Stage]) -> None:
+        self.tables = tables
+        self.sizes = [len(stage.values) for stage in stages]
+        self.copying = [place for place, stage in enumerate(stages) if stage.copy]
+        copies = torch.tensor([stages[place].copy for place in self.copying])
+        self.first = torch.cat([*(stage.values for stage in stages), copies])
+
+    def unpack(self, x: Float[Tensor, " n"]) -> tuple[list[Tensor], list[float]]:
+        """The values and the copying of every stage."""
+        *values, last = x.split([*self.sizes, len(self.copying)])
+        copies = [0.0] * len(self.sizes)
+        for place, value in zip(self.copying, last.tolist(), strict=True):
+            copies[place] = value
+        return values, copies
+
+    def zeros(self) -> list[Tensor]:
+        """Sums to add to: a dense table for every stage, then one number for each that copies."""
+        shapes = [(len(table.used_rows) + 1, len(table.used_columns)) for table in self.tables]
+        return [*(torch.zeros(shape) for shape in shapes), torch.zeros(len(self.copying))]
+
+    def add_sums(
+        self, given: Float[Tensor, "batch pos wide"], chunk: Chunk, into: list[Tensor]
+    ) -> None:
+        """Add what every entry and every copying head collects of numbers over columns."""
+        for place, table in enumerate(self.tables):
+            pattern = chunk.patterns[place]
+            if self.sizes[place]:
+                into[place] += table.gather(given[..., table.used_columns], chunk.tokens, pattern)
+            if place in self.copying and pattern is not None:
+                copied = (given.gather(2, chunk.copied_to) * pattern).sum()
+                into[-1][self.copying.index(place)] += copied
+
+    def pack(self, sums: Sequence[Tensor]) -> Float[Tensor, " n"]:
+        """Sums as one vector."""
+        entries = [
+            table.at_entries(dense)
+            for table, dense, size in zip(self.tables, sums, self.sizes, strict=False)
+            if size
+        ]
+        return torch.cat([*entries, sums[-1]])
 
 
 def _promise(P: Tensor, Q: Tensor) -> Tensor:

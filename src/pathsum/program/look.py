@@ -270,8 +270,8 @@ def random_look(look: Look, lexicon: Lexicon, generator: torch.Generator) -> Loo
             domain = torch.randint(highest, (several,), generator=generator).unique().tolist()
         fresh = sorted(set(domain) - set(used))
         order = torch.randperm(len(fresh), generator=generator).tolist()
-        # A family that has no other members keeps its own.
-        keys = [*(fresh[at] for at in order), *used][: len(mine)]
+        # Where a family has too few other members, its clues exchange their values.
+        keys = [*(fresh[at] for at in order), *used[1:], *used[:1]][: len(mine)]
         clues += [
             replace(clue, key=key, text=clue_text(family, key, lexicon))
             for clue, key in zip(mine, keys, strict=True)

@@ -156,9 +156,7 @@ class Program(Record, kind="program"):
             model_prediction=prediction,
         )
 
-    def _terms(
-        self, ids: Int[Tensor, "1 pos"], position: int, token: int
-    ) -> tuple[Term, ...]:
+    def _terms(self, ids: Int[Tensor, "1 pos"], position: int, token: int) -> tuple[Term, ...]:
         lexicon = self.lexicon
         reached = {token, lexicon.size + int(lexicon.class_of[token])}
         patterns = {stage.head: stage.pattern(ids) for stage in self.stages}
@@ -246,7 +244,7 @@ class Program(Record, kind="program"):
         return stacked(*parts, *((self.note,) if self.note else ()))
 
     def save(self, file: str | Path) -> Path:
-        """Write the program as JSON, with its tokenizer: it runs and reads text without the model."""
+        """Write the program as JSON, with its tokenizer: it reads text without the model."""
         tokenizer = None if self._tokenizer is None else json.loads(self._tokenizer.to_json())
         content = self.to_dict() | {"tokenizer": tokenizer}
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
@@ -286,7 +284,9 @@ class Program(Record, kind="program"):
         for rule in self.rules:
             outs = [each.token.id for each in rule.writes]
             source = 0 if rule.source is None else rule.source.id
-            inside = 0 <= source <= self.lexicon.any and all(0 <= x < self.lexicon.any for x in outs)
+            inside = 0 <= source <= self.lexicon.any and all(
+                0 <= x < self.lexicon.any for x in outs
+            )
             if not inside or (rule.source is None) == (rule.look is None):
                 raise FileError(f"{path} is not a program: a rule of {rule.head!r} is not valid")
         if self.size != sum(rule.size for rule in self.rules):

@@ -1,8 +1,8 @@
 """Rule: one line of a program, as a record that prints itself.
 
-A program has two kinds of rules. A *table row* says what a source writes: of the direct path ("after
-`·def`: `·__` +3.1"), or of a head ("L0H3, looking at `(`: `)` +1.2"). A *look* says where a head
-attends, and whether it copies what it finds; it comes once for every head in use.
+A program has two kinds of rules. A *table row* says what a source writes: of the direct path
+("after `·def`: `·__` +3.1"), or of a head ("L0H3, looking at `(`: `)` +1.2"). A *look* says where a
+head attends, and whether it copies what it finds; it comes once for every head in use.
 """
 
 from collections.abc import Sequence
