@@ -1,6 +1,7 @@
-"""Programs: exact sums, files that give the same program, and fidelity that chance does not have."""
+"""Programs: exact sums, files that give the same program, fidelity beyond chance."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _te
 from pathsum.program.fit import TableFit
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.look import FOLLOWER, Family
-from pathsum.program.stage import program_logits
+from pathsum.program.stage import Stage, program_logits
 
 
 def random_tokens(vocab: int, sequences: int, length: int, seed: int = 0) -> Tensor:
@@ -70,8 +71,8 @@ def test_predictions_unrelated_to_the_text_give_no_more_than_chance() -> None:
     columns = Columns(lexicon, torch.arange(vocab))
     fitted, held = slice(0, 30), slice(30, 40)
 
-    def kl(stages: object) -> float:
-        log_q = program_logits(_rounded(stages), lexicon, tokens[held]).log_softmax(-1)  # type: ignore
+    def kl(stages: Sequence[Stage]) -> float:
+        log_q = program_logits(_rounded(stages), lexicon, tokens[held]).log_softmax(-1)
         log_p = logits[held].log_softmax(-1)
         return float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
 

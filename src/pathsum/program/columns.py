@@ -63,7 +63,7 @@ class Columns:
         """Logits of all outcomes from what every column receives."""
         count, kinds = len(self.tokens), len(self.lexicon.classes)
         by_class = total[..., count : count + kinds]
-        logits = total[..., :count] + by_class[..., self._class_of]
+        logits = total[..., :count] + by_class @ self._onehot.T
         left, log_count = self._left
         return torch.cat((logits, by_class[..., left] + log_count), -1) if len(left) else logits
 

@@ -51,10 +51,10 @@ LOOK_POSITIONS = 4096
 """Positions on which looks are fitted."""
 MOST_HEADS = 16
 """Heads that get a rule; of more, those that copy most."""
-LOOK_SHARE = 20
+LOOK_SHARE = 50
 """One number in this many may be a clue about a single token, of each kind."""
-GROWTH, FIRST_ROUND = 4, 25
-EVALUATIONS, LAST_EVALUATIONS = 10, 20
+GROWTH, FIRST_ROUND = 4, 100
+COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 14
 DIGITS = 3
 """Decimals of the values that a program holds."""
 
@@ -102,10 +102,10 @@ def decompile(
     looks = _looks(model, fitting, lexicon, budget)
     fit = TableFit(columns, _stages(lexicon, looks), fitting.tokens, fitting.weight, wanted)
     grown: list[tuple[Stage, ...]] = []
-    while fit.add_copying(budget):
-        fit.refit(EVALUATIONS // 2)
     for number, size in enumerate(rounds):
         progress(2 + number, steps, f"fitting {size} numbers")
+        while fit.add_copying(size):
+            fit.refit(COPYING_EVALUATIONS)
         fit.grow(size)
         fit.refit(LAST_EVALUATIONS if size == budget else EVALUATIONS)
         grown.append(_rounded(fit.stages))

@@ -67,6 +67,8 @@ class TableFit:
             for part in parts
         ]
         self._candidates = [self._candidate_rows(stage, tokens) for stage in stages]
+        kinds = torch.bincount(self.lexicon.class_of, minlength=len(self.lexicon.classes))
+        self._single = len(columns.tokens) + (kinds == 1).nonzero()[:, 0]
         self._wanted = self._masses([chunk.wanted for chunk in self.chunks])
 
     @property
@@ -103,10 +105,13 @@ class TableFit:
 
     def _candidate_rows(self, stage: Stage, tokens: Tokens) -> Table:
         """A table with a row for every source that occurs; its columns are not used."""
-        seen, kinds, every = (each.unique() for each in self.lexicon.sources(tokens))
-        rows = [seen, kinds] if len(self.lexicon.classes) > 1 else [seen]
-        # The rows of a pattern sum to 1, so what a head writes for any token belongs to the base.
-        rows += [every] if stage.look is None else []
+        seen = tokens.unique()
+        _, kinds, every = self.lexicon.sources(seen)
+        kinds, members = kinds.unique(return_counts=True)
+        # A class of one token is that token, a single class is any token. The rows of a pattern
+        # sum to 1, so what a head writes for any token belongs to the base.
+        rows = [seen, kinds[(members > 1) & (len(self.lexicon.classes) > 1)]]
+        rows += [every[:1]] if stage.look is None else []
         sources = torch.cat(rows)
         return Table(self.lexicon, sources, torch.zeros_like(sources))
 
@@ -134,6 +139,7 @@ class TableFit:
             promise = _promise(self._wanted[place], Q)
             at = torch.searchsorted(rows, stage.sources)
             promise[at, self.columns.column_of[stage.outs]] = 0.0
+            promise[:, self._single] = 0.0
             best = promise.flatten().topk(min(room, promise.numel()))
             kept = best.values > ENTRY_WORTH * self.positions
             where = best.indices[kept]

@@ -14,7 +14,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.circuits.tokens.token import Token
-from pathsum.shapes import Tokens
 from pathsum.text import Tokenizer
 
 WORD, CAPITALIZED, NUMBER, MARK = "word", "capitalized word", "number", "mark after a space"
@@ -78,7 +77,7 @@ class Lexicon:
         """The number that stands for every token."""
         return self.size + len(self.classes)
 
-    def sources(self, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+    def sources(self, tokens: Int[Tensor, "..."]) -> tuple[Int[Tensor, "..."], ...]:
         """The numbers that each token answers to: its own, its class's, and `any`."""
         return tokens, self.size + self.class_of[tokens], torch.full_like(tokens, self.any)
 

@@ -9,7 +9,8 @@ at most one holds for a pair of positions:
 
     distance   how far back: a bin of offsets
     first      the first position
-    match      an earlier copy of this token; what followed one; what followed one of the last two
+    match      an earlier copy of this token; what followed one
+    longer     what followed an earlier copy of the last two tokens
     source     the source token
     pair       destination and source token: the attention half of the paper's skip-trigrams
 
@@ -32,7 +33,7 @@ from pathsum.shapes import HeadPattern, Tokens
 
 BINS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 """The smallest offset of each bin of distances."""
-COPY, FOLLOWER, FOLLOWER_OF_TWO = 0, 1, 2
+COPY, FOLLOWER = 0, 1
 WORTH = 0.003
 """Nats of attention that a clue must be worth, on average over destinations."""
 SWEEPS = 4
@@ -45,6 +46,7 @@ class Family(enum.StrEnum):
     DISTANCE = "distance"
     FIRST = "first"
     MATCH = "match"
+    LONGER = "longer match"
     SOURCE = "source"
     PAIR = "pair"
 
@@ -53,8 +55,8 @@ class Family(enum.StrEnum):
 class Clue:
     """One clue: its family, which member of it, the value, and the share of attention it catches.
 
-    `key` is the bin's smallest offset, 0 for `first`, the kind of match, the source token, or
-    destination · V + source.
+    `key` is the bin's smallest offset, 0 for `first` and `longer`, the kind of match, the source
+    token, or destination · V + source.
     """
 
     family: Family
@@ -93,10 +95,10 @@ class Look:
             mine = sorted((clue.key, clue.value) for clue in self.clues if clue.family is family)
             if mine:
                 keys = torch.tensor([key for key, _ in mine])
-                values = torch.tensor([value for _, value in mine], dtype=torch.float32)
-                scores += torch.cat((values, values.new_zeros(1)))[
-                    index_of(keys, members(family, tokens, vocab))
-                ]
+                values = torch.tensor([*(value for _, value in mine), 0.0])
+                # Distances are the same for every sequence.
+                some = tokens[:1] if family in (Family.DISTANCE, Family.FIRST) else tokens
+                scores += values[index_of(keys, members(family, some, vocab))]
         return scores.softmax(-1)
 
 
@@ -130,12 +132,13 @@ def members(family: Family, tokens: Tokens, vocab: int) -> Int[Tensor, "batch de
     if family is Family.PAIR:
         return here * vocab + back
     copies = (here == back) & torch.ones(length, length, dtype=torch.bool).tril(-1)
-    after, after_two = torch.zeros_like(copies), torch.zeros_like(copies)
+    after = torch.zeros_like(copies)
     after[:, :, 1:] = copies[:, :, :-1]
-    after_two[:, 1:, 1:] = after[:, :-1, :-1] & after[:, 1:, 1:]
-    found = torch.where(copies, COPY, -1)
-    found = torch.where(after, FOLLOWER, found)
-    return torch.where(after_two, FOLLOWER_OF_TWO, found)
+    if family is Family.MATCH:
+        return torch.where(after, FOLLOWER, torch.where(copies, COPY, -1))
+    longer = torch.zeros_like(copies)
+    longer[:, 1:, 1:] = after[:, :-1, :-1] & after[:, 1:, 1:]
+    return torch.where(longer, 0, -1)
 
 
 def clue_text(family: Family, key: int, lexicon: Lexicon) -> str:
@@ -148,11 +151,10 @@ def clue_text(family: Family, key: int, lexicon: Lexicon) -> str:
     if family is Family.FIRST:
         return "the first token"
     if family is Family.MATCH:
-        return (
-            "an earlier copy of the current token",
-            "what followed an earlier copy of the current token",
-            "what followed an earlier copy of the last two tokens",
-        )[key]
+        follower = "what followed an earlier copy of the current token"
+        return follower if key == FOLLOWER else "an earlier copy of the current token"
+    if family is Family.LONGER:
+        return "what followed an earlier copy of the last two tokens"
     if family is Family.SOURCE:
         return f"`{lexicon.name(key)}`"
     destination, source = divmod(key, lexicon.size)
@@ -239,7 +241,7 @@ def fit_look(
     """
     fit = LookFit(pattern, tokens, weight, lexicon.size)
     for _ in range(SWEEPS):
-        for family in (Family.MATCH, Family.FIRST, Family.DISTANCE):
+        for family in (Family.MATCH, Family.LONGER, Family.FIRST, Family.DISTANCE):
             # One clue of each family at a time: the next often explains the same cells.
             fit.add(family, 1 if family is not Family.DISTANCE else 3, WORTH)
             fit.sweep()
@@ -261,7 +263,8 @@ def random_look(look: Look, lexicon: Lexicon, generator: torch.Generator) -> Loo
         domains: dict[Family, Sequence[int]] = {
             Family.DISTANCE: BINS,
             Family.FIRST: (0,),
-            Family.MATCH: (COPY, FOLLOWER, FOLLOWER_OF_TWO),
+            Family.MATCH: (COPY, FOLLOWER),
+            Family.LONGER: (0,),
             Family.SOURCE: range(lexicon.size),
         }
         domain = domains.get(family)

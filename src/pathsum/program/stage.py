@@ -49,7 +49,7 @@ class Table:
     def _at(self) -> tuple[Tensor, Tensor]:
         return self._row_of[self.sources], torch.searchsorted(self.used_columns, self.columns)
 
-    def active_rows(self, tokens: Tokens) -> tuple[Tokens, ...]:
+    def active_rows(self, tokens: Int[Tensor, "..."]) -> tuple[Int[Tensor, "..."], ...]:
         """The rows that each token reads; one past the last for none."""
         return tuple(self._row_of[numbers] for numbers in self.lexicon.sources(tokens))
 
@@ -63,17 +63,21 @@ class Table:
         self, dense: Float[Tensor, "row col"], tokens: Tokens, pattern: HeadPattern | None
     ) -> Float[Tensor, "batch pos col"]:
         """What the table writes at every position, over its used columns."""
-        written = sum((dense[rows] for rows in self.active_rows(tokens)), dense.new_zeros(()))
-        return written if pattern is None else pattern @ written
+        # A few sequences have few distinct tokens: what each writes is added up once.
+        distinct, at = tokens.unique(return_inverse=True)
+        each = sum((dense[rows] for rows in self.active_rows(distinct)), dense.new_zeros(()))
+        return each[at] if pattern is None else pattern @ each[at]
 
     def gather(
         self, given: Float[Tensor, "batch pos col"], tokens: Tokens, pattern: HeadPattern | None
     ) -> Float[Tensor, "row col"]:
-        """The transpose of `spread`: sums over positions for every row, over used columns."""
+        """The transpose of `spread`: sums over positions for every row."""
         moved = (given if pattern is None else pattern.transpose(1, 2) @ given).flatten(0, 1)
+        distinct, at = tokens.unique(return_inverse=True)
+        each = moved.new_zeros(len(distinct), moved.shape[1]).index_add_(0, at.flatten(), moved)
         found = given.new_zeros(len(self.used_rows) + 1, given.shape[-1])
-        for rows in self.active_rows(tokens):
-            found.index_add_(0, rows.flatten(), moved)
+        for rows in self.active_rows(distinct):
+            found.index_add_(0, rows, each)
         return found
 
     def at_entries(self, dense: Float[Tensor, "row col"]) -> Float[Tensor, " entry"]:
