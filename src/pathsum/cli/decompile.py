@@ -54,9 +54,10 @@ def decompile(
     token: TargetToken = None,
     seed: Seed = 0,
 ) -> None:
-    """Rewrite a model as readable rules, and measure how close they come.
+    """Rewrite a model as readable rules that run without it.
 
-    The rules run without the model. With --explain, show which rules act on a text instead.
+    How close they come is measured on held-out text. With --explain, show which rules act on a
+    text instead.
     """
     from pathsum.cli.view import say
     from pathsum.program import decompile as rewrite

@@ -53,7 +53,7 @@ MOST_HEADS = 16
 """Heads that get a rule; of more, those that copy most."""
 LOOK_SHARE = 50
 """One number in this many may be a clue about a single token, of each kind."""
-GROWTH, FIRST_ROUND = 4, 100
+GROWTH, FIRST_ROUND = 5, 80
 COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 14
 DIGITS = 3
 """Decimals of the values that a program holds."""

@@ -22,12 +22,9 @@ def minimize(
 ) -> Float[Tensor, " n"]:
     """The best point found with so many evaluations of `function` (value and gradient).
 
-    >>> minimize(
-    ...     lambda x: (float((x - 3).square().sum()), 2 * (x - 3)),
-    ...     torch.zeros(1),
-    ...     torch.full((1,), 2.0),
-    ...     5,
-    ... )
+    >>> def parabola(x):
+    ...     return float((x - 3).square().sum()), 2 * (x - 3)
+    >>> minimize(parabola, Tensor([0.0]), curvature=Tensor([2.0]), evaluations=5)
     tensor([3.])
     """
     pairs: list[tuple[Tensor, Tensor]] = []
