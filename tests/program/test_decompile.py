@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ def test_hand_built_induction_is_its_induction_rule(induction: ps.Program) -> No
 def test_chance_does_not_have_the_fidelity(induction: ps.Program) -> None:
     share = induction.fidelity.share
     assert share.null is not None and share.null < 0.7 < share.value
+
+
+def test_chance_keeps_sources_and_outputs_and_matches_them_anew() -> None:
+    lexicon = Lexicon(12, None)
+    sources, outs = torch.arange(12), torch.arange(12).flip(0)
+    base = Stage(lexicon, "", None, 0.0, sources, outs, torch.ones(12))
+    base = replace(base, sources=torch.cat((sources, torch.tensor([lexicon.any]))))
+    base = replace(base, outs=torch.cat((outs, torch.tensor([3]))), values=torch.ones(13))
+    (made,) = _matched_at_random([base], seed=0)
+    assert torch.equal(made.sources, base.sources)
+    assert torch.equal(made.outs.sort().values, base.outs.sort().values)
+    assert int((made.outs != base.outs).sum()) >= 8
+    assert made.outs[-1] == 3  # what is written after any token stays
 
 
 def test_predictions_unrelated_to_the_text_give_no_more_than_chance() -> None:
