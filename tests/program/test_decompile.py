@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,10 +63,9 @@ def test_chance_does_not_have_the_fidelity(induction: ps.Program) -> None:
 
 def test_chance_keeps_sources_and_outputs_and_matches_them_anew() -> None:
     lexicon = Lexicon(12, None)
-    sources, outs = torch.arange(12), torch.arange(12).flip(0)
-    base = Stage(lexicon, "", None, 0.0, sources, outs, torch.ones(12))
-    base = replace(base, sources=torch.cat((sources, torch.tensor([lexicon.any]))))
-    base = replace(base, outs=torch.cat((outs, torch.tensor([3]))), values=torch.ones(13))
+    sources = torch.cat((torch.arange(12), torch.tensor([lexicon.any])))
+    outs = torch.cat((torch.arange(12).flip(0), torch.tensor([3])))
+    base = Stage(lexicon, "", None, 0.0, sources, outs, torch.ones(13))
     (made,) = _matched_at_random([base], seed=0)
     assert torch.equal(made.sources, base.sources)
     assert torch.equal(made.outs.sort().values, base.outs.sort().values)
