@@ -47,14 +47,14 @@ MOST_NUMBERS = 1 << 25
 """Probabilities held at most: positions of the fitting text × columns."""
 MOST_HELD_OUT = 1 << 26
 """Logits compared at most: positions of the held-out text × vocabulary."""
-LOOK_POSITIONS = 4096
+LOOK_POSITIONS = 2048
 """Positions on which looks are fitted."""
 MOST_HEADS = 16
 """Heads that get a rule; of more, those that copy most."""
 LOOK_SHARE = 50
 """One number in this many may be a clue about a single token, of each kind."""
-GROWTH, FIRST_ROUND = 5, 80
-COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 14
+GROWTH, FIRST_ROUND = 5, 100
+COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 10
 DIGITS = 3
 """Decimals of the values that a program holds."""
 

@@ -8,6 +8,7 @@ Rounds add the entries that promise most, then refit every value, with a small r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -69,7 +70,12 @@ class TableFit:
         self._candidates = [self._candidate_rows(stage, tokens) for stage in stages]
         kinds = torch.bincount(self.lexicon.class_of, minlength=len(self.lexicon.classes))
         self._single = len(columns.tokens) + (kinds == 1).nonzero()[:, 0]
-        self._wanted = self._masses([chunk.wanted for chunk in self.chunks])
+        self._wanted_copied = self._copied([chunk.wanted for chunk in self.chunks])
+
+    @cached_property
+    def _wanted(self) -> list[Float[Tensor, "row col"]]:
+        """The model's probabilities, for every stage by row and column."""
+        return self._masses([chunk.wanted for chunk in self.chunks])
 
     @property
     def size(self) -> int:
@@ -152,12 +158,12 @@ class TableFit:
         Only those that promise half as much as the best: others may look at the same places.
         """
         probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
+        copied = self._copied(probs)
         offers: list[tuple[float, int, int, float]] = []
         for place, stage in enumerate(self.stages):
             if stage.look is None or stage.copy:
                 continue
-            P = torch.tensor(self._copied(place, [chunk.wanted for chunk in self.chunks]))
-            Q = torch.tensor(self._copied(place, probs))
+            P, Q = torch.tensor(self._wanted_copied[place]), torch.tensor(copied[place])
             cost = 1 if stage.in_use else 1 + stage.look.size
             start = float(((P + 1e-3) / (Q + 1e-3)).log().clamp(-1, 1))
             offers.append((float(_promise(P, Q)) / self.positions, place, cost, start))
@@ -169,14 +175,17 @@ class TableFit:
                 self.stages[place] = replace(self.stages[place], copy=start)
         return self.size > before
 
-    def _copied(self, place: int, given: Sequence[Tensor]) -> float:
-        """Probabilities of what a head looks at, summed over positions."""
-        total = 0.0
+    def _copied(self, given: Sequence[Tensor]) -> list[float]:
+        """Probabilities of what each head looks at, summed over positions."""
+        total = [0.0] * len(self.stages)
         for each, chunk in zip(given, self.chunks, strict=True):
-            pattern = chunk.patterns[place]
-            assert pattern is not None
-            sums = self.columns.sums(each * chunk.weight)
-            total += float((sums.gather(2, chunk.copied_to) * pattern).sum())
+            # The last column stands for tokens that have none.
+            own = torch.nn.functional.pad(each[..., : len(self.columns.tokens)], (0, 1))
+            to = chunk.copied_to.clamp(max=len(self.columns.tokens))
+            found = own.gather(2, to) * chunk.weight
+            for place, pattern in enumerate(chunk.patterns):
+                if pattern is not None:
+                    total[place] += float((found * pattern).sum())
         return total
 
     def _accept(self, offers: Sequence[tuple[Tensor, Tensor, Tensor]], budget: int) -> None:
