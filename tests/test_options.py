@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 WRONG = "nonsense"
-ROOMS = ("algebra", "circuits", "heads", "model", "paths", "sources", "text", "training")
+ROOMS = ("algebra", "circuits", "heads", "model", "paths", "program", "sources", "text", "training")
 # A string that is not a choice is a token's text.
 OPEN = {"versus", "token"}
 

@@ -10,6 +10,7 @@ The public names, in reading order:
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
                          mean_circuit
     training             Corpus train dynamics
+    as readable rules    decompile Program
     to see it            explore report paper
     errors               PathsumError
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         virtual_head,
     )
     from pathsum.paths.circuit import Prompt, mean_circuit
+    from pathsum.program import Program, decompile
     from pathsum.server import explore
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -73,6 +75,7 @@ _NAMES = {
     "paths.circuit": "Prompt mean_circuit",
     "heads": "atlas in_context_learning induction",
     "training": "dynamics train",
+    "program": "Program decompile",
     "explorer": "paper report",
     "server": "explore",
 }
@@ -88,6 +91,7 @@ __all__ = [
     "Model",
     "Path",
     "PathsumError",
+    "Program",
     "Prompt",
     "Trace",
     "Weights",
@@ -101,6 +105,7 @@ __all__ = [
     "composition",
     "construct",
     "copying",
+    "decompile",
     "dynamics",
     "explore",
     "from_hf",

@@ -21,6 +21,7 @@ from pathsum.cli.bandwidth import bandwidth
 from pathsum.cli.bigram import bigram
 from pathsum.cli.composition import composition
 from pathsum.cli.corpus import corpus
+from pathsum.cli.decompile import decompile
 from pathsum.cli.demo import demo
 from pathsum.cli.dynamics import dynamics
 from pathsum.cli.explore import explore
@@ -71,6 +72,7 @@ for command in (
     atlas,
     induction,
     dynamics,
+    decompile,
     report,
     explore,
     paper,

@@ -1,0 +1,333 @@
+"""decompile: a model as readable rules, in five steps.
+
+measure   run the model on the fitting text: probabilities, and the patterns of its heads
+look      describe where each head attends (`look`)
+fit       add the entries that promise most, and fit all values, in rounds (`fit`)
+compare   measure program, chance and counts on held-out text (`fidelity`)
+rank      order the rules by what each is worth there
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.seeds import seeded
+from pathsum.circuits.bigram_fit import count_bigrams
+from pathsum.errors import InputError
+from pathsum.model import HeadId, Keep, Model
+from pathsum.model.sequences import (
+    TextOrTokens,
+    padded,
+    require_text,
+    require_tokens_out,
+    split,
+    token_batches,
+)
+from pathsum.program.columns import MOST_COLUMNS, Columns, choose_columns
+from pathsum.program.fidelity import HeldOut, compare, fidelity_of, with_gains
+from pathsum.program.fit import TableFit
+from pathsum.program.lexicon import Lexicon
+from pathsum.program.look import Look, fit_look, random_look
+from pathsum.program.program import CurvePoint, Program
+from pathsum.program.rule import rules_of_stage
+from pathsum.program.stage import Stage
+from pathsum.result import Progress, silent
+from pathsum.result.arguments import checked
+from pathsum.result.estimate import ratio
+from pathsum.shapes import HeadPattern, Tokens
+from pathsum.text import Corpus
+from pathsum.text.shards import spaced
+
+LONGEST = 256
+"""Longer sequences are cut into windows of this many tokens."""
+MOST_NUMBERS = 1 << 25
+"""Probabilities held at most: positions of the fitting text × columns."""
+MOST_HELD_OUT = 1 << 26
+"""Logits compared at most: positions of the held-out text × vocabulary."""
+LOOK_POSITIONS = 2048
+"""Positions on which looks are fitted."""
+MOST_HEADS = 16
+"""Heads that get a rule; of more, those that copy most."""
+LOOK_SHARE = 50
+"""One number in this many may be a clue about a single token, of each kind."""
+GROWTH, FIRST_ROUND = 5, 100
+COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 10
+DIGITS = 3
+"""Decimals of the values that a program holds."""
+
+
+@torch.no_grad()
+@checked
+def decompile(
+    model: Model,
+    corpus: TextOrTokens | None = None,
+    *,
+    budget: int = 10_000,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Program:
+    """Rewrite a model as rules that a person can read and that run without it.
+
+        logits = base + after each token: …                      the direct path
+               + for each head: where it looks × (what it writes for what it finds, copying)
+
+    `corpus` is a text, sequences of token ids or a `Corpus`, by default the model's own held-out
+    text. Four fifths of it are for fitting (of a `Corpus`, its training part); fidelity is measured
+    on the rest. `budget` is how many numbers the program may hold. `seed` draws the random matching
+    that fidelity is compared with.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
+    >>> program = decompile(model, torch.tensor([[0, 1] * 4, [1, 0] * 4, [0, 0] * 4]), budget=8)
+    >>> program.fidelity.kl.value < 0.01
+    True
+
+    A program is a description of what a model does on text like the corpus, not a proof about its
+    weights: on other text measure it again. Values are fitted to the model's predictions, looks to
+    the heads' own patterns. MLPs and composition are described only as far as such rules can.
+    """
+    require_tokens_out(model, "decompile")
+    if isinstance(budget, bool) or budget < 1:
+        raise InputError(f"budget is {budget}; a program needs at least 1 number")
+    fitting, held_out = _texts(model, corpus)
+    lexicon = Lexicon(model.config.d_vocab, model.tokenizer)
+    rounds = _rounds(budget)
+    steps = len(rounds) + 4
+    progress(0, steps, "running the model")
+    columns, wanted = _wanted(model, fitting, lexicon)
+    progress(1, steps, "where heads look")
+    looks = _looks(model, fitting, lexicon, budget)
+    fit = TableFit(columns, _stages(lexicon, looks), fitting.tokens, fitting.weight, wanted)
+    grown: list[tuple[Stage, ...]] = []
+    for number, size in enumerate(rounds):
+        progress(2 + number, steps, f"fitting {size} numbers")
+        while fit.add_copying(size):
+            fit.refit(COPYING_EVALUATIONS)
+        fit.grow(size)
+        fit.refit(LAST_EVALUATIONS if size == budget else EVALUATIONS)
+        grown.append(_rounded(fit.stages))
+    progress(steps - 2, steps, "comparing with chance")
+    fit.stages = _matched_at_random(fit.stages, seed)
+    # The patterns of the stages have changed.
+    fit = TableFit(columns, fit.stages, fitting.tokens, fitting.weight, wanted)
+    fit.refit(LAST_EVALUATIONS)
+    program = _compared(model, lexicon, fitting, held_out, grown, _rounded(fit.stages), budget)
+    progress(steps, steps, "done")
+    return program
+
+
+@dataclass(frozen=True, eq=False)
+class _Text:
+    """Sequences padded to one length; `weight` is 1 where there is a next token to predict."""
+
+    tokens: Tokens
+    weight: Float[Tensor, "batch pos"]
+
+
+def _texts(model: Model, corpus: TextOrTokens | None) -> tuple[_Text, _Text]:
+    """The fitting text and the held-out text, within bounds."""
+    given = require_text(model, corpus)
+    if not isinstance(given, Corpus):
+        given = [part for batch in token_batches(model, given) for part in _windows(model, batch)]
+    parts = split(model, given)
+    columns = min(model.config.d_vocab, MOST_COLUMNS)
+    return (
+        _text(model, parts.counted, MOST_NUMBERS // columns),
+        _text(model, parts.held_out, MOST_HELD_OUT // model.config.d_vocab),
+    )
+
+
+def _windows(model: Model, tokens: Tokens) -> list[Tokens]:
+    """Sequences of at most `LONGEST` tokens, each after the start token if the first is one."""
+    if tokens.shape[1] <= LONGEST:
+        return [tokens]
+    start = model.config.start_token
+    first = tokens[:, :1]
+    if start is None or bool((first != start).any()):
+        return [part for part in tokens.split(LONGEST, 1) if part.shape[1] > 1]
+    pieces = tokens[:, 1:].split(LONGEST - 1, 1)
+    return [torch.cat((first, piece), 1) for piece in pieces]
+
+
+def _text(model: Model, parts: Sequence[Tensor], most: int) -> _Text:
+    rows = [row for part in parts for piece in _windows(model, part) for row in piece]
+    longest = max(len(row) for row in rows)
+    rows = [rows[at] for at in spaced(len(rows), max(1, most // longest))]
+    tokens, lengths = padded(model, rows)
+    places = torch.arange(tokens.shape[1])
+    return _Text(tokens.cpu(), (places < lengths.cpu()[:, None] - 1).float())
+
+
+def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tensor]:
+    """The columns of the fit, and the model's probabilities of their outcomes."""
+
+    def logits(tokens: Tokens) -> Tensor:
+        return model(tokens.to(model.weights.device)).float().cpu()
+
+    total = torch.zeros(lexicon.size)
+    if lexicon.size > MOST_COLUMNS:
+        for tokens in text.tokens[spaced(len(text.tokens), 16)].split(1):
+            total += logits(tokens).softmax(-1).sum((0, 1))
+    columns = choose_columns(lexicon, total)
+    size = max(1, (1 << 23) // (text.tokens.shape[1] * lexicon.size))
+    found = [columns.probabilities(logits(part)) for part in text.tokens.split(size)]
+    return columns, torch.cat(found)
+
+
+def _looks(model: Model, text: _Text, lexicon: Lexicon, budget: int) -> dict[HeadId, Look]:
+    """The look of every head that may get a rule."""
+    heads = [head.id for head in model.heads]
+    count = max(1, LOOK_POSITIONS // text.tokens.shape[1])
+    chosen = spaced(len(text.tokens), count)
+    tokens, weight = text.tokens[chosen], text.weight[chosen]
+    if len(heads) > MOST_HEADS:
+        heads = _copying_most(model, tokens, weight, heads)
+    clues = budget // (LOOK_SHARE * max(1, len(heads)))
+    patterns = _patterns(model, tokens, heads)
+    return {
+        head: fit_look(pattern, tokens, weight, lexicon, clues)
+        for head, pattern in zip(heads, patterns, strict=True)
+    }
+
+
+def _patterns(model: Model, tokens: Tokens, heads: Sequence[HeadId]) -> list[HeadPattern]:
+    parts = [
+        [trace.pattern(head).float().cpu() for head in heads]
+        for one in tokens.split(1)
+        for trace in [model.trace(one, keep=Keep(patterns=list(heads)))]
+    ]
+    return [torch.cat(each) for each in zip(*parts, strict=True)]
+
+
+def _copying_most(
+    model: Model, tokens: Tokens, weight: Tensor, heads: Sequence[HeadId]
+) -> list[HeadId]:
+    """The heads whose sources the model predicts most, compared with their mean probability."""
+    tokens, weight = tokens[:4], weight[:4]
+    probs = model(tokens.to(model.weights.device)).float().cpu().softmax(-1)
+    to = tokens[:, None].expand(-1, tokens.shape[1], -1)
+    here = probs.gather(2, to) * weight[..., None]
+    usual = probs.mean((0, 1))[to] * weight[..., None]
+    worth: dict[HeadId, float] = {}
+    for layer in range(model.config.n_layers):
+        of_layer = [head for head in heads if head.layer == layer]
+        for head, pattern in zip(of_layer, _patterns(model, tokens, of_layer), strict=True):
+            P, Q = (pattern * here).sum() + 1e-3, (pattern * usual).sum() + 1e-3
+            worth[head] = float(P * (P / Q).log() - P + Q)
+    best = sorted(heads, key=lambda head: -worth[head])[:MOST_HEADS]
+    return sorted(best)
+
+
+def _stages(lexicon: Lexicon, looks: dict[HeadId, Look]) -> list[Stage]:
+    none, values = torch.empty(0, dtype=torch.long), torch.empty(0)
+    direct = Stage(lexicon, "", None, 0.0, none, none, values)
+    heads = [Stage(lexicon, str(h), look, 0.0, none, none, values) for h, look in looks.items()]
+    return [direct, *heads]
+
+
+def _rounds(budget: int) -> list[int]:
+    """Sizes that grow by a factor until the budget is reached."""
+    sizes = [budget]
+    while sizes[0] >= GROWTH * FIRST_ROUND:
+        sizes.insert(0, sizes[0] // GROWTH)
+    return sizes
+
+
+def _rounded(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Stages in use, with their values as they are printed and saved; zeros are left out."""
+    found: list[Stage] = []
+    for stage in stages:
+        values = (stage.values.double() * 10**DIGITS).round() / 10**DIGITS
+        kept = values != 0
+        made = replace(
+            stage,
+            copy=round(stage.copy, DIGITS),
+            sources=stage.sources[kept],
+            outs=stage.outs[kept],
+            values=values[kept].float(),
+        )
+        found += [made] if made.in_use else []
+    return tuple(found)
+
+
+def _matched_at_random(stages: Sequence[Stage], seed: int) -> list[Stage]:
+    """The same numbers of entries for the same sources and outputs, matched at random.
+
+    Within a stage outputs are permuted between entries, except those of the base; the clues of
+    looks are exchanged for others of their families.
+    """
+    generator = seeded(seed)
+    made: list[Stage] = []
+    for stage in stages:
+        outs = stage.outs.clone()
+        inside = (stage.sources != stage.lexicon.any).nonzero()[:, 0]
+        outs[inside] = outs[inside[torch.randperm(len(inside), generator=generator)]]
+        cells = (stage.sources * (stage.lexicon.any + 1) + outs).unique()
+        made.append(
+            replace(
+                stage,
+                look=None
+                if stage.look is None
+                else random_look(stage.look, stage.lexicon, generator),
+                sources=cells // (stage.lexicon.any + 1),
+                outs=cells % (stage.lexicon.any + 1),
+                values=torch.zeros(len(cells)),
+            )
+        )
+    return made
+
+
+def _compared(
+    model: Model,
+    lexicon: Lexicon,
+    fitting: _Text,
+    held_out: _Text,
+    grown: Sequence[tuple[Stage, ...]],
+    chance: tuple[Stage, ...],
+    budget: int,
+) -> Program:
+    on = HeldOut(model, held_out.tokens, held_out.weight)
+    lengths = (fitting.weight.sum(-1) + 1).long().tolist()
+    inside = [row[None, :n] for row, n in zip(fitting.tokens, lengths, strict=True)]
+    counts = count_bigrams(inside, lexicon.size)
+    itself, unigram, *variants = compare(on, lexicon, [*grown, chance], counts.unigram())
+    *sizes, by_chance = variants
+    final = grown[-1]
+    fidelity = fidelity_of(sizes[-1], by_chance, itself, unigram, counts, on)
+    count = held_out.weight.double().sum(-1)
+    curve = tuple(
+        CurvePoint(
+            size=sum(stage.size for stage in stages),
+            kl=ratio(each.kl, count),
+            share=ratio(unigram.kl - each.kl, unigram.kl),
+        )
+        for stages, each in zip(grown, sizes, strict=True)
+    )
+    rules = [rule for stage in final for rule in rules_of_stage(stage)]
+    config = model.config
+    return Program(
+        model=model.name,
+        budget=budget,
+        size=sum(rule.size for rule in rules),
+        vocabulary=config.d_vocab,
+        context=config.n_ctx,
+        start_token=config.start_token,
+        fidelity=fidelity,
+        curve=curve,
+        rules=with_gains(rules, final, lexicon, on),
+        note=_note(model),
+        _tokenizer=model.tokenizer,
+        _model=model,
+    )
+
+
+def _note(model: Model) -> str:
+    left_out: list[str] = []
+    if model.config.mlp != "none":
+        left_out.append("MLPs have no rules of their own")
+    if len(model.heads) > MOST_HEADS:
+        left_out.append(f"{MOST_HEADS} of {len(model.heads)} heads were considered")
+    return "; ".join(left_out)

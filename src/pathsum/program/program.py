@@ -1,0 +1,293 @@
+"""Program: a model as rules, which run without the model, explain themselves and are saved."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.circuits.tokens.token import Token
+from pathsum.errors import FileError, InputError, TokenError
+from pathsum.files import parse_object, read_text, write_output
+from pathsum.model import Model
+from pathsum.model.sequences import require_position, require_values
+from pathsum.program.fidelity import Fidelity
+from pathsum.program.lexicon import Lexicon
+from pathsum.program.reading import Mismatch, read_as, record_hints
+from pathsum.program.rule import Rule, stages_of_rules
+from pathsum.program.stage import Stage, program_logits
+from pathsum.result import Column, Estimate, Record, Table, prose_column, stacked
+from pathsum.text import Tokenizer
+
+SHOWN = 25
+"""Rules and terms that tables show."""
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint(Record, kind="program-curve-point"):
+    """The program when it held `size` numbers: KL(model ‖ program) and the share closed."""
+
+    size: int
+    kl: Estimate
+    share: Estimate
+
+
+@dataclass(frozen=True)
+class Term:
+    """What one rule adds to a logit; `at` are the positions that a head's rule read."""
+
+    rule: str
+    value: float
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(Record, kind="program-explanation"):
+    """The program's logit of one token at one position, as a sum over rules.
+
+    `terms` add up to `logit`; `remainder` is how far off they are. Probabilities of the model are
+    None for a program that was loaded from a file.
+    """
+
+    text: tuple[str, ...]
+    position: int
+    token: Token
+    logit: float
+    terms: tuple[Term, ...]
+    remainder: float
+    probability: float
+    model_probability: float | None
+    model_prediction: Token | None
+
+    def to_table(self) -> Table:
+        """The strongest terms."""
+        rows = [(term.rule, term.value, self._places(term)) for term in self.terms[:SHOWN]]
+        rest = sum(term.value for term in self.terms[SHOWN:])
+        if len(self.terms) > SHOWN:
+            rows.append((f"{len(self.terms) - SHOWN} more rules", rest, ""))
+        rows.append(("together", self.logit, ""))
+        says = f"the program gives {self.token} probability {self.probability:.3f}"
+        if self.model_prediction is not None:
+            says += (
+                f", the model {self.model_probability:.3f}; the model predicts "
+                f"{self.model_prediction}"
+            )
+        else:
+            says += " (the program was loaded without its model)"
+        context = "".join(self.text[: self.position + 1])[-60:]
+        columns = (prose_column("rule"), Column("adds", "+.3f"), prose_column("read at"))
+        return Table(columns, tuple(rows), title=f"{context} → {self.token}", note=says)
+
+    def _places(self, term: Term) -> str:
+        return ", ".join(f"{self.text[at]}@{at}" for at in term.at)
+
+
+@dataclass(frozen=True, eq=False)
+class Program(Record, kind="program"):
+    """A model as readable rules. `logits` is computed from the rules alone.
+
+    `rules` are ranked by their gain on held-out text; `size` is how many numbers they hold, at most
+    `budget`; `curve` is the fidelity while the program grew. A program that was loaded from a file
+    has no model, and says so where it would be compared with it.
+    """
+
+    model: str
+    budget: int
+    size: int
+    vocabulary: int
+    context: int
+    start_token: int | None
+    fidelity: Fidelity
+    curve: tuple[CurvePoint, ...]
+    rules: tuple[Rule, ...]
+    note: str
+    _tokenizer: Tokenizer | None
+    _model: Model | None
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The names that the rules use."""
+        return Lexicon(self.vocabulary, self._tokenizer)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The rules as tensors: the direct path, then heads."""
+        return stages_of_rules(self.rules, self.lexicon)
+
+    @torch.no_grad()
+    def logits(self, tokens: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos vocab"]:
+        """Logits from the rules alone, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
+        batch = self._checked(tokens)
+        found = program_logits(self.stages, self.lexicon, batch)
+        return found[0] if tokens.ndim == 1 else found
+
+    @torch.no_grad()
+    def explain(
+        self, text: str | list[int] | Tensor, position: int = -1, token: str | int | None = None
+    ) -> Explanation:
+        """Which rules act at a position of a text, and what each adds to the logit of a token.
+
+        By default the token is the one that the program predicts there.
+        """
+        ids = self._ids(text)
+        position = require_position(position, ids.shape[1])
+        logits = self.logits(ids)[0, position].double()
+        chosen = int(logits.argmax()) if token is None else self._token(token)
+        terms = self._terms(ids, position, chosen)
+        total = sum(term.value for term in terms)
+        theirs = prediction = None
+        if self._model is not None:
+            row = self._model(ids)[0, position].double().cpu()
+            theirs = float(row.softmax(-1)[chosen])
+            prediction = self.lexicon.name(int(row.argmax()))
+        return Explanation(
+            text=tuple(self.lexicon.name(one).text for one in ids[0].tolist()),
+            position=position,
+            token=self.lexicon.name(chosen),
+            logit=float(logits[chosen]),
+            terms=terms,
+            remainder=abs(total - float(logits[chosen])),
+            probability=float(logits.softmax(-1)[chosen]),
+            model_probability=theirs,
+            model_prediction=prediction,
+        )
+
+    def _terms(self, ids: Int[Tensor, "1 pos"], position: int, token: int) -> tuple[Term, ...]:
+        lexicon = self.lexicon
+        reached = {token, lexicon.size + int(lexicon.class_of[token])}
+        patterns = {stage.head: stage.pattern(ids) for stage in self.stages}
+        answers = torch.stack([each[0] for each in lexicon.sources(ids)])
+        terms: list[Term] = []
+        for rule in self.rules:
+            pattern = patterns[rule.head]
+            row = torch.zeros(ids.shape[1], dtype=torch.float64)
+            if pattern is None:
+                row[position] = 1.0
+            else:
+                row = pattern[0, position].double()
+            if rule.source is None:
+                here, value = ids[0] == token, rule.copy
+            else:
+                here = (answers == rule.source.id).any(0)
+                value = sum(each.value for each in rule.writes if each.token.id in reached)
+            added = float(value * row[here].sum())
+            if added:
+                places = (here & (row > 0.01)).nonzero()[:, 0].tolist() if rule.head else []
+                terms.append(Term(str(rule), added, tuple(places)))
+        return tuple(sorted(terms, key=lambda term: -abs(term.value)))
+
+    # ---- input
+
+    def _ids(self, text: str | list[int] | Tensor) -> Int[Tensor, "1 pos"]:
+        if isinstance(text, str):
+            if self._tokenizer is None:
+                raise TokenError(
+                    f"the program of {self.model!r} has no tokenizer, so it cannot read text; "
+                    "give token ids"
+                )
+            start = [] if self.start_token is None else [self.start_token]
+            text = [*start, *self._tokenizer.encode(text)]
+        found = self._checked(torch.as_tensor(text))
+        if len(found) != 1:
+            raise InputError(f"{len(found)} sequences were given; explain reads one")
+        return found
+
+    def _token(self, token: str | int) -> int:
+        if isinstance(token, str):
+            if self._tokenizer is None:
+                raise TokenError(f"the program has no tokenizer; give {token!r} as a token id")
+            return self._tokenizer.id(token)
+        if not 0 <= token < self.vocabulary:
+            raise TokenError(
+                f"token id {token} is out of range: the vocabulary has {self.vocabulary} tokens"
+            )
+        return int(token)
+
+    def _checked(self, tokens: Tensor) -> Int[Tensor, "batch pos"]:
+        require_values(tokens, "tokens")
+        whole = not (tokens.is_floating_point() or tokens.is_complex())
+        if tokens.ndim not in (1, 2) or tokens.numel() == 0 or not whole:
+            raise TokenError(
+                f"tokens are {tokens.dtype} of shape {list(tokens.shape)}; give ids as [pos] or "
+                "[batch, pos]"
+            )
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self.vocabulary:
+            raise TokenError(
+                f"token ids go from {int(tokens.min())} to {int(tokens.max())}, but the program's "
+                f"vocabulary has {self.vocabulary} tokens"
+            )
+        return (tokens[None] if tokens.ndim == 1 else tokens).long().cpu()
+
+    # ---- views and files
+
+    def to_table(self) -> Table:
+        """The rules that are worth most."""
+        columns = (prose_column("rule"), Column("numbers"), Column("gain", ".4f"))
+        rows = tuple(
+            (str(rule), rule.size, None if rule.gain is None else rule.gain.value)
+            for rule in self.rules[:SHOWN]
+        )
+        note = "gain: nats per prediction that KL(model ‖ program) rises without the rule"
+        if len(self.rules) > SHOWN:
+            note = f"{len(self.rules) - SHOWN} more rules (use --json, or program.rules); {note}"
+        return Table(columns, rows, f"{self.model} as {len(self.rules)} rules", note)
+
+    def __rich__(self) -> RenderableType:
+        columns = (Column("numbers"), Column("KL"), Column("share closed"))
+        rows = tuple((point.size, point.kl.value, point.share.value) for point in self.curve)
+        curve = Table(columns, rows, note="the program while it grew, on the same held-out text")
+        parts = (self.to_table(), self.fidelity.to_table(), curve)
+        return stacked(*parts, *((self.note,) if self.note else ()))
+
+    def save(self, file: str | Path) -> Path:
+        """Write the program as JSON, with its tokenizer: it reads text without the model."""
+        tokenizer = None if self._tokenizer is None else json.loads(self._tokenizer.to_json())
+        content = self.to_dict() | {"tokenizer": tokenizer}
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        return write_output(file, text + "\n")
+
+    @classmethod
+    def load(cls, file: str | Path) -> "Program":
+        """Read a program that `save` wrote."""
+        path = Path(file).expanduser()
+        given = parse_object(read_text(path), path, "save the program again")
+        head = (given.pop("format", None), given.pop("version", None))
+        if head != (f"pathsum-{cls.record_kind}", cls.version):
+            raise FileError(
+                f"{path} is not a program that this version of pathsum reads (its format and "
+                f"version are {head[0]!r} and {head[1]!r}); save the program again"
+            )
+        tokenizer = given.pop("tokenizer", None)
+        hints = record_hints(cls)
+        if set(given) != set(hints):
+            wrong = ", ".join(sorted(set(given) ^ set(hints)))
+            raise FileError(f"{path} is not a program: {wrong} should not be there, or is missing")
+        try:
+            fields = {name: read_as(hint, given[name], name) for name, hint in hints.items()}
+        except Mismatch as error:
+            raise FileError(f"{path} is not a program: {error}; save it again") from error
+        read = None
+        if tokenizer is not None:
+            read = Tokenizer.from_json(json.dumps(tokenizer), f"the tokenizer in {path}")
+        made = cls(**fields, _tokenizer=read, _model=None)
+        made._check(path)
+        return made
+
+    def _check(self, path: Path) -> None:
+        """Raise FileError if rules name tokens that there are not, or numbers do not add up."""
+        if self._tokenizer is not None and self._tokenizer.size > self.vocabulary:
+            raise FileError(f"{path} has a tokenizer with more tokens than its vocabulary")
+        for rule in self.rules:
+            outs = [each.token.id for each in rule.writes]
+            source = 0 if rule.source is None else rule.source.id
+            inside = 0 <= source <= self.lexicon.any and all(
+                0 <= x < self.lexicon.any for x in outs
+            )
+            if not inside or (rule.source is None) == (rule.look is None):
+                raise FileError(f"{path} is not a program: a rule of {rule.head!r} is not valid")
+        if self.size != sum(rule.size for rule in self.rules):
+            raise FileError(f"{path} is not a program: its size is not that of its rules")
