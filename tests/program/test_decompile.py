@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.errors import FileError, InputError, NotExactError, TokenError
 from pathsum.model import construct
 from pathsum.model.sequences import split
 from pathsum.program.columns import Columns
 from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _texts
+from pathsum.program.fidelity import HeldOut, compare, fidelity_of, with_gains
 from pathsum.program.fit import TableFit
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.look import FOLLOWER, Family
+from pathsum.program.rule import rules_of_stage
 from pathsum.program.stage import Stage, program_logits
 
 
@@ -195,28 +199,58 @@ def test_held_out_text_does_not_change_the_rules() -> None:
     assert values(tokens) == values(changed)
 
 
-def test_gains_are_what_removal_costs() -> None:
-    """Each rule's gain against a program without it, measured on the same held-out text."""
-    model, tokens = small_model(n_layers=1), random_tokens(12, 20, 14)
-    program = ps.decompile(model, tokens, budget=50)
-    held = split(model, tokens).held_out[0]
+def assert_gains(model: ps.Model, program: ps.Program, held: Tensor) -> None:
+    """Each rule's gain is what a program without it loses on the held-out text."""
     log_p = model(held).log_softmax(-1)[:, :-1]
 
     def kl(rules: tuple) -> float:
-        stripped = ps.Program(
-            **{name: getattr(program, name) for name in program.__dataclass_fields__}
-            | {"rules": rules}
-        )
-        log_q = stripped.logits(held).log_softmax(-1)[:, :-1]
+        log_q = replace(program, rules=rules).logits(held).log_softmax(-1)[:, :-1]
         return float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
 
     base = kl(program.rules)
     assert base == pytest.approx(program.fidelity.kl.value, abs=1e-5)
-    for rule in program.rules[:6]:
+    for rule in program.rules:
         dropped = [rule] if rule.look is None else [r for r in program.rules if r.head == rule.head]
         rest = tuple(r for r in program.rules if all(r is not one for one in dropped))
         assert rule.gain is not None
         assert kl(rest) - base == pytest.approx(rule.gain.value, abs=2e-5)
+
+
+def test_gains_are_what_removal_costs() -> None:
+    model, tokens = small_model(n_layers=1), random_tokens(12, 20, 14)
+    program = ps.decompile(model, tokens, budget=50)
+    assert_gains(model, program, split(model, tokens).held_out[0])
+
+
+def test_gains_of_looks_and_of_rows_that_write_to_a_class_and_to_a_token_of_it(
+    induction: ps.Program,
+) -> None:
+    model, held = construct.induction(), random_tokens(26, 8, 30, seed=1) + 1
+    lexicon, weight = Lexicon(27, model.tokenizer), torch.ones(8, 30)
+    weight[:, -1] = 0
+    letters = 27 + int(lexicon.class_of[3])
+    look = next(rule.look for rule in induction.rules if rule.head == "L1H0" and rule.look)
+    sources, outs = torch.tensor([2, 2, 2, lexicon.any]), torch.tensor([0, 3, letters, 3])
+    direct = Stage(lexicon, "", None, 0.0, sources, outs, torch.tensor([-2.0, 1.5, 0.7, -0.4]))
+    head = Stage(lexicon, "L1H0", look, 6.0, sources, outs, torch.tensor([1.0, 0.5, -0.8, 0.3]))
+    on, stages = HeldOut(model, held, weight), (direct, head)
+    rules = [rule for stage in stages for rule in rules_of_stage(stage)]
+    itself, unigram, measured = compare(on, lexicon, [stages], torch.full((27,), 1 / 27))
+    counts = count_bigrams([held], 27)
+    made = replace(
+        induction,
+        rules=with_gains(rules, stages, lexicon, on),
+        fidelity=fidelity_of(measured, None, itself, unigram, counts, on),
+    )
+    assert len(made.rules) == 5 and sum(rule.look is not None for rule in made.rules) == 1
+    assert_gains(model, made, held)
+
+
+def test_values_have_the_digits_that_are_printed(induction: ps.Program) -> None:
+    values = [each.value for rule in induction.rules for each in rule.writes]
+    values += [rule.copy for rule in induction.rules]
+    assert len(values) > 10
+    assert all(abs(value - round(value, 3)) <= 1e-6 * abs(value) for value in values)
 
 
 def test_more_numbers_come_closer_to_a_table() -> None:
