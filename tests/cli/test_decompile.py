@@ -13,7 +13,9 @@ MODEL = ("decompile", "hand-built-induction", "--budget", "20")
 
 def test_rules_and_fidelity(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*MODEL]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr()
+    assert "no text comes with hand-built induction" in printed.err
+    shown = " ".join(printed.out.split())
     assert "L1H0 looks at what followed an earlier copy of the current token" in shown
     assert "share of KL(model ‖ unigram) closed" in shown
 

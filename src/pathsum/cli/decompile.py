@@ -79,6 +79,7 @@ def _text(
     model: "Model", text: Path | None, corpus: str | None, seed: int, progress: "Progress"
 ) -> "TextOrTokens":
     """The text to fit and compare on; random tokens, repeated, if there is none."""
+    from pathsum.cli.view import say
     from pathsum.model.sequences import open_text
 
     if text is not None and corpus is not None:
@@ -89,6 +90,10 @@ def _text(
         return open_text(model, corpus, progress=progress)
     if model.held_out is not None:
         return model.held_out
+    say(
+        f"no text comes with {model.name}, so rules are fitted to repeated random tokens; "
+        "--text or --corpus gives it text"
+    )
     config = model.config
     room = config.n_ctx - (config.start_token is not None)
     most = max(1, min(room // REPEATS, len(model.token_pool().ids())))
