@@ -11,7 +11,10 @@ from pathsum.cli.main import main
 MODEL = ("decompile", "hand-built-induction", "--budget", "20")
 
 
-def test_rules_and_fidelity(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_and_fidelity(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a rule on one line
     assert main([*MODEL]) == 0
     printed = capsys.readouterr()
     assert "no text comes with hand-built induction" in printed.err

@@ -279,6 +279,7 @@ def test_a_hub_id_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> str:
         raise OSError("no network")
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", offline)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
     with pytest.raises(FailedError, match="could not be fetched from the hub .no network"):
         ps.load("someone/some-model")
