@@ -47,6 +47,7 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def _same_start_for_every_test() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # work that is shared among threads leaves the number it found
 
 
 def pytest_sessionfinish() -> None:
