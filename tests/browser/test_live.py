@@ -63,6 +63,8 @@ def probe(page: Page, live: str, more: str = "") -> None:
     page.goto(f"{live}#/text?e=4{more}")
     expect(page.get_by_role("listbox")).to_be_visible()
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
+    # The story moves the text down when it comes, and a click in that moment meets nothing.
+    settled(page)
 
 
 def test_it_opens_and_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
