@@ -31,7 +31,7 @@ ARGS ?=
 # How many inputs make fuzz draws for each reader.
 INPUTS ?= 5000
 # What the plain pass and the passes for other processors run.
-PLAIN := tests/test_options.py tests/identities tests/paths tests/heads tests/result
+PLAIN := tests/test_options.py tests/identities tests/paths tests/heads tests/base
 NUMERIC := tests/algebra tests/identities tests/model tests/circuits
 
 # An editable install follows the sources by itself; its metadata come from these files.
@@ -113,7 +113,7 @@ test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chrom
 
 # 10,000 requests to a server of its own: fails if memory rises or an answer is an error.
 soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')
-	@$(PY) -m tests.server.soak $(ARGS)
+	@$(PY) -m tests.explorer.server.soak $(ARGS)
 
 # All four run, even if the first one fails.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports
@@ -132,7 +132,7 @@ types: $(VENV)/.for-running ## write the browser's types from the records
 	@$(PY) -m pathsum.explorer.typescript web/src/generated/answers.ts
 
 # Only this target needs Node: the build is committed.
-web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/bundle
+web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/explorer/bundle
 	@cd web && npm run --silent check && npm test --silent && npm run --silent build
 
 bench: $(VENV)/.for-testing ## run the benchmarks (make bench ARGS='--only NAME')

@@ -8,9 +8,9 @@ import torch
 
 import pathsum as ps
 from benchmarks.measurement import Measurement, best_seconds
+from pathsum.base.shapes import Logits, Tokens
 from pathsum.model import transformer
 from pathsum.model.weights import Weights
-from pathsum.shapes import Logits, Tokens
 
 ROUNDS = 7
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from benchmarks.measurement import Measurement, seconds
-from pathsum import bundle
+from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
-from pathsum.server import ExplorerServer
+from pathsum.explorer.server import ExplorerServer
 
 MODEL = "two-layer"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

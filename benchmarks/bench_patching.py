@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import Measurement, run_peer, seconds
+from pathsum.base import Edge, Value
 from pathsum.model import Config, HeadId, Model, Trace, random_model
 from pathsum.model.edits import Hook, Message
 from pathsum.model.forward import run_logits
-from pathsum.names import Edge, Value
 from pathsum.paths import causal_effects, patch_sweep
 from pathsum.paths.intervene.causal import edges_of
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement, run_peer
-from pathsum.allocator import keep_freed_memory
+from pathsum.base.allocator import keep_freed_memory
 from pathsum.model import Config
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe

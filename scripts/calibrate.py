@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.base import Path as HeadPath
+from pathsum.base.errors import InputError
 from pathsum.circuits import (
     align_heads,
     copying,
@@ -36,13 +38,11 @@ from pathsum.circuits import (
     projection_kernel,
     virtual_weights,
 )
-from pathsum.errors import InputError
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.heads.kinds.matching_through_previous import through_previous
 from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
-from pathsum.names import Path as HeadPath
 from pathsum.paths import find_target
 from pathsum.paths.circuit.circuit import Prediction
 from pathsum.paths.circuit.edge_orders import random_order

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.base.p_value import format_p
 from pathsum.circuits import composition
 from pathsum.heads import atlas
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.paths import ablate
-from pathsum.result.p_value import format_p
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training import Recipe

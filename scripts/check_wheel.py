@@ -93,7 +93,7 @@ def faults(wheel: Path) -> Iterator[str]:
         if folder.name != "__pycache__" and not any(name.startswith(room) for name in ours):
             yield f"the room {room} is not in the wheel"
     for name in BUNDLE:
-        if f"pathsum/bundle/{name}" not in ours:
+        if f"pathsum/explorer/bundle/{name}" not in ours:
             yield f"the front end's {name} is not in the wheel; make web builds it"
     if "pathsum/py.typed" not in ours:
         yield "there is no py.typed, so type checkers ignore the annotations"

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.base import Edge, HeadRead, Side
+from pathsum.base.shapes import Tokens
 from pathsum.circuits import composition, empirical_composition, projection_kernel
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
-from pathsum.names import Edge, HeadRead, Side
-from pathsum.shapes import Tokens
 from pathsum.training.network import Network
 from pathsum.training.recipe import Start
 

@@ -1,4 +1,4 @@
-"""The paper's claims on models trained from several seeds: src/pathsum/explorer/claims/seeds.json.
+"""The paper's claims on models trained from several seeds: src/pathsum/paper/seeds.json.
 
     python scripts/measure_claims.py RUN ...
 
@@ -22,15 +22,15 @@ import torch
 from cards import SEQUENCES, bigram_losses
 from torch import Tensor
 
+from pathsum.base.estimate import Estimate, ratio
 from pathsum.explorer import paper
-from pathsum.explorer.claims.claim import Claim
-from pathsum.explorer.claims.measured import seeds_table
-from pathsum.explorer.claims.seeds import SEEDS, SeedValue, write_seeds
-from pathsum.explorer.claims.tour import SECTIONS
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import CONFIG
-from pathsum.result.estimate import Estimate, ratio
+from pathsum.paper.claim import Claim
+from pathsum.paper.measured import seeds_table
+from pathsum.paper.seeds import SEEDS, SeedValue, write_seeds
+from pathsum.paper.tour import SECTIONS
 from pathsum.sources import load
 from pathsum.text import Corpus
 from pathsum.training import Recipe

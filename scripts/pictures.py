@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import pathsum as ps
 from pathsum.explorer.explorer import Explorer
-from pathsum.server import ExplorerServer
+from pathsum.explorer.server import ExplorerServer
 
 MODEL = "two-layer"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

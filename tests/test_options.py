@@ -145,7 +145,7 @@ def _public(arguments: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]
 
 
 def _fault(function: Callable[..., Any], wrong: dict[str, Any], choices: list[str]) -> str:
-    from pathsum.errors import PathsumError
+    from pathsum.base.errors import PathsumError
 
     try:
         result = function(**wrong)

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from pathsum.cli.main import main
-from pathsum.explorer.claims.tour import SECTIONS
+from pathsum.paper.tour import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 IDS = [one.id for section in SECTIONS for one in section.statements]

@@ -181,7 +181,7 @@ def test_ci_can_be_run() -> None:
 
 
 def test_the_bundle_has_the_licenses_of_what_it_contains() -> None:
-    from pathsum import bundle
+    from pathsum.explorer import bundle
 
     folder = Path(bundle.__file__).parent
     notices = (folder / "THIRD-PARTY-NOTICES.txt").read_text()

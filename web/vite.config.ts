@@ -93,7 +93,7 @@ function copyright(one: Package): string {
 export default defineConfig({
   plugins: [svelte({ compilerOptions: { css: "external" } }), page(), notices()],
   build: {
-    outDir: "../src/pathsum/bundle",
+    outDir: "../src/pathsum/explorer/bundle",
     emptyOutDir: false,
     target: "es2022",
     sourcemap: false,

@@ -23,7 +23,7 @@ The public names, in reading order:
 A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`; and
 `model.edited({"L1H0": "zero"})` is a model like any other.
 Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices
-is stated once, in `pathsum.shapes`.
+is stated once, in `pathsum.base.shapes`.
 """
 
 import importlib
@@ -33,9 +33,10 @@ from pathsum._version import __version__
 
 if TYPE_CHECKING:
     from pathsum.algebra import Factored
+    from pathsum.base.errors import PathsumError
     from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
-    from pathsum.errors import PathsumError
     from pathsum.explorer import paper, report
+    from pathsum.explorer.server import explore
     from pathsum.heads import atlas, in_context_learning, induction
     from pathsum.model import (
         Config,
@@ -59,13 +60,12 @@ if TYPE_CHECKING:
     )
     from pathsum.paths.circuit import Prompt, mean_circuit
     from pathsum.program import Program, decompile
-    from pathsum.server import explore
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
     from pathsum.training import dynamics, train
 
 _NAMES = {
-    "errors": "PathsumError",
+    "base.errors": "PathsumError",
     "algebra": "Factored",
     "text": "Corpus",
     "model": "Config Head Keep Model Path Trace Weights construct from_tensors random_model",
@@ -77,7 +77,7 @@ _NAMES = {
     "training": "dynamics train",
     "program": "Program decompile",
     "explorer": "paper report",
-    "server": "explore",
+    "explorer.server": "explore",
 }
 """The public names by their room."""
 _HOMES = {name: f"pathsum.{room}" for room, names in _NAMES.items() for name in names.split()}

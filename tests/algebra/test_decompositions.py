@@ -9,7 +9,7 @@ from tests.algebra.factors import gaussian
 
 import pathsum
 from pathsum.algebra import decompositions
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 CHECKED = (
     "eigh",

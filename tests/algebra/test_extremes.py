@@ -6,7 +6,7 @@ from tests.algebra.factors import gaussian, integers
 
 from pathsum.algebra import Factored, argmax_rows, extremes, row_ranks, topk
 from pathsum.algebra.extremes import block_shape, length_bounds
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from tests.algebra.factors import gaussian
 
 from pathsum.algebra import Factored
 from pathsum.algebra.factored import _check_factors
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def test_describes_itself() -> None:

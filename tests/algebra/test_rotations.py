@@ -18,7 +18,7 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.algebra.spectrum import positivity
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def test_frames_are_orthonormal_and_uniform() -> None:

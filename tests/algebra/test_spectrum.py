@@ -15,7 +15,7 @@ from pathsum.algebra import (
 )
 from pathsum.algebra.decompositions import eigvals
 from pathsum.algebra.spectrum import balanced
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def test_the_counter_example_to_reading_entries_from_eigenvalues() -> None:

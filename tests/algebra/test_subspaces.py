@@ -8,7 +8,7 @@ from tests.algebra.factors import gaussian, powers
 
 from pathsum.algebra import orthonormal, principal_angles
 from pathsum.algebra.subspaces import numerical_rank, row_basis
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def test_angles_of_planes_that_are_known() -> None:

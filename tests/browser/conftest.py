@@ -24,8 +24,8 @@ from playwright.sync_api import (
 
 import pathsum as ps
 from pathsum.explorer.explorer import Explorer
-from pathsum.server import ExplorerServer
-from pathsum.server.access import Access
+from pathsum.explorer.server import ExplorerServer
+from pathsum.explorer.server.access import Access
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = bool(os.environ.get("PATHSUM_REQUIRE_BROWSER"))

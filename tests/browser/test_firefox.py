@@ -8,7 +8,7 @@ from tests.browser.conftest import missing
 from tests.browser.firefox import Firefox, find_firefox
 
 import pathsum as ps
-from pathsum.server import ExplorerServer
+from pathsum.explorer.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched, cookie
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.server import ExplorerServer
 from pathsum.model import Config, random_model
-from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
 from tests.explorer.variants import hostile
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.server import ExplorerServer
 from pathsum.model import Config, random_model
-from pathsum.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 

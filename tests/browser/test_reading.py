@@ -11,7 +11,7 @@ from tests.browser.test_live import settled, token
 from tests.explorer.variants import two_copying_heads
 
 from pathsum.explorer.explorer import Explorer
-from pathsum.server import ExplorerServer
+from pathsum.explorer.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from tests.browser.heads import INDUCTION, PREVIOUS
 from tests.browser.test_live import settled
 
 from pathsum.explorer.explorer import Explorer
-from pathsum.server import ExplorerServer
+from pathsum.explorer.server import ExplorerServer
 
 pytestmark = pytest.mark.browser
 

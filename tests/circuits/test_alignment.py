@@ -10,13 +10,13 @@ from tests.identities.configs import models
 
 from pathsum import load
 from pathsum.algebra.rotations import random_frames, root
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import align_heads
-from pathsum.errors import HeadError, InputError
 from pathsum.model import Config, Model, construct, from_tensors, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.model.symmetries import scrambled
 from pathsum.model.weights import Weights
-from pathsum.result import schema
 
 SIZE = {"n_layers": 2, "n_heads": 4, "d_model": 24, "d_head": 4, "d_vocab": 60, "n_ctx": 16}
 

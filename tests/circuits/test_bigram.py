@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from pathsum.base import schema
+from pathsum.base.errors import InputError, TokenError
 from pathsum.circuits import bigram, continuations
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.bigram_fit import count_bigrams, rank_correlation
-from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, construct, random_model
-from pathsum.result import schema
 
 V = 20
 

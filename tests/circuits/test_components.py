@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import empirical_composition, pair_components, projection_kernel
 from pathsum.circuits.composition.pair_components import (
     PairComparison,
@@ -13,10 +15,8 @@ from pathsum.circuits.composition.pair_components import (
     compare_pair,
 )
 from pathsum.circuits.composition.projection_kernel import ProjectionKernel
-from pathsum.errors import HeadError, InputError
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
-from pathsum.result import schema
 
 CONFIG = ps.Config(n_layers=2, n_heads=8, d_model=40, d_head=6, d_vocab=11, n_ctx=9)
 

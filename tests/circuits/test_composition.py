@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.base import schema
+from pathsum.base.errors import InputError
 from pathsum.circuits.composition import forms
 from pathsum.circuits.composition.composition import Composition
 from pathsum.circuits.composition.edges import Edges
 from pathsum.circuits.composition.reads_and_writes import KINDS, sides
-from pathsum.errors import InputError
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
-from pathsum.result import schema
 
 
 def shape(**changes: Any) -> ps.Config:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import pathsum as ps
-from pathsum.allocator import Trimmer
+from pathsum.base.allocator import Trimmer
 from pathsum.circuits.composition import reads_and_writes, stored_factor
 from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.circuits.positional import positional

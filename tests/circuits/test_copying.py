@@ -9,13 +9,13 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.rotations import rotated_ratios
 from pathsum.algebra.spectrum import positivity
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import clusters, copying
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token_basis import token_product
-from pathsum.errors import HeadError, InputError
 from pathsum.model import Config, HeadId, Model, Path, construct, from_tensors, random_model
-from pathsum.result import schema
 
 INDUCTION = construct.induction("abcdefgh", n_ctx=12)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathsum.base.errors import InputError, TokenError
 from pathsum.circuits import bigram, skip_trigrams
-from pathsum.errors import InputError, TokenError
 from pathsum.model import Config, Model, random_model
 from pathsum.model.sequences import split
 from pathsum.text import Corpus

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import positional
-from pathsum.errors import HeadError, InputError
 from pathsum.model import Config, construct, from_tensors, random_model
-from pathsum.result import schema
 
 
 def test_a_previous_token_head_peaks_at_offset_1():

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import attention, effect, head_card, token_card, token_ov, token_qk
 from pathsum.circuits.tokens.token import find_token
-from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.model import Config, Model, Path, construct, random_model
-from pathsum.result import schema
 from pathsum.text import Tokenizer
 
 TRIPLES = [("keep", "in", "mind"), ("keep", "at", "bay"), ("open", "the", "door")]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
 from pathsum.circuits.tokens.token import token_of
 from pathsum.circuits.trigrams.bugs import Bug, Cause, removed
 from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
-from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.model import Config, HeadId, Model, construct, random_model
 from pathsum.model.folding import folded_unembedding
-from pathsum.result import schema
 
 TRIPLES = [
     ("keep", "in", "mind"),

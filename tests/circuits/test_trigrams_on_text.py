@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pathsum.base.errors import InputError
 from pathsum.circuits import SkipTrigrams, skip_trigrams
 from pathsum.circuits.trigrams.skip_trigrams import text_runs
 from pathsum.circuits.trigrams.triple import Evidence, Pattern, gather_evidence, pattern_of
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 from pathsum.model import Config, Model, Weights, construct, random_model
 from pathsum.model.folding import unembed_through
 from pathsum.model.losses import token_losses

@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.explorer import Explorer
+from pathsum.explorer.server.access import Access
+from pathsum.explorer.server.app import make_app
+from pathsum.explorer.server.guard import names_of
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
-from pathsum.server.access import Access
-from pathsum.server.app import make_app
-from pathsum.server.guard import names_of
 from pathsum.training.snapshots import save_small_snapshot
 
 SCALES = (1e10, 1e30)

@@ -9,15 +9,15 @@ import pytest
 
 from pathsum.cli.main import main
 from pathsum.explorer.report import read_report
+from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.wire import decode
-from pathsum.server import ExplorerServer
 
 MODEL = "hand-built-skip-trigrams"
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import pathsum as ps
+from pathsum.base.errors import FailedError
+from pathsum.base.terminal import SafeConsole, printable, printable_json, shorten
 from pathsum.cli import main as module
 from pathsum.cli.main import main
-from pathsum.errors import FailedError
-from pathsum.terminal import SafeConsole, printable, printable_json, shorten
 from pathsum.text.cache import cache_folder
 
 MODEL = "hand-built-induction"

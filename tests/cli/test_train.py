@@ -16,7 +16,7 @@ from pathsum.training.metrics import ProbeResult
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+    monkeypatch.setattr("pathsum.base.files._flush_to_disk", lambda file: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.explorer.answers.attention import AttentionParams
 from pathsum.explorer.answers.why import WhyParams
 from pathsum.explorer.params import (

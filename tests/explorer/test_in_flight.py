@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pathsum import files
+from pathsum.base import files
 from pathsum.explorer.in_flight import InFlight, StoppedError
 
 # Compiled under the name of a file, it counts as code of that file.

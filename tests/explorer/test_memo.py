@@ -9,13 +9,13 @@ import pytest
 from tests.explorer.variants import ALL
 from tests.waiting import until
 
+from pathsum.base import Progress
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.in_flight import CanceledError
 from pathsum.explorer.memo import Memo, bytes_held
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.weights import Weights
-from pathsum.result import Progress
 
 
 def test_the_least_recently_used_goes_first() -> None:

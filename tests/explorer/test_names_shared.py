@@ -8,8 +8,8 @@ from pathlib import Path as File
 
 import pytest
 
-from pathsum.errors import PathsumError
-from pathsum.names import Edge, HeadId, HeadRead, Path
+from pathsum.base import Edge, HeadId, HeadRead, Path
+from pathsum.base.errors import PathsumError
 
 EXAMPLES = json.loads(
     (File(__file__).parents[1] / "names_examples.json").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.explorer.variants import ALL
 
-from pathsum import bundle
-from pathsum.errors import FailedError
+from pathsum.base.errors import FailedError
+from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.notebook import explorer_widget, reply
 from pathsum.explorer.wire import decode

@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying_heads
 
+from pathsum.base import Record, schema
+from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import virtual_weights
-from pathsum.errors import HeadError, InputError, TokenError
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
@@ -17,7 +18,6 @@ from pathsum.explorer.questions import QUESTIONS, find_question
 from pathsum.explorer.report_contents import CLAIMS
 from pathsum.explorer.wire import decode
 from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
-from pathsum.result import Record, schema
 from pathsum.sources.named import bundled_names
 
 _EXPLORERS: dict[str, Explorer] = {}
@@ -71,7 +71,7 @@ NEEDS_A_RUN = {"training"}
 def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The tour measures on the model at hand only: the bundled ones would take their time."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+        monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

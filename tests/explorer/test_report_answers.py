@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import pathsum as ps
-from pathsum.errors import FailedError
+from pathsum.base.errors import FailedError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.report import read_report

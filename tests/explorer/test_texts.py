@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.explorer.answers.texts import TwoTexts
 from pathsum.explorer.explorer import Explorer
 

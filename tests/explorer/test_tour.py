@@ -8,19 +8,19 @@ import pytest
 import torch
 from tests.explorer.variants import ALL
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.explorer import paper
-from pathsum.explorer.claims import rules, seeds
-from pathsum.explorer.claims.claim import Outline, Section, Statement
-from pathsum.explorer.claims.measured import Paper
-from pathsum.explorer.claims.picture import BarsPicture, PointsPicture, StacksPicture
-from pathsum.explorer.claims.rule import VERDICTS, Rule, Verdict, verdict_over
-from pathsum.explorer.claims.seeds import OverSeeds, SeedValue, over_seeds, summarize, write_seeds
-from pathsum.explorer.claims.tour import SECTIONS
-from pathsum.explorer.claims.zero_layers import frequency_drift
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.wire import decode
 from pathsum.model import Model, construct
+from pathsum.paper import rules, seeds
+from pathsum.paper.claim import Outline, Section, Statement
+from pathsum.paper.measured import Paper
+from pathsum.paper.picture import BarsPicture, PointsPicture, StacksPicture
+from pathsum.paper.rule import VERDICTS, Rule, Verdict, verdict_over
+from pathsum.paper.seeds import OverSeeds, SeedValue, over_seeds, summarize, write_seeds
+from pathsum.paper.tour import SECTIONS
+from pathsum.paper.zero_layers import frequency_drift
 
 STATEMENTS = [one for section in SECTIONS for one in section.statements]
 IDS = [one.id for one in STATEMENTS]
@@ -176,7 +176,7 @@ def test_the_tour_answers_without_measuring(monkeypatch: pytest.MonkeyPatch) -> 
     def fail(*_: object) -> None:
         raise AssertionError("nothing is measured")
 
-    monkeypatch.setattr("pathsum.explorer.claims.tour.measure", fail)
+    monkeypatch.setattr("pathsum.paper.tour.measure", fail)
     explorer = Explorer([construct.induction()])
     claims = decode(explorer.ask("paper"))["claims"]
     assert [one["id"] for one in claims] == IDS
@@ -187,7 +187,7 @@ def test_the_tour_answers_without_measuring(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_claim_about_another_depth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
     explorer = Explorer([construct.induction()], bundled=())
     got = decode(explorer.ask("claim", {"claim": "zero-current"}))
     assert got["verdict"] == "not applicable" and got["value"] is None
@@ -201,9 +201,9 @@ def test_an_unknown_claim_is_an_error() -> None:
 
 
 def test_a_measurement_that_is_no_number_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathsum.explorer.claims.claim import Measurement, measure
+    from pathsum.base.estimate import Estimate
     from pathsum.explorer.params import ModelParams
-    from pathsum.result.estimate import Estimate
+    from pathsum.paper.claim import Measurement, measure
 
     odd = Statement("odd", "", "", rules.COPYING, lambda _: Measurement(Estimate(math.nan), ""))
     section = Section("odd", (odd,), lambda _: True, "any")

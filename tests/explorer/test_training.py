@@ -7,7 +7,7 @@ from tests.explorer.test_questions import check_types
 from tests.training.planted import plant
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import answer_key
 from pathsum.explorer.questions import find_question
@@ -20,7 +20,7 @@ SHARES = {0: 0.0, 4: 0.1, 16: 0.3, 64: 0.6, 256: 0.9, 1024: 1.0}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+        patch.setattr("pathsum.base.files._flush_to_disk", lambda file: None)
         return plant(tmp_path_factory.mktemp("run"), SHARES)
 
 
@@ -64,7 +64,7 @@ def test_two_steps_are_compared(explorer: Explorer) -> None:
 def test_a_report_of_a_run_has_its_training(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pathsum.explorer.claims.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     monkeypatch.setattr("pathsum.explorer.report_contents.MAX_HEADS", 1)
     ps.report(folder, tmp_path / "run.html")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsum.errors import FailedError, InputError
+from pathsum.base import Record
+from pathsum.base.errors import FailedError, InputError
 from pathsum.explorer.wire import ALIGNMENT, decode, encode
-from pathsum.result import Record
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,12 @@ import torch
 from tests.fuzz.model_readers import MODEL_READERS, Reader, bpe_json_once, model, place, saved
 
 import pathsum as ps
+from pathsum.base import Edge, HeadId, Node
+from pathsum.base import Path as PathName
+from pathsum.base.errors import PathsumError
+from pathsum.base.files import parse_object
 from pathsum.cli.inputs import read_prompts
-from pathsum.errors import PathsumError
 from pathsum.explorer import Explorer
-from pathsum.files import parse_object
-from pathsum.names import Edge, HeadId, Node
-from pathsum.names import Path as PathName
 from pathsum.text.building import survey
 from pathsum.text.corpus import Corpus
 from pathsum.text.documents import Files

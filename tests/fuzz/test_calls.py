@@ -114,7 +114,7 @@ def good_values(model: Any) -> dict[str, Any]:
 
 def callables(model: Any, good: dict[str, Any]) -> list[tuple[str, Callable[..., Any]]]:
     import pathsum as ps
-    from pathsum.errors import PathsumError
+    from pathsum.base.errors import PathsumError
 
     found = [(name, getattr(ps, name)) for name in ps.__all__]
     found += [(f"construct.{name}", getattr(ps.construct, name)) for name in CONSTRUCTED]
@@ -167,7 +167,7 @@ def arguments(
 
 def fault(call: Callable[..., Any], given: dict[str, Any]) -> str:
     """ "result", "sentence", or what is wrong with the outcome of a call."""
-    from pathsum.errors import PathsumError
+    from pathsum.base.errors import PathsumError
 
     signal.setitimer(signal.ITIMER_PROF, LONGEST)
     try:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.readers import READERS
 
-from pathsum.errors import PathsumError
+from pathsum.base.errors import PathsumError
 
 INPUTS = int(os.environ.get("PATHSUM_FUZZ", "200"))
 FAILURES = sorted((Path(__file__).parent / "failures").iterdir())

@@ -7,16 +7,15 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base import HeadId, schema
+from pathsum.base.errors import HeadError, InputError
+from pathsum.base.p_value import ProbabilityColumn, counted_p, format_p
 from pathsum.cli.main import main
-from pathsum.errors import HeadError, InputError
 from pathsum.heads.atlas import Atlas, HeadEntry
 from pathsum.heads.head_entry import UNKNOWN
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.heads.score import Score, against_null
 from pathsum.model.symmetries import scrambled
-from pathsum.names import HeadId
-from pathsum.result import schema
-from pathsum.result.p_value import ProbabilityColumn, counted_p, format_p
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base.errors import InputError
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 from pathsum.heads.head_entry import UNKNOWN
 from pathsum.heads.kinds import TEXT_SCORES
 from pathsum.heads.kinds.fuzzy_induction import similar_pairs

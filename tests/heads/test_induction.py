@@ -5,14 +5,14 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.cli.main import main
-from pathsum.errors import HeadError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.heads.induction import Induction
 from pathsum.heads.partners import MOST_BY_COMPOSITION, MOST_BY_PATTERN, candidate_partners
 from pathsum.model import HeadId, Weights
 from pathsum.model.store import MemoryStore
-from pathsum.result import schema
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base import silent
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.heads.kinds import fuzzy_induction, word_piece
 from pathsum.heads.layer_view import RandomFrames, layer_view
 from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.model.folding import centered_unembedding
-from pathsum.result import silent
 
 CONFIG = ps.Config(2, 2, 6, 3, 90, 40, norm="rms", positions="rotary", rotary_fraction=2 / 3)
 

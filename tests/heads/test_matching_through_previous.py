@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base.errors import InputError
 from pathsum.circuits.matching import embedding_product, matching_spectra
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 from pathsum.explorer import Explorer
 from pathsum.heads.kinds import KINDS
 from pathsum.heads.kinds.matching_through_previous import (

@@ -5,7 +5,7 @@ import torch
 from tests.explorer.variants import VARIANTS
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.heads import head_places
 from pathsum.heads.places import read_places
 from pathsum.model import Model

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
-from pathsum.errors import NotExactError
+from pathsum.base import HeadRead, LogitsRead, Side
+from pathsum.base.errors import NotExactError
 from pathsum.model import HeadId, Model, Source, fold
-from pathsum.names import HeadRead, LogitsRead, Side
 from pathsum.paths.intervene.causal import edges_of
 
 SIZES: dict[str, Any] = {"min_layers": 1, "max_layers": 3, "max_heads": 4}

@@ -11,7 +11,7 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.errors import InputError, NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.model import Folding, Model, fold
 
 EVERY = [list(some) for n in range(1, 5) for some in combinations(Folding, n)]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
+from pathsum.base import HeadRead
 from pathsum.model import HeadId, Model, Source, trace_run, transformer
 from pathsum.model.edits import (
     Attend,
@@ -20,7 +21,6 @@ from pathsum.model.edits import (
 )
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
-from pathsum.names import HeadRead
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
 from pathsum.paths.intervene.causal import edges_of

@@ -8,10 +8,10 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError
+from pathsum.base import HeadId
+from pathsum.base.errors import HeadError, InputError
 from pathsum.model import Config, Keep, Model
 from pathsum.model import transformer as parts
-from pathsum.names import HeadId
 
 CONFIG = Config(n_layers=3, n_heads=2, d_model=8, d_head=4, d_vocab=11, n_ctx=12, mlp="relu")
 

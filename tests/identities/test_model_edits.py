@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from tests.identities.test_node_edges import REAL, real_model
 
+from pathsum.base import Edge
 from pathsum.model import HeadId, Model, Trace, Weights, trace_run
 from pathsum.model.edits import (
     Attend,
@@ -20,7 +21,6 @@ from pathsum.model.edits import (
 )
 from pathsum.model.folding import bias_in_z, unembed_through
 from pathsum.model.forward import run_logits
-from pathsum.names import Edge
 
 two_layers = models_with_tokens(min_layers=2, max_layers=2, max_heads=3)
 

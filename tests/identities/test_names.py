@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsum.errors import HeadError, InputError, PathError
-from pathsum.names import (
+from pathsum.base import (
     Edge,
     HeadId,
     HeadRead,
@@ -26,8 +25,9 @@ from pathsum.names import (
     parse_read,
     parse_writer,
 )
-from pathsum.names.head_id import find_head
-from pathsum.result.record import jsonable
+from pathsum.base.errors import HeadError, InputError, PathError
+from pathsum.base.head_id import find_head
+from pathsum.base.record import jsonable
 
 numbers = st.integers(0, 200)
 heads = st.builds(HeadId, numbers, numbers)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
+from pathsum.base import HeadId, Node, NodeEdge, Side, Source
 from pathsum.model import Config, Model, Trace, random_model, transformer
 from pathsum.model.cut_logits import can_cut_by_changes, cut_logits
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
-from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 
 REAL: list[dict[str, Any]] = [
     {"windows": (2, None), "sinks": True},

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
+from pathsum.base import HeadId, Node, NodeEdge, Part, Side, Source
 from pathsum.model import Config, Model, random_model
-from pathsum.names import HeadId, Node, NodeEdge, Part, Side, Source
 from pathsum.paths.circuit import Circuit, CircuitNode, find_circuit, score_weights
 from pathsum.paths.circuit.score_weights import weights_of_rows
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from pathsum.errors import ConfigError
+from pathsum.base.errors import ConfigError
 from pathsum.model import Config
 from pathsum.model.config import CEILINGS
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import Model, Path, construct
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

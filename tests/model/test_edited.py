@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, NotExactError, PathError
-from pathsum.names import Site, Value
+from pathsum.base import Site, Value
+from pathsum.base.errors import HeadError, InputError, NotExactError, PathError
 
 TEXT = "a b c d a"
 EDGE = ("L0H0", "L1H0", "k")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import trace as trace_module
 from pathsum.model.losses import trace_losses
 from pathsum.model.recording import Recording

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
+from pathsum.base.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
 from pathsum.model import Config, HeadId, Path, Source
 from pathsum.model.sequences import check_tokens
 from pathsum.model.transformer import activation

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base.errors import ConfigError, NotExactError, TokenError, WeightsError
 from pathsum.circuits import effect, head_card, source_table, token_ov
 from pathsum.cli.main import main
-from pathsum.errors import ConfigError, NotExactError, TokenError, WeightsError
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
 

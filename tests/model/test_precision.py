@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base.errors import InputError
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 from pathsum.model import Model, Weights
 from pathsum.model.precision import precision_gap
 from pathsum.model.store import MemoryStore

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import ConfigError, InputError
+from pathsum.base.errors import ConfigError, InputError
 from pathsum.model import HeadId, Weights, trace_run
 from pathsum.model.edits import HeadOutput
 from pathsum.model.rotary import angular_frequencies, check_offset

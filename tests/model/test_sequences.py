@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import FailedError, InputError, PathError, TokenError
+from pathsum.base.errors import FailedError, InputError, PathError, TokenError
 from pathsum.model.sequences import open_text, split, token_batches
 from pathsum.paths import direct_attribution
 

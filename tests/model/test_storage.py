@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pathsum as ps
-from pathsum import files
-from pathsum.errors import FailedError, FileError, InputError, WeightsError
+from pathsum.base import files
+from pathsum.base.errors import FailedError, FileError, InputError, WeightsError
 from pathsum.model.weights import Weights
 
 CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError, NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.model import Config, fold
 from pathsum.model.symmetries import (
     change_query_basis,

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError
 from pathsum.model import Config, HeadId, random_model, trace_run
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
 from pathsum.paths import Ablation, After, Knockout, ablate, replace
 from pathsum.paths.intervene import ablation
 from pathsum.paths.intervene.ablation import KnockoutValue
-from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError, TokenError
+from pathsum.base import schema
+from pathsum.base.errors import InputError, TokenError
 from pathsum.paths import (
     DirectAttribution,
     LogitEffects,
@@ -12,7 +13,6 @@ from pathsum.paths import (
     effects_by_layer,
     logit_effects,
 )
-from pathsum.result import schema
 
 
 def test_the_induction_head_moves_the_token_that_comes_next() -> None:

@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 import pytest
 import torch
 
-from pathsum.errors import InputError, NotExactError, PathError, TokenError
+from pathsum.base import Edge, Node, NodeEdge
+from pathsum.base.errors import InputError, NotExactError, PathError, TokenError
 from pathsum.model import Config, Trace, construct, random_model
 from pathsum.model.edits import Message
 from pathsum.model.forward import run_logits
-from pathsum.names import Edge, Node, NodeEdge
 from pathsum.paths.circuit import Circuit, cut_effects, find_circuit
 from pathsum.paths.target import find_target
 from pathsum.sources import load

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import HeadId, Node, NodeEdge, Side, Source
+from pathsum.base.errors import InputError
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run_logits
-from pathsum.names import HeadId, Node, NodeEdge, Side, Source
 from pathsum.paths.circuit import Circuit, gradient_order, random_order
 from pathsum.paths.circuit.cut import kept_values
 from pathsum.paths.circuit.edge_orders import GradientScores, edges_into

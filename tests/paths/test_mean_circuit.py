@@ -9,15 +9,14 @@ import pytest
 from tests.training.planted import plant
 from torch import Tensor
 
-from pathsum.errors import InputError, TokenError
+from pathsum.base import Estimate, HeadId, NodeEdge
+from pathsum.base.errors import InputError, TokenError
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
 from pathsum.model.edits import Writes
-from pathsum.names import HeadId, NodeEdge
 from pathsum.paths.circuit import Circuit, Prompt, cut, mean_circuit
 from pathsum.paths.circuit.cut import cut_values
 from pathsum.paths.target import Target
-from pathsum.result import Estimate
 from pathsum.sources import load
 from pathsum.text.probes import random_repeats
 from pathsum.training.snapshots import read_snapshots
@@ -257,7 +256,7 @@ def test_diff_of_means_is_paired_over_the_same_prompts(model: Model) -> None:
 
 def test_diff_of_two_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Early on the weights are mostly noise; the edge that finds the answer is there at the end."""
-    monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+    monkeypatch.setattr("pathsum.base.files._flush_to_disk", lambda file: None)
     early, late = read_snapshots(plant(tmp_path, {64: 0.2, 1024: 1.0}))
     texts = ["a b c d a", "f g h i f", "j k a b j"]
     here, there = (mean_circuit(one.model, texts, effects=False) for one in (late, early))

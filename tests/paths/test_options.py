@@ -3,7 +3,7 @@
 import pytest
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.paths import After, CopyingPart, Knockout
 
 MODEL = ps.construct.induction()

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, NotExactError, PathError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, NotExactError, PathError
 from pathsum.model import Trace
 from pathsum.paths import PatchSweep, causal_effects, patch_effect, patch_sweep
-from pathsum.result import schema
 
 CLEAN, CORRUPTED = "a b c d a", "x b c d a"
 

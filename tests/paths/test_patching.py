@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, NotExactError, PathError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, NotExactError, PathError
 from pathsum.model import Trace
 from pathsum.paths import CausalEffects, Edge, PatchEffect, causal_effects, patch_effect
-from pathsum.result import schema
 
 EDGE = ("L0H0", "L1H0", "k")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError, PathError
+from pathsum.base.errors import InputError, PathError
 from pathsum.model import Config, Path, random_model
 from pathsum.paths import PathSum
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import ratio, student
 from pathsum.paths import Estimate, IdealPattern
 from pathsum.paths.intervene.descriptions import parse_pattern
-from pathsum.result.estimate import ratio, student
 
 TOKENS = torch.tensor([[0, 5, 7, 5, 5, 7]])
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from tests.identities.configs import models_with_tokens
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base import schema
+from pathsum.base.errors import InputError
 from pathsum.model import Model, trace_run
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import (
@@ -18,7 +19,6 @@ from pathsum.paths import (
     replace,
 )
 from pathsum.paths.intervene.descriptions import copying_projector, top_token_table
-from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)

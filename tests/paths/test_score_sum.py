@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, PathError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, PathError
 from pathsum.model import Config, Path, random_model
 from pathsum.paths import Part, ScoreCell, ScoreSum, ScoreSummary
-from pathsum.result import schema
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 CONFIG = Config(n_layers=2, n_heads=3, d_model=12, d_head=4, d_vocab=15, n_ctx=10)

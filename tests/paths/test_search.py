@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths import Toward
 from pathsum.paths.explain import search

@@ -8,7 +8,8 @@ from tests.paths.multi_run import multi_run_losses
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, NotExactError, PathError, TokenError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, NotExactError, PathError, TokenError
 from pathsum.paths import (
     MlpOutputs,
     Scales,
@@ -20,7 +21,6 @@ from pathsum.paths import (
     head_set,
     term_importance,
 )
-from pathsum.result import schema
 from pathsum.text.probes import random_repeats
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)

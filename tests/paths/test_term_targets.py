@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base.errors import InputError
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 
 CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=12, d_head=6, d_vocab=20, n_ctx=16)
 TOKENS = torch.randint(20, (5, 12), generator=torch.Generator().manual_seed(0))

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import InputError, TokenError
+from pathsum.base import Estimate, schema
+from pathsum.base.errors import InputError, TokenError
 from pathsum.model import Config, random_model
 from pathsum.paths import Breakdown, Grid, TopPaths, Toward, answer, find_target
 from pathsum.paths.explain.toward import explain
-from pathsum.result import Estimate, schema
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 1, 2, 2]])
 CONFIG = Config(n_layers=2, n_heads=3, d_model=12, d_head=4, d_vocab=15, n_ctx=10)

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.errors import HeadError, InputError, PathError
+from pathsum.base import schema
+from pathsum.base.errors import HeadError, InputError, PathError
 from pathsum.paths import VirtualHead, VirtualImportance, virtual_head
 from pathsum.paths.virtual_head import TopPairs
-from pathsum.result import schema
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.identities.configs import models
 
-from pathsum.errors import InputError, NotExactError, PathError
+from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.model import Model, Trace, construct
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.intervene.patching import without

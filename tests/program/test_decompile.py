@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import pathsum as ps
+from pathsum.base.errors import FileError, InputError, NotExactError, TokenError
 from pathsum.circuits.bigram_fit import count_bigrams
-from pathsum.errors import FileError, InputError, NotExactError, TokenError
 from pathsum.model import construct
 from pathsum.model.sequences import split
 from pathsum.program.columns import Columns

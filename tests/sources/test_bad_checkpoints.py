@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.sources import tiny
 
 import pathsum as ps
-from pathsum.errors import ConfigError, FileError, PathsumError, TokenError, WeightsError
+from pathsum.base.errors import ConfigError, FileError, PathsumError, TokenError, WeightsError
 from pathsum.text import Tokenizer
 
 TOKENS = torch.tensor([[5, 9, 2, 17]])

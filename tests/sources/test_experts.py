@@ -10,7 +10,7 @@ from tests.sources import tiny
 from tests.sources.gguf_files import convert
 
 import pathsum as ps
-from pathsum.errors import ConfigError
+from pathsum.base.errors import ConfigError
 from pathsum.model import transformer
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import random_rotation, rotate_stream

@@ -13,8 +13,8 @@ from tests.sources import tiny
 from tests.sources.gguf_files import convert
 
 import pathsum as ps
+from pathsum.base.errors import FailedError, FileError
 from pathsum.cli.options import fetch_models
-from pathsum.errors import FailedError, FileError
 from pathsum.sources import fetched
 from pathsum.sources.fetched import FETCHED, FetchedModel, fetch
 

@@ -11,7 +11,7 @@ from tests.sources import tiny
 from tests.sources.family_table import TOKENS
 
 import pathsum as ps
-from pathsum.errors import ConfigError
+from pathsum.base.errors import ConfigError
 
 YARN = {
     "rope_type": "yarn",

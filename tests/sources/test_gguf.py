@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import pathsum as ps
-from pathsum.errors import ConfigError, FileError
+from pathsum.base.errors import ConfigError, FileError
 from pathsum.sources.gguf_file import GgufFile
 from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
 from pathsum.text import Tokenizer

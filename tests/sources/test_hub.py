@@ -12,7 +12,7 @@ import torch
 from tests.sources import tiny
 
 import pathsum as ps
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.base.errors import FailedError, FileError, InputError
 
 TOKENS = torch.tensor([[5, 9, 2, 17]])
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

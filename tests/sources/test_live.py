@@ -9,7 +9,7 @@ import torch
 from tests.sources import tiny
 
 import pathsum as ps
-from pathsum.errors import ConfigError, FileError, InputError
+from pathsum.base.errors import ConfigError, FileError, InputError
 from pathsum.text import Tokenizer
 
 TOKENS = torch.randint(0, 61, (2, 9), generator=torch.Generator().manual_seed(3))

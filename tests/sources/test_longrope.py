@@ -11,7 +11,7 @@ from tests.sources import tiny
 from tests.sources.gguf_files import convert
 
 import pathsum as ps
-from pathsum.errors import ConfigError, InputError
+from pathsum.base.errors import ConfigError, InputError
 
 CASE = "phi3-longrope"
 LONG = torch.randint(0, 61, (1, 100), generator=torch.Generator().manual_seed(2))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.sources import tiny
 
 import pathsum as ps
-from pathsum.errors import FileError, WeightsError
+from pathsum.base.errors import FileError, WeightsError
 from pathsum.model.store import MemoryStore
 from pathsum.sources.mxfp4 import Mxfp4Store, dequantize
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.tiny import write_text
 
-from pathsum.errors import FailedError, FileError, InputError
-from pathsum.result import schema
+from pathsum.base import schema
+from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.text import Corpus, CorpusInfo, Tokenizer, building, train_bpe
 from pathsum.text.building import survey
 from pathsum.text.corpus import CorpusList, find_documents

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.text import packages
 from pathsum.text.cache import locked
 from pathsum.text.documents import Document, Files, HubDataset, PythonLibrary, chapters

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathsum as ps
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.text.token_pool import TokenPool
 
 

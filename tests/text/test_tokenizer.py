@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 import pathsum as ps
-from pathsum.errors import FileError, TokenError
+from pathsum.base.errors import FileError, TokenError
 from pathsum.text import Tokenizer, visible
 from pathsum.text.tokenizer import train_bpe
 

@@ -23,4 +23,4 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs here save every few milliseconds; waiting for a disk each time would be most of them."""
-    monkeypatch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+    monkeypatch.setattr("pathsum.base.files._flush_to_disk", lambda file: None)

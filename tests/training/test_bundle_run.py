@@ -10,7 +10,7 @@ import torch
 from tests.training.tiny import tiny_recipe
 
 import pathsum as ps
-from pathsum.errors import FileError
+from pathsum.base.errors import FileError
 from pathsum.training import read_snapshots, train
 from pathsum.training.run_folder import bundled_runs
 from pathsum.training.snapshots import save_small_snapshot

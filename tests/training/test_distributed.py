@@ -11,7 +11,7 @@ import torch
 from tests.training.test_loop import weights_of
 from tests.training.tiny import tiny_recipe
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.training import train
 from pathsum.training.checkpoint import read_checkpoint
 from pathsum.training.distributed import World, check_batch_divides

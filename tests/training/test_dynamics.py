@@ -10,12 +10,12 @@ from tests.training.planted import STEPS, gradual, mixture, plant, text
 from tests.training.tiny import tiny_recipe
 
 import pathsum as ps
+from pathsum.base import schema
+from pathsum.base.errors import FileError, InputError
 from pathsum.cli.main import main
-from pathsum.errors import FileError, InputError
 from pathsum.heads import in_context_learning
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import HELD_OUT
-from pathsum.result import schema
 from pathsum.training import Curve, Dynamics, train
 from pathsum.training.dynamics.dynamics_record import line_plot
 from pathsum.training.run_folder import held_out_tokens
@@ -27,7 +27,7 @@ MIDDLE = 90.0
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Dynamics:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.files._flush_to_disk", lambda file: None)
+        patch.setattr("pathsum.base.files._flush_to_disk", lambda file: None)
         folder = plant(tmp_path_factory.mktemp("planted"), gradual(MIDDLE))
     return ps.dynamics(folder, tokens=text())
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.errors import FailedError
+from pathsum.base.errors import FailedError
 from pathsum.training.fused_ops import causal_attention, mean_loss, read_with_positions
 
 

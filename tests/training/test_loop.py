@@ -16,7 +16,7 @@ import torch
 from tests.training.tiny import tiny_recipe, write_text
 
 import pathsum as ps
-from pathsum.errors import FailedError, InputError
+from pathsum.base.errors import FailedError, InputError
 from pathsum.model.store import FileStore
 from pathsum.text import Corpus
 from pathsum.text.cache import locked

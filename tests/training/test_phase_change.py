@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsum.result import schema
+from pathsum.base import schema
 from pathsum.training.dynamics.phase_change import NoChange, PhaseChange, find_change
 
 STEPS = (0, *(round(2**power) for power in range(13)))

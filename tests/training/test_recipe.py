@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.training.tiny import tiny_recipe, tiny_values
 
-from pathsum.errors import ConfigError, FileError, InputError
-from pathsum.result import schema
+from pathsum.base import schema
+from pathsum.base.errors import ConfigError, FileError, InputError
 from pathsum.training import PRESETS, Recipe, TrainingRun, recipe, to_toml, variants
 from pathsum.training.memory import estimated_bytes, n_parameters
 from pathsum.training.network import Network

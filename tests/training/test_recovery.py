@@ -11,7 +11,7 @@ import torch
 from tests.training.test_loop import StopAt, same_weights
 from tests.training.tiny import tiny_recipe, write_text
 
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.text import Corpus
 from pathsum.text.building import survey
 from pathsum.text.documents import Files

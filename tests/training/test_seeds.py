@@ -8,10 +8,10 @@ import pytest
 from tests.training.test_loop import StopAt
 from tests.training.tiny import tiny_recipe
 
+from pathsum.base import schema
+from pathsum.base.errors import InputError
 from pathsum.cli.main import main
-from pathsum.errors import InputError
 from pathsum.model import construct
-from pathsum.result import schema
 from pathsum.training import SeedRuns, to_toml, train_seeds
 from pathsum.training.seeds import SEEDS, SeedRun
 from pathsum.training.train import TrainingRun

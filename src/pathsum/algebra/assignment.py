@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor, from_numpy
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def best_assignment(

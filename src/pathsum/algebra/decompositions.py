@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 _THREADED_FROM = 8
 """Smaller batches finish before threads have started."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pathsum.algebra.factored import Factored, RowMaxima, TopEntries
 from pathsum.algebra.spectrum import widened
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 BLOCK_BYTES = 4 * 2**20
 """The size of one block of the product: large enough for a GEMM, small enough for a cache."""

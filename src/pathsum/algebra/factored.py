@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.result.arguments import checked_methods
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import InputError
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
 Scale: TypeAlias = int | float | Tensor

@@ -22,7 +22,7 @@ from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determin
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of drawn matrices that are decomposed together."""

@@ -4,7 +4,7 @@ import operator
 
 import torch
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def seeded(seed: int) -> torch.Generator:

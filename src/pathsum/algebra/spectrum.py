@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pathsum.algebra import decompositions
 from pathsum.algebra.factored import SVD, Eigen, Factored
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def widened(f: Factored) -> Factored:

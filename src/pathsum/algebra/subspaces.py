@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import qr, svdvals, thin_svd
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 def orthonormal(vectors: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:

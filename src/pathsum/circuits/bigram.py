@@ -12,6 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import require_finite
+from pathsum.base import Column, LogitsRead, Progress, Record, Source, Table, silent, token_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import NotExactError
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.tokens.token import (
     RARE,
@@ -26,15 +29,11 @@ from pathsum.circuits.tokens.token import (
     token_of,
     top_scored,
 )
-from pathsum.errors import NotExactError
 from pathsum.model import Model
 from pathsum.model.folding import embeddings_as_read, logit_bias, token_basis_note, unembed
 from pathsum.model.head import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
-from pathsum.names import LogitsRead, Source
-from pathsum.result import Column, Progress, Record, Table, silent, token_column
-from pathsum.result.arguments import checked
 
 BLOCK_BYTES = 32 << 20
 """Bytes of logits held at a time."""

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
+from pathsum.base import Column, Progress, Record, Table, silent
 from pathsum.model.sequences import Split
-from pathsum.result import Column, Progress, Record, Table, silent
 from pathsum.text.shards import spaced
 
 MERGE_AT = 4_000_000

@@ -31,6 +31,10 @@ from pathsum.algebra.rotations import (
     spectra_between,
     with_negatives,
 )
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.errors import InputError
+from pathsum.base.p_value import counted_p
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
@@ -43,14 +47,10 @@ from pathsum.circuits.tokens.token_basis import (
     require_logit_edges,
     token_product,
 )
-from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.folding import value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import checked, parse_choice
-from pathsum.result.p_value import counted_p
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 

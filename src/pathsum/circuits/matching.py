@@ -20,12 +20,12 @@ from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.rotations import rotated_cores, significant_values, spectra_between
+from pathsum.base import Edge, HeadRead, Side
+from pathsum.base.errors import InputError
 from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
 from pathsum.circuits.tokens.qk import average_rotation
-from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.folding import ROWS, read_scales
-from pathsum.names import Edge, HeadRead, Side
 
 
 @torch.no_grad()

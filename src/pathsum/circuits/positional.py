@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
+from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
+from pathsum.base.errors import InputError
 from pathsum.circuits.composition.reads_and_writes import rotated_gram
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined
@@ -26,14 +28,11 @@ from pathsum.circuits.tokens.token_basis import (
     require_score_edges,
     score_cap_note,
 )
-from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.folding import score_read, with_qk_gain
 from pathsum.model.processes import shared_map
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import head_pattern, pattern_at
-from pathsum.names import Side
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 WINDOW = 64
 # Keys are rotated to this many offsets at a time: a file may claim a context of millions.

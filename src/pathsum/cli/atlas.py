@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from pathsum.base.errors import InputError
+from pathsum.base.files import check_output
 from pathsum.cli.inputs import given_sequences
 from pathsum.cli.options import (
     Draws,
@@ -16,8 +18,6 @@ from pathsum.cli.options import (
     analysis,
 )
 from pathsum.cli.view import write_page
-from pathsum.errors import InputError
-from pathsum.files import check_output
 
 
 @analysis

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from pathsum.base import Side
+from pathsum.base.errors import InputError
 from pathsum.cli.options import Offset, Session, analysis
-from pathsum.errors import InputError
-from pathsum.names import Side
 
 
 @analysis

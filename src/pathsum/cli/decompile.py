@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathsum.base.errors import InputError
+from pathsum.base.files import check_output
 from pathsum.cli.inputs import repeated_sequences, text_sequences
 from pathsum.cli.options import (
     LARGEST,
@@ -15,13 +17,11 @@ from pathsum.cli.options import (
     TargetToken,
     analysis,
 )
-from pathsum.errors import InputError
-from pathsum.files import check_output
 
 if TYPE_CHECKING:
+    from pathsum.base import Progress
     from pathsum.model import Model
     from pathsum.model.sequences import TextOrTokens
-    from pathsum.result import Progress
 
 # Random tokens for a model that comes with no text, repeated after different lengths: if all were
 # the same, a match and a distance would be the same clue.

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from pathsum.base.errors import TokenError
+from pathsum.base.files import check_output
 from pathsum.cli.options import open_model
 from pathsum.cli.view import SMALL_MODEL, console, progress, use_one_thread_if_small
-from pathsum.errors import TokenError
-from pathsum.files import check_output
 
 if TYPE_CHECKING:
     from pathsum.heads import Induction, InductionHead

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from pathsum.base.files import check_output
 from pathsum.cli.options import MOST_SEQUENCES, AsJson, Page, Seed
 from pathsum.cli.view import progress, show, write_page
-from pathsum.files import check_output
 
 
 def dynamics(

@@ -40,10 +40,10 @@ def explore(
     """
     import webbrowser
 
-    from pathsum.allocator import return_freed_memory
+    from pathsum.base.allocator import return_freed_memory
     from pathsum.explorer.explorer import Explorer
-    from pathsum.server import ExplorerServer
-    from pathsum.server.guard import LOOPBACK
+    from pathsum.explorer.server import ExplorerServer
+    from pathsum.explorer.server.guard import LOOPBACK
 
     return_freed_memory()
     fetch_models([model, *(others or [])])

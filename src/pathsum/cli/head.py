@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from pathsum.base.errors import InputError
 from pathsum.cli.options import Offset, Session, analysis
-from pathsum.errors import InputError
 
 
 @analysis
@@ -40,9 +40,9 @@ def head(
 
     With --token, its circuits at one token; with --places, where in a text it does most.
     """
+    from pathsum.base import ARROW, Path
+    from pathsum.base.path import split_arrows
     from pathsum.circuits import head_card, token_card
-    from pathsum.names import ARROW, Path
-    from pathsum.names.path import split_arrows
 
     circuit = Path("embed", split_arrows(name.replace(",", ARROW)))
     loaded = session.open()

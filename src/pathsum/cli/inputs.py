@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathsum.errors import InputError, near_misses
-from pathsum.names import is_number
+from pathsum.base import is_number
+from pathsum.base.errors import InputError, near_misses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +110,7 @@ def _lengths(sequences: list[list[int]]) -> str:
 
 def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":
     """The first windows of a text file, or all."""
-    from pathsum.files import read_text
+    from pathsum.base.files import read_text
     from pathsum.model.sequences import text_windows
 
     return text_windows(model, read_text(file))[:count]
@@ -131,7 +131,7 @@ def repeated_sequences(
 
 def read_prompts(file: Path) -> "list[Prompt]":
     """The prompts of a file, one JSON object or string per line; empty lines are skipped."""
-    from pathsum.files import parse_json, read_text
+    from pathsum.base.files import parse_json, read_text
 
     advice = "give one JSON object per line"
     return [

@@ -16,6 +16,8 @@ import typer
 from rich.text import Text
 
 from pathsum._version import __version__
+from pathsum.base.errors import FileError, PathsumError, first_line
+from pathsum.base.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
 from pathsum.cli.atlas import atlas
 from pathsum.cli.bandwidth import bandwidth
 from pathsum.cli.bigram import bigram
@@ -40,8 +42,6 @@ from pathsum.cli.train import train
 from pathsum.cli.trigrams import trigrams
 from pathsum.cli.view import INTERRUPTED
 from pathsum.cli.why import why
-from pathsum.errors import FileError, PathsumError, first_line
-from pathsum.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
 
 app = typer.Typer(
     name="pathsum",

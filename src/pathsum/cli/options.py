@@ -16,8 +16,8 @@ import typer
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
+    from pathsum.base import Progress, Record
     from pathsum.model import Model
-    from pathsum.result import Progress, Record
 
 # The largest number that torch reads.
 LARGEST = 2**63 - 1

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pathsum.base.terminal import printable_json
 from pathsum.cli.options import AsJson, ModelName
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
-from pathsum.terminal import printable_json
 
 
 def paper(
@@ -31,11 +31,11 @@ def paper(
     A claim about models of another depth is measured on a bundled model of that depth.
     """
     from pathsum.explorer import paper as measure_paper
-    from pathsum.explorer.claims.tour import find_statement
     from pathsum.explorer.open_models import open_model
+    from pathsum.paper.tour import find_statement
 
     if seeds:
-        from pathsum.explorer.claims.measured import seeds_table
+        from pathsum.paper.measured import seeds_table
 
         if as_json:
             print(printable_json(json.dumps(seeds_table().to_dicts(), ensure_ascii=False)))

@@ -4,6 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from pathsum.base.errors import InputError
 from pathsum.cli.inputs import parse_ids, read_input
 from pathsum.cli.options import (
     InputText,
@@ -15,7 +16,6 @@ from pathsum.cli.options import (
     analysis,
     parse_versus,
 )
-from pathsum.errors import InputError
 
 OtherText: TypeAlias = Annotated[
     str | None,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathsum.base.errors import InputError
 from pathsum.cli.inputs import measured_sequences, parse_targets
 from pathsum.cli.options import (
     Length,
@@ -17,7 +18,6 @@ from pathsum.cli.options import (
     TokenIds,
     analysis,
 )
-from pathsum.errors import InputError
 
 if TYPE_CHECKING:
     from pathsum.paths import CopyingPart, ScoreTerm, TopTokens

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from pathsum.allocator import keep_freed_memory
+from pathsum.base.allocator import keep_freed_memory
+from pathsum.base.errors import FileError
+from pathsum.base.files import check_output, parse_json, read_text
+from pathsum.base.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
 from pathsum.cli.options import AsJson, ModelName, OtherModels, fetch_models
 from pathsum.cli.view import progress, show, use_one_thread_if_small
-from pathsum.errors import FileError
-from pathsum.files import check_output, parse_json, read_text
-from pathsum.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
 
 
 def report(

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from pathsum.base.errors import InputError
 from pathsum.cli.inputs import read_input
 from pathsum.cli.options import InputText, Session, TokenIds, analysis
-from pathsum.errors import InputError
 
 
 @analysis

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathsum.allocator import keep_freed_memory
+from pathsum.base.allocator import keep_freed_memory
+from pathsum.base.errors import InputError
+from pathsum.base.terminal import printable
 from pathsum.cli.options import LARGEST, AsJson
 from pathsum.cli.view import INTERRUPTED, say, show
-from pathsum.errors import InputError
-from pathsum.terminal import printable
 
 if TYPE_CHECKING:
     from pathsum.training import Recipe

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pathsum.base.terminal import SafeConsole
 from pathsum.cli.view import say
-from pathsum.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from pathsum.training import Metrics

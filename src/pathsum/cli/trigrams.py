@@ -40,8 +40,8 @@ def trigrams(
 
     A skip-trigram is [source] … [destination] → [out].
     """
+    from pathsum.base import Record
     from pathsum.circuits import open_text, skip_trigrams, source_table
-    from pathsum.result import Record
 
     loaded = session.open()
     found: Record

@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathsum.files import write_output
-from pathsum.terminal import SafeConsole, printable, printable_json
+from pathsum.base.files import write_output
+from pathsum.base.terminal import SafeConsole, printable, printable_json
 
 if TYPE_CHECKING:
+    from pathsum.base import Progress, Record
     from pathsum.model import Model
-    from pathsum.result import Progress, Record
 
 # Width of tables in a file or a pipe.
 PIPE_WIDTH = 120
@@ -57,7 +57,7 @@ def progress(as_json: bool = False, at_once: bool = True) -> "Generator[Progress
 
     bar_console = SafeConsole(file=sys.stderr)
     if as_json or not bar_console.is_terminal:
-        from pathsum.result import silent
+        from pathsum.base import silent
 
         yield silent
         return

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pathsum.base.errors import InputError
+from pathsum.base.files import check_output
 from pathsum.cli.inputs import parse_ids, read_input, read_prompts, text_sequences
 from pathsum.cli.options import (
     LARGEST,
@@ -19,14 +21,12 @@ from pathsum.cli.options import (
     analysis,
     parse_versus,
 )
-from pathsum.errors import InputError
-from pathsum.files import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pathsum.base import Progress
     from pathsum.model import Model
-    from pathsum.result import Progress
 
 # Windows of a text file that a mean is taken over.
 MEAN_SEQUENCES = 64

@@ -18,8 +18,8 @@ Everything that the front end shows is the answer to a question. In reading orde
     typescript       the browser's types, generated from the records
 """
 
-from pathsum.explorer.claims.measured import paper
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.report import Report, report
+from pathsum.paper.measured import paper
 
 __all__ = ["Explorer", "Report", "paper", "report"]

@@ -11,10 +11,10 @@ from typing import Literal
 
 import torch
 
-from pathsum.errors import InputError, TokenError
+from pathsum.base.errors import InputError, TokenError
+from pathsum.base.shapes import Tokens
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
-from pathsum.shapes import Tokens
 from pathsum.text.probes import random_repeats, with_start
 from pathsum.text.shards import spaced
 

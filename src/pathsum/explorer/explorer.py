@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from pathsum.allocator import Trimmer
-from pathsum.errors import PathsumError
+from pathsum.base import Progress, Record, silent
+from pathsum.base.allocator import Trimmer
+from pathsum.base.errors import PathsumError
 from pathsum.explorer.in_flight import CanceledError, Counter, InFlight, StoppedError
 from pathsum.explorer.kept import MIN_SECONDS, KeptAnswers
 from pathsum.explorer.memo import Memo
@@ -19,7 +20,6 @@ from pathsum.explorer.questions import find_question
 from pathsum.explorer.wire import encode
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
-from pathsum.result import Progress, Record, silent
 from pathsum.sources.named import bundled_names
 
 # Encoded answers that are cached, in bytes.

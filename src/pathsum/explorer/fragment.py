@@ -17,8 +17,8 @@ from base64 import b85encode
 from collections.abc import Sequence
 from typing import Any
 
-from pathsum import bundle
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
+from pathsum.explorer import bundle
 
 MAX_BYTES = 300_000
 HEIGHT = 720

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from pathsum import files
+from pathsum.base import files
 
 # Code that opens and closes files: an exception in the middle would leave a file open. The same
 # holds for imports, which would leave a module half imported.

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from pathsum.base import Progress, silent
 from pathsum.explorer.in_flight import CanceledError
-from pathsum.result import Progress, silent
 
 # How often who waits for another's computation looks how far it is, in seconds.
 LOOK_SECONDS = 0.1

@@ -7,8 +7,8 @@ Needs the extra `notebook` (anywidget); works in Jupyter and marimo. Questions a
 
 from typing import Any, Protocol, cast, runtime_checkable
 
-from pathsum import bundle
-from pathsum.errors import FailedError, PathsumError
+from pathsum.base.errors import FailedError, PathsumError
+from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 
 HEIGHT = 760

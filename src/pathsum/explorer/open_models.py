@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, read_text
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import exists, read_text
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
 from pathsum.sources import FETCHED, load

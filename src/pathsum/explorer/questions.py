@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from pathsum.errors import InputError, near_misses
+from pathsum.base import Record
+from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.atlas import atlas
 from pathsum.explorer.answers.attention import attention
 from pathsum.explorer.answers.circuit import circuit
@@ -22,10 +23,9 @@ from pathsum.explorer.answers.tokens import token
 from pathsum.explorer.answers.whole_model import compare, terms, training
 from pathsum.explorer.answers.why import why
 from pathsum.explorer.answers.without import without_parts
-from pathsum.explorer.claims.tour import claim, tour
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.result import Record
+from pathsum.paper.tour import claim, tour
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathsum import bundle
-from pathsum.errors import FailedError, FileError, InputError
+from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.base.arguments import checked, parse_option
+from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base.files import check_output, read_text, write_output
+from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.fragment import assemble_fragment
 from pathsum.explorer.packing import Packed, deflate, inflate
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.report_answers import Job, answers, make_job
 from pathsum.explorer.report_contents import ESSENTIAL, Contents, ReportView, position_of
-from pathsum.files import check_output, read_text, write_output
 from pathsum.model import Model
-from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.result.arguments import checked, parse_option
 
 FORMAT, VERSION = "pathsum-report", 2
 ELEMENT = '<script type="application/json" id="pathsum-report">'

@@ -18,8 +18,16 @@ from typing import IO, Any
 
 import torch
 
-from pathsum.allocator import keep_freed_memory
-from pathsum.errors import FailedError, InputError, NotExactError, PathsumError
+from pathsum.base import Progress, silent
+from pathsum.base.allocator import keep_freed_memory
+from pathsum.base.errors import FailedError, InputError, NotExactError, PathsumError
+from pathsum.base.interpreters import (
+    MAX_PROCESSES,
+    REPORT_HELPER,
+    end_imports,
+    end_interpreter,
+    start_interpreter,
+)
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, answer_key
@@ -35,15 +43,7 @@ from pathsum.explorer.report_contents import (
     report_parts,
 )
 from pathsum.explorer.wire import encode
-from pathsum.interpreters import (
-    MAX_PROCESSES,
-    REPORT_HELPER,
-    end_imports,
-    end_interpreter,
-    start_interpreter,
-)
 from pathsum.model import Model
-from pathsum.result import Progress, silent
 
 # Larger models are answered by one process with all threads: each process converts its own weights.
 SHARED_PARAMETERS = 100_000_000

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pathsum.errors import InputError, NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.run import rank_telling
-from pathsum.explorer.claims.claim import Claim
-from pathsum.explorer.claims.picture import picture_questions
-from pathsum.explorer.claims.tour import SECTIONS, tour
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
 from pathsum.heads.head_entry import MIXED, UNKNOWN
+from pathsum.paper.claim import Claim
+from pathsum.paper.picture import picture_questions
+from pathsum.paper.tour import SECTIONS, tour
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
 # models explain the most telling predictions only, each of which takes them seconds.

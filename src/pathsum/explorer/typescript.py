@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import FailedError
+from pathsum.base.errors import FailedError
+from pathsum.base.schema import fields_schema, schema
 from pathsum.explorer.questions import QUESTIONS
-from pathsum.result.schema import fields_schema, schema
 
 _HEADER = """\
 // Generated from the records in src/pathsum by pathsum.explorer.typescript.

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pathsum.errors import FailedError, InputError
-from pathsum.result import Record, jsonable
+from pathsum.base import Record, jsonable
+from pathsum.base.errors import FailedError, InputError
 
 ALIGNMENT = 8
 _TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}

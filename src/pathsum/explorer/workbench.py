@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pathsum.errors import InputError, TokenError
+from pathsum.base import Progress, is_number, silent
+from pathsum.base.errors import InputError, TokenError
 from pathsum.explorer.examples import (
     Example,
     Sequences,
@@ -28,8 +29,6 @@ from pathsum.model.recording import Recording
 from pathsum.model.sequences import padded
 from pathsum.model.trace import trace_run
 from pathsum.model.weights import Weights
-from pathsum.names import is_number
-from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names
 
 # Runs that are cached, in bytes, and results that several answers use (atlas, composition, bundled

@@ -10,11 +10,21 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.base import (
+    Progress,
+    Record,
+    Table,
+    find_head,
+    prose_column,
+    silent,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, near_misses
 from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
-from pathsum.errors import InputError, near_misses
 from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.data_scores import DataScores, probe_scores, text_scores
 from pathsum.heads.head_entry import (
@@ -50,16 +60,6 @@ from pathsum.heads.probe import SEQUENCES
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
-from pathsum.names import find_head
-from pathsum.result import (
-    Progress,
-    Record,
-    Table,
-    prose_column,
-    silent,
-    text_column,
-)
-from pathsum.result.arguments import checked
 
 # Random heads for each head, so p can be as small as 1/201.
 NULL_HEADS = 200

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from pathsum.base import Table, text_column
+from pathsum.base.table import format_number
 from pathsum.model import HeadId
-from pathsum.result import Table, text_column
-from pathsum.result.table import format_number
 
 if TYPE_CHECKING:
     from pathsum.heads.atlas import Atlas, HeadEntry

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Progress
 from pathsum.heads.kinds import COPYING_BY_DATA, DATA_SCORES, TEXT_SCORES
 from pathsum.heads.kinds.first_token import first_by_weights
 from pathsum.heads.kinds.kind import DataScore
@@ -24,7 +25,6 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.processes import stop_if_closed, threaded_map
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.result import Progress
 from pathsum.text.probes import RepeatedTokens
 from pathsum.text.shards import spaced
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
+from pathsum.base.p_value import BoundedP, ProbabilityColumn
+from pathsum.base.table import Cell
 from pathsum.heads.kinds import ALL_SCORES, KINDS
 from pathsum.heads.kinds.kind import HeadEvidence, Kind, text_name
 from pathsum.heads.score import Part, Score
 from pathsum.model import HeadId, Model
-from pathsum.result import Column, Progress, Record, Table, interval_columns, silent, text_column
-from pathsum.result.p_value import BoundedP, ProbabilityColumn
-from pathsum.result.table import Cell
 
 UNKNOWN, MIXED = "unknown", "mixed"
 TITLES = {info.name: info.title for info in ALL_SCORES}

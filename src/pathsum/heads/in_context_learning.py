@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, ratio
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate, ratio
 
 EARLY, LATE = 50, 500
 

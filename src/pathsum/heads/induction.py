@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
+from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import HeadError
+from pathsum.base.estimate import Estimate
+from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition.composition import composition
 from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
-from pathsum.errors import HeadError
 from pathsum.heads.atlas import NULL_HEADS, check_draws
 from pathsum.heads.head_entry import why_silent
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
@@ -36,13 +40,8 @@ from pathsum.heads.score import Score
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.sequences import require_tokens_out
-from pathsum.names import Side
 from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate
-from pathsum.result.p_value import ProbabilityColumn
 from pathsum.text.probes import RepeatedTokens, shuffled
 
 Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]

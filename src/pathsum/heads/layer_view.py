@@ -20,6 +20,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import triangle
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.algebra.seeds import seeded
+from pathsum.base import Side
 from pathsum.heads.score import Score, against_null
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded, value_reads
@@ -27,7 +28,6 @@ from pathsum.model.grouped_query import kv_head
 from pathsum.model.processes import stop_if_closed
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import layer_of_one_head, one_head
-from pathsum.names import Side
 from pathsum.text.probes import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.

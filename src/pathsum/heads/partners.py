@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
+from pathsum.base import Edge, HeadRead, Record, Side
 from pathsum.circuits.composition.composition import Composition
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
-from pathsum.names import Edge, HeadRead, Side
 from pathsum.paths.intervene.patching import patched_pattern
-from pathsum.result import Record
 from pathsum.text.probes import RepeatedTokens
 
 # In deep models only the edges that weights or patterns suggest are cut.

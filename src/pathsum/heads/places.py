@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits.tokens.token import Token, check_k, token_of
 from pathsum.circuits.trigrams.skip_trigrams import text_rows
-from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
 
 # Places per ranking, sequences read, and tokens that tables show before and after a place.
 K, SEQUENCES, CONTEXT = 10, 64, 6

@@ -1,11 +1,11 @@
 """The probe of `atlas` and `induction`: repeated random tokens, and the loss on each copy."""
 
-from pathsum.errors import InputError
+from pathsum.base import Progress, silent
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate
+from pathsum.base.shapes import Tokens
 from pathsum.model import Keep, Model, Trace
 from pathsum.model.losses import sequence_losses
-from pathsum.result import Progress, silent
-from pathsum.result.estimate import Estimate
-from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens, random_repeats
 
 LENGTH, REPEATS, SEQUENCES = 25, 4, 10

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import TIE
-from pathsum.names import HeadId
-from pathsum.result.estimate import Estimate
+from pathsum.base import HeadId
+from pathsum.base.estimate import Estimate
 
 PART = 16
 """The least number of consecutive positions in a part of the context."""

@@ -19,6 +19,7 @@ construct    hand-built models with known circuits
 symmetries   changes of weights that leave the function unchanged
 """
 
+from pathsum.base import HeadId, HeadName, Path, Source
 from pathsum.model.config import Config
 from pathsum.model.folding import Folding, fold
 from pathsum.model.head import Head
@@ -27,7 +28,6 @@ from pathsum.model.model import Model
 from pathsum.model.recording import Keep, Recording, Run
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import HeadId, HeadName, Path, Source
 
 __all__ = [
     "Config",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pathsum.errors import ConfigError, near_misses
-from pathsum.result.arguments import checked_methods
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import ConfigError, near_misses
 
 if TYPE_CHECKING:
     Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]

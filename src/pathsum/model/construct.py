@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import ConfigError, InputError
+from pathsum.base.arguments import checked
+from pathsum.base.errors import ConfigError, InputError
 from pathsum.model.config import Config, Positions
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
-from pathsum.result.arguments import checked
 from pathsum.text import Tokenizer
 
 __all__ = ["bigram", "induction", "induction_by_q", "skip_trigrams", "virtual_head"]

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import HeadId, NodeEdge, Side, Source
+from pathsum.base.shapes import PerHead, Stream
 from pathsum.model import transformer
 from pathsum.model.edits import Writes
 from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.node_reads import NodeReads, Rows, layer_reads
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, NodeEdge, Side, Source
-from pathsum.shapes import PerHead, Stream
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run

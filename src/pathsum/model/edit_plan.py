@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import HeadId, HeadRead, MlpRead, Reader, Side, Source, Value, Writer
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import (
@@ -26,8 +28,6 @@ from pathsum.model.edits import (
 )
 from pathsum.model.folding import bias_in_z
 from pathsum.model.weights import LayerWeights, layer_of_one_head
-from pathsum.names import HeadId, HeadRead, MlpRead, Reader, Side, Source, Value, Writer
-from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
 
 
 @dataclass(eq=False)

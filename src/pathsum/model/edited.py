@@ -27,15 +27,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import HeadId, Site, Value, Writer, find_head, parse_choice
+from pathsum.base.errors import InputError
 from pathsum.model.edits import ModelEdit
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import check_other, check_pattern, check_vector, find_site, site_value
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, Site, Value, Writer, find_head
-from pathsum.result import parse_choice
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.names import (
+from pathsum.base import (
     Edge,
     HeadId,
     HeadRead,
@@ -36,7 +36,7 @@ from pathsum.names import (
     Source,
     Value,
 )
-from pathsum.shapes import HeadPattern, Logits, Pattern, PerHead, Stream, Tokens
+from pathsum.base.shapes import HeadPattern, Logits, Pattern, PerHead, Stream, Tokens
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run

@@ -26,15 +26,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
-from pathsum.errors import NotExactError
+from pathsum.base import HeadId, Side, parse_option
+from pathsum.base.errors import NotExactError
+from pathsum.base.shapes import HeadPattern
 from pathsum.model.config import Config, Norm
 from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.model.store import MemoryStore
 from pathsum.model.transformer import normalize
 from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights
-from pathsum.names import HeadId, Side
-from pathsum.result import parse_option
-from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -11,17 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.model import transformer
-from pathsum.model.edit_plan import EditedReads, Plan, common_batch_size
-from pathsum.model.edits import Edit, Hook, TableToLogits
-from pathsum.model.folding import bias_in_z, unembed_through
-from pathsum.model.node_reads import Cuts, LayerReads, layer_reads
-from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
-from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import HeadId, LogitsRead, MlpRead, Source, Value
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import parse_option
-from pathsum.shapes import (
+from pathsum.base import HeadId, LogitsRead, MlpRead, Progress, Source, Value, silent
+from pathsum.base.arguments import parse_option
+from pathsum.base.shapes import (
     AtSources,
     HeadPattern,
     Pattern,
@@ -31,6 +23,13 @@ from pathsum.shapes import (
     Stream,
     Tokens,
 )
+from pathsum.model import transformer
+from pathsum.model.edit_plan import EditedReads, Plan, common_batch_size
+from pathsum.model.edits import Edit, Hook, TableToLogits
+from pathsum.model.folding import bias_in_z, unembed_through
+from pathsum.model.node_reads import Cuts, LayerReads, layer_reads
+from pathsum.model.recording import LAYER_SCALES, Kept, Recorder, Recording, Run
+from pathsum.model.weights import LayerWeights, Weights
 
 LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice
 

@@ -13,7 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.errors import NotExactError, PathError
+from pathsum.base import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import NotExactError, PathError
+from pathsum.base.shapes import HeadPattern
 from pathsum.model.folding import (
     embed_through,
     embeddings_as_read,
@@ -26,9 +29,6 @@ from pathsum.model.folding import (
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
-from pathsum.result.arguments import checked_methods
-from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

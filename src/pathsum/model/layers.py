@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from pathsum.errors import LayerError, WeightsError
+from pathsum.base.errors import LayerError, WeightsError
 
 if TYPE_CHECKING:
     from pathsum.model.weights import LayerWeights, Weights

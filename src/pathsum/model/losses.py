@@ -13,7 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, ratio
+from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model.forward import run_logits
 from pathsum.model.sequences import (
     TextOrTokens,
@@ -25,9 +28,6 @@ from pathsum.model.sequences import (
 )
 from pathsum.model.transformer import logits_of_read, soft_cap
 from pathsum.model.weights import Weights
-from pathsum.result.arguments import parse_choice
-from pathsum.result.estimate import Estimate, ratio
-from pathsum.shapes import Logits, Stream, Tokens
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

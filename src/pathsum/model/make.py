@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import WeightsError, near_misses
+from pathsum.base import parse_choice
+from pathsum.base.arguments import checked
+from pathsum.base.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
@@ -19,8 +21,6 @@ from pathsum.model.weights import (
     model_shapes,
     required_in_layer,
 )
-from pathsum.result import parse_choice
-from pathsum.result.arguments import checked
 from pathsum.text import Tokenizer
 
 

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import (
+from pathsum.base import HeadId, HeadName, Progress, find_head, is_number, silent
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import (
     ArgumentError,
     FailedError,
     InputError,
@@ -29,9 +31,6 @@ from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, HeadName, find_head, is_number
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked_methods
 from pathsum.text import Tokenizer
 from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
 
@@ -95,7 +94,7 @@ class Model:
         on the right, and `trace.lengths` has the length of each.
 
         `hooks` maps names of values (`"L1H4.pattern"`, `"L0H3.z"`, `"residual@L1"`; all of them are
-        in `pathsum.names.Value`) to functions: each is called with its value during the run, and
+        in `pathsum.base.Value`) to functions: each is called with its value during the run, and
         what it returns, unless None, takes its place. With `requires_grad` the recorded streams,
         patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
 

@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import HeadId, Node, NodeEdge, Side, Source
+from pathsum.base.node import Component
+from pathsum.base.shapes import AtSources, Pattern, PerHead, Scale, Stream
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, Weights
-from pathsum.names import HeadId, Node, NodeEdge, Side, Source
-from pathsum.names.node import Component
-from pathsum.shapes import AtSources, Pattern, PerHead, Scale, Stream
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run

@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 
 from pathsum.algebra.centering import remove_mean
-from pathsum.errors import InputError
+from pathsum.base import Column, Record, Table, parse_choice, text_column
+from pathsum.base.errors import InputError
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import sequence_losses, split_by_memory
 from pathsum.model.model import Model
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.result import Column, Record, Table, parse_choice, text_column
 
 LowPrecision: TypeAlias = Literal["bfloat16", "float16"]
 

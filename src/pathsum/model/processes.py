@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pathsum.result import Progress, silent
+from pathsum.base import Progress, silent
 
 Piece = TypeVar("Piece")
 Found = TypeVar("Found")

@@ -11,14 +11,14 @@ from typing import Any, Literal, NoReturn, TypeAlias, overload
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import HeadId, HeadName, find_head
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edits import Edit
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, HeadName, find_head
-from pathsum.result.arguments import checked_methods
-from pathsum.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
 
 All: TypeAlias = Literal["all"]
 LayerField: TypeAlias = Literal["patterns", "streams", "mlp_outputs"]

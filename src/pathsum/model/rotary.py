@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import ConfigError, InputError
+from pathsum.base.errors import ConfigError, InputError
 from pathsum.model.config import Config
 
 

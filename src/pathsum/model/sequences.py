@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError, TokenError
+from pathsum.base import Progress, silent
+from pathsum.base.errors import InputError, NotExactError, TokenError
+from pathsum.base.shapes import Tokens
+from pathsum.base.terminal import shorten
 from pathsum.model.config import Config
-from pathsum.result import Progress, silent
-from pathsum.shapes import Tokens
-from pathsum.terminal import shorten
 from pathsum.text import Corpus
 from pathsum.text.shards import TokenShards
 

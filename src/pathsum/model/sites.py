@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import InputError, PathError
-from pathsum.model.config import Config
-from pathsum.model.edits import Hook
-from pathsum.names import (
+from pathsum.base import (
     HeadId,
     HeadRead,
     LogitsRead,
@@ -22,6 +19,9 @@ from pathsum.names import (
     Writer,
     find_head,
 )
+from pathsum.base.errors import InputError, PathError
+from pathsum.model.config import Config
+from pathsum.model.edits import Hook
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -16,14 +16,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pathsum.errors import FileError, InputError
-from pathsum.files import digest, finish_saving, parse_json, read_object, read_text, write_together
+from pathsum.base import HeadId, Site
+from pathsum.base.errors import FileError, InputError
+from pathsum.base.files import (
+    digest,
+    finish_saving,
+    parse_json,
+    read_object,
+    read_text,
+    write_together,
+)
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
 from pathsum.model.sites import check_edit
 from pathsum.model.store import FileStore
 from pathsum.model.weights import Weights
-from pathsum.names import HeadId, Site
 from pathsum.text import Tokenizer
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pathsum.errors import FileError
-from pathsum.files import first_bytes
+from pathsum.base.errors import FileError
+from pathsum.base.files import first_bytes
 
 
 class Store(ABC):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import inverse, qr
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import InputError, NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
 from pathsum.model.grouped_query import for_query_heads

@@ -8,16 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError, PathError
+from pathsum.base import HeadId, HeadName, HeadRead, Progress, Side, Source, parse_writer, silent
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
 from pathsum.model.forward import run
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
 from pathsum.model.sequences import require_position
-from pathsum.names import HeadId, HeadName, HeadRead, Side, Source, parse_writer
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked_methods
-from pathsum.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -23,13 +23,9 @@ from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import is_finite
-from pathsum.errors import InputError
-from pathsum.model.config import Config
-from pathsum.model.grouped_query import for_query_heads, kv_head
-from pathsum.model.rotary import rotate
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head, one_head
-from pathsum.names import HeadId, Side
-from pathsum.shapes import (
+from pathsum.base import HeadId, Side
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import (
     AtDestinations,
     AtSources,
     HeadPattern,
@@ -41,6 +37,10 @@ from pathsum.shapes import (
     Stream,
     Tokens,
 )
+from pathsum.model.config import Config
+from pathsum.model.grouped_query import for_query_heads, kv_head
+from pathsum.model.rotary import rotate
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head, one_head
 
 # Patterns of more entries than this are made for one head at a time where no kernel fuses them.
 ONE_HEAD_AT_A_TIME = 1 << 20

@@ -12,19 +12,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import is_finite
-from pathsum.errors import WeightsError, near_misses
+from pathsum.base import Edge, HeadId
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.edits import ModelEdit
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.layers import Layers
 from pathsum.model.store import Store
-from pathsum.names import Edge, HeadId
-from pathsum.result.arguments import checked_methods
 
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """One layer's tensors, by the names of the paper, rows first (see `pathsum.shapes`).
+    """One layer's tensors, by the names of the paper, rows first (see `pathsum.base.shapes`).
 
     `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only). Where a norm
     follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`.

@@ -15,7 +15,8 @@ In reading order:
     virtual_head  chains of heads as heads
 """
 
-from pathsum.names import Edge, Part, Side
+from pathsum.base import Edge, Part, Side
+from pathsum.base.estimate import Estimate
 from pathsum.paths.explain.answer import answer, routes
 from pathsum.paths.explain.attribution import (
     DirectAttribution,
@@ -49,7 +50,6 @@ from pathsum.paths.terms.term_importance import (
 )
 from pathsum.paths.terms.truncation import MlpOutputs, Scales
 from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_head
-from pathsum.result.estimate import Estimate
 
 __all__ = [
     "Ablation",

@@ -10,15 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError, PathError
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import InputError, PathError
+from pathsum.base.shapes import Logits, Stream
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.folding import logit_bias, unembed
 from pathsum.model.transformer import soft_cap
 from pathsum.paths.frozen import Frozen, all_sources
 from pathsum.paths.sweep import final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
-from pathsum.result.arguments import checked_methods
-from pathsum.shapes import Logits, Stream
 
 if TYPE_CHECKING:
     from pathsum.paths.explain.toward import Toward

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import PathError
+from pathsum.base import Part, find_head
+from pathsum.base.errors import PathError
+from pathsum.base.shapes import Stream
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
-from pathsum.names import Part, find_head
 from pathsum.paths.frozen import Frozen, Streams
 from pathsum.paths.path_sum import count_of_order, paths_of_order
 from pathsum.paths.sweep import UpSweep
-from pathsum.shapes import Stream
 
 Side: TypeAlias = Literal["query", "key"]
 Group: TypeAlias = Literal["none", "q", "k", "qk"]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pathsum.base import Part, PartName
+from pathsum.base.arguments import checked_methods
+from pathsum.base.shapes import HeadPattern
 from pathsum.model import HeadId, HeadName, Trace
 from pathsum.model.transformer import head_pattern
-from pathsum.names import Part, PartName
 from pathsum.paths.frozen import Frozen, relative_error
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of, qk_read
 from pathsum.paths.sweep import split_at
-from pathsum.result.arguments import checked_methods
-from pathsum.shapes import HeadPattern
 
 if TYPE_CHECKING:
     from pathsum.paths.explain.score_cells import ScoreCell, ScoreSummary

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pathsum.base.shapes import Stream
 from pathsum.paths.frozen import Frozen, FrozenLayer, PerHeads, Streams, Values
-from pathsum.shapes import Stream
 
 
 @dataclass(frozen=True, eq=False)

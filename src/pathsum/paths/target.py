@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import Logits
+from pathsum.base.terminal import shorten
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores
 from pathsum.model.sequences import require_position, require_values
-from pathsum.shapes import Logits
-from pathsum.terminal import shorten
 
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
 TokenName: TypeAlias = int | str | Sequence[int] | Sequence[str] | Int[Tensor, " batch"]

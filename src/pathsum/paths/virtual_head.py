@@ -10,17 +10,17 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from pathsum.algebra import Factored
+from pathsum.base import Column, Record, Table, interval_columns, text_column, token_column
+from pathsum.base.arguments import checked, checked_methods
+from pathsum.base.errors import InputError, PathError
+from pathsum.base.estimate import Estimate
+from pathsum.base.shapes import HeadPattern, Logits
 from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card, token_ov
 from pathsum.circuits.tokens.token import Token, token_of
 from pathsum.circuits.tokens.token_basis import circuit_label
-from pathsum.errors import InputError, PathError
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.paths.path_sum import PathSum, expand_logits
-from pathsum.result import Column, Record, Table, interval_columns, text_column, token_column
-from pathsum.result.arguments import checked, checked_methods
-from pathsum.result.estimate import Estimate
-from pathsum.shapes import HeadPattern, Logits
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
+from pathsum.base import Progress, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import ratio
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
-from pathsum.errors import InputError
 from pathsum.model import HeadId, Keep, Model
 from pathsum.model.sequences import (
     TextOrTokens,
@@ -34,10 +38,6 @@ from pathsum.program.look import Look, fit_look, random_look
 from pathsum.program.program import CurvePoint, Program
 from pathsum.program.rule import rules_of_stage
 from pathsum.program.stage import Stage
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import ratio
-from pathsum.shapes import HeadPattern, Tokens
 from pathsum.text import Corpus
 from pathsum.text.shards import spaced
 

@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Column, Estimate, Record, Table, interval_columns, prose_column
+from pathsum.base.estimate import ratio
+from pathsum.base.shapes import Logits, Tokens
 from pathsum.circuits.bigram_fit import BigramCounts
 from pathsum.model import Model
 from pathsum.model.losses import next_tokens
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.rule import Rule
 from pathsum.program.stage import Stage, program_logits, stage_logits
-from pathsum.result import Column, Estimate, Record, Table, interval_columns, prose_column
-from pathsum.result.estimate import ratio
-from pathsum.shapes import Logits, Tokens
 
 NUMBERS_AT_A_TIME = 1 << 23
 """Logits held at a time."""

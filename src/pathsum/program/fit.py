@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.columns import Columns
 from pathsum.program.descent import minimize
 from pathsum.program.stage import Stage, Table
-from pathsum.shapes import HeadPattern, Tokens
 
 CHUNK_NUMBERS = 1 << 21
 """Probabilities handled at a time, so that they stay in the processor's cache."""

@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.lexicon import Lexicon
-from pathsum.shapes import HeadPattern, Tokens
 
 BINS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 """The smallest offset of each bin of distances."""

@@ -10,9 +10,10 @@ from jaxtyping import Float, Int
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
+from pathsum.base.errors import FileError, InputError, TokenError
+from pathsum.base.files import parse_object, read_text, write_output
 from pathsum.circuits.tokens.token import Token
-from pathsum.errors import FileError, InputError, TokenError
-from pathsum.files import parse_object, read_text, write_output
 from pathsum.model import Model
 from pathsum.model.sequences import require_position, require_values
 from pathsum.program.fidelity import Fidelity
@@ -20,7 +21,6 @@ from pathsum.program.lexicon import Lexicon
 from pathsum.program.reading import Mismatch, read_as, record_hints
 from pathsum.program.rule import Rule, stages_of_rules
 from pathsum.program.stage import Stage, program_logits
-from pathsum.result import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.text import Tokenizer
 
 SHOWN = 25

@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pathsum.errors import FileError
+from pathsum.base.errors import FileError
 
 Value = TypeVar("Value")
 

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pathsum.base import Estimate, Record
 from pathsum.circuits.tokens.token import Scored, Token
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.look import Look
 from pathsum.program.stage import Stage
-from pathsum.result import Estimate, Record
 
 SHOWN = 4
 """Entries of a row that its line shows."""

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.look import Look
-from pathsum.shapes import HeadPattern, Tokens
 
 
 @dataclass(frozen=True, eq=False)

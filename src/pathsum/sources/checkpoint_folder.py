@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError, first_line
-from pathsum.files import exists, first_bytes, read_object
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FileError, first_line
+from pathsum.base.files import exists, first_bytes, read_object
 from pathsum.model.store import DTYPES, FileStore, Store
-from pathsum.result import Progress, silent
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import ConfigError
-from pathsum.files import read_object
+from pathsum.base.errors import ConfigError
+from pathsum.base.files import read_object
 from pathsum.model.config import CEILINGS, Mlp
 
 _MLP: dict[str, Mlp] = {

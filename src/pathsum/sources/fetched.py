@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathsum.errors import FailedError, FileError
-from pathsum.files import digest_file
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FailedError, FileError
+from pathsum.base.files import digest_file
 from pathsum.model import Config, Model
-from pathsum.result import Progress, silent
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.text.cache import cache_folder, locked
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError
-from pathsum.files import first_bytes
+from pathsum.base.errors import FileError
+from pathsum.base.files import first_bytes
 from pathsum.model.store import Store
 
 _STRING, _ARRAY = 8, 9

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pathsum.errors import ConfigError, FileError, near_misses
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import ConfigError, FileError, near_misses
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
-from pathsum.result.arguments import parse_choice
 from pathsum.sources.facts import Facts
 from pathsum.sources.families.rotary import (
     CONTEXTS,

@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from pathsum.errors import ConfigError, PathsumError, near_misses
+from pathsum.base.errors import ConfigError, PathsumError, near_misses
 from pathsum.text import Tokenizer
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4

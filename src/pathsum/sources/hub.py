@@ -6,7 +6,7 @@ which the network is not used.
 
 from pathlib import Path
 
-from pathsum.errors import FailedError, FileError, InputError, PathsumError, first_line
+from pathsum.base.errors import FailedError, FileError, InputError, PathsumError, first_line
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.sources.checkpoint_folder import INDEX, PICKLE, SAFETENSORS, read_index
 from pathsum.sources.hugging_face import TOKENIZER_CONFIG

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import ConfigError, FileError, InputError, PathsumError
-from pathsum.files import read_object
+from pathsum.base import Progress, silent
+from pathsum.base.errors import ConfigError, FileError, InputError, PathsumError
+from pathsum.base.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
-from pathsum.result import Progress, silent
 from pathsum.sources.checkpoint_folder import open_tensors
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family, is_buffer

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, first_bytes, read_object
+from pathsum.base import Progress, silent
+from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import exists, first_bytes, read_object
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked, parse_choice
 from pathsum.sources.checkpoint_folder import SAFETENSORS
 from pathsum.sources.families.rotary import CONTEXTS, Context, require_one_context
 from pathsum.sources.fetched import FETCHED, load_fetched

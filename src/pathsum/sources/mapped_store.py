@@ -17,7 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pathsum.errors import FileError, WeightsError, near_misses
+from pathsum.base.errors import FileError, WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.store import Store
 

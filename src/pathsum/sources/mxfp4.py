@@ -14,7 +14,7 @@ import torch
 from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
-from pathsum.errors import FileError
+from pathsum.base.errors import FileError
 from pathsum.model.store import Store
 
 _BLOCKS, _SCALES = "_blocks", "_scales"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pathsum.base import Record, Table, prose_column, text_column
 from pathsum.model import Config, Model, construct
 from pathsum.model.storage import CONFIG, read_model
-from pathsum.result import Record, Table, prose_column, text_column
 from pathsum.sources.fetched import FETCHED
 
 BUNDLED = Path(__file__).parent / "bundled"

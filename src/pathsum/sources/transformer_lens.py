@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.errors import ConfigError, FileError, InputError, NotExactError
+from pathsum.base.errors import ConfigError, FileError, InputError, NotExactError
 from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config
 from pathsum.model.storage import CONFIG, TOKENIZER

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pathsum.errors import FailedError, FileError, InputError
-from pathsum.files import read_object
-from pathsum.result import Progress, silent
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base.files import read_object
 from pathsum.text.documents import Document, Documents
 from pathsum.text.shards import TokenShards, smallest_dtype
 from pathsum.text.tokenizer import Tokenizer, start_token_of, train_bpe

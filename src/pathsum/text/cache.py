@@ -5,8 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pathsum.errors import FailedError
-from pathsum.files import lock
+from pathsum.base.errors import FailedError
+from pathsum.base.files import lock
 
 
 def cache_folder() -> Path:

@@ -12,10 +12,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, read_object
-from pathsum.result import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.result.arguments import checked_methods
+from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import exists, read_object
 from pathsum.text.building import (
     FORMAT,
     HEAD,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from pathsum.errors import FailedError, FileError, InputError, first_line
-from pathsum.files import parse_json
-from pathsum.result import Progress, silent
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FailedError, FileError, InputError, first_line
+from pathsum.base.files import parse_json
 from pathsum.text.cache import cache_folder, locked
 
 LEAST_CHARACTERS = 500

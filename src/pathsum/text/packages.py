@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pathsum.errors import FailedError
-from pathsum.files import digest_file
-from pathsum.result import Progress, silent
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FailedError
+from pathsum.base.files import digest_file
 from pathsum.text.cache import cache_folder, locked
 from pathsum.text.documents import LEAST_CHARACTERS, Document, Documents, chapters, decode
 

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 
 MINIMUM_COUNT = 100
 """Tokens that training saw fewer times than this count as rare, where counts are known."""

@@ -12,8 +12,8 @@ import tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pathsum.errors import FileError, InputError, PathsumError, TokenError, near_misses
-from pathsum.files import read_text
+from pathsum.base.errors import FileError, InputError, PathsumError, TokenError, near_misses
+from pathsum.base.files import read_text
 
 START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""

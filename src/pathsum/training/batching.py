@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.shapes import Tokens
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import Tokens
 from pathsum.text import Corpus
 from pathsum.training.network import Network
 

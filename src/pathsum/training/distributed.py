@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model.processes import World
 from pathsum.training.muon import gather
 from pathsum.training.network import Network

@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import FailedError
-from pathsum.shapes import Stream
+from pathsum.base.errors import FailedError
+from pathsum.base.shapes import Stream
 
 
 def mean_loss(logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:

@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from pathsum.errors import FailedError, FileError
+from pathsum.base.errors import FailedError, FileError
 from pathsum.model import Model
 from pathsum.model.processes import World
 from pathsum.text import Corpus

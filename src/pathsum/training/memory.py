@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import Config
 from pathsum.training.recipe import Recipe
 from pathsum.training.snapshots import snapshot_steps

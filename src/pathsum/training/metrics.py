@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.files import read_bytes, write_text
+from pathsum.base import HeadId
+from pathsum.base.files import read_bytes, write_text
 from pathsum.heads.kinds.induction_stripe import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
-from pathsum.names import HeadId
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
 from pathsum.training.memory import layer_parameters

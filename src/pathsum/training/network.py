@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pathsum.algebra.seeds import seeded
+from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import activation
-from pathsum.shapes import Logits, Stream, Tokens
 from pathsum.text import Tokenizer
 from pathsum.training.fused_ops import (
     LONGEST_KEPT,

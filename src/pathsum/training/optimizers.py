@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import Config
 from pathsum.training.muon import Blocks, Muon, distribute_like, gather
 from pathsum.training.recipe import Recipe

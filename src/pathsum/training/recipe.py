@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from pathsum.errors import InputError, near_misses
+from pathsum.base.errors import InputError, near_misses
 from pathsum.model import Config
 
 PositionTables: TypeAlias = Literal["each", "shared"]

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import exists, read_object, write_text
+from pathsum.base import Progress, silent
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import exists, read_object, write_text
 from pathsum.model.storage import HELD_OUT, read_held_out
-from pathsum.result import Progress, silent
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
 from pathsum.text.building import HEAD

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pathsum.errors import InputError
-from pathsum.files import write_text
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.errors import InputError
+from pathsum.base.files import write_text
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
 from pathsum.training.metrics import Watch, ignore
 from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pathsum.errors import FileError
-from pathsum.files import parse_object, write_together
+from pathsum.base.errors import FileError
+from pathsum.base.files import parse_object, write_together
 from pathsum.model import Config, Model, Weights
 from pathsum.model.storage import read_model
 from pathsum.model.store import FileStore

@@ -10,13 +10,13 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from pathsum.errors import FailedError, FileError, InputError
-from pathsum.files import exists, finish_saving, read_object, write_text
+from pathsum.base import Progress, Record, Table, parse_choice, prose_column, silent, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base.files import exists, finish_saving, read_object, write_text
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
-from pathsum.result import Progress, Record, Table, parse_choice, prose_column, silent, text_column
-from pathsum.result.arguments import checked
 from pathsum.text import Corpus
 from pathsum.text.cache import locked
 from pathsum.training.checkpoint import read_checkpoint

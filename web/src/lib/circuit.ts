@@ -3,7 +3,7 @@ import type { Attended, Circuit } from "../generated/answers";
 import { layerOf, parseHead, type Side } from "./names";
 
 export interface Node {
-  /** As `pathsum.names` prints it: "L0H3@4", "embed@2", "pos@0@4", "logits@9". */
+  /** As `pathsum.base` prints it: "L0H3@4", "embed@2", "pos@0@4", "logits@9". */
   readonly id: string;
   /** What it is without its position: "L0H3", "embed", "pos@0", "logits". */
   readonly component: string;

@@ -1,5 +1,5 @@
 /**
- * Names of heads, paths and edges: the grammar of `pathsum.names`, the same in Python, in JSON and in URLs.
+ * Names of heads, paths and edges: the grammar of `pathsum.base`, the same in Python, in JSON and in URLs.
  *
  *     head  L1H4      path  embed→L0H7→L1H4      edge  L0H7→L1H4.k | embed→mlp3 | L1H4→logits
  *

@@ -1,6 +1,6 @@
 import { type Progress, Refused } from "./source";
 
-/** The type of an answer that comes with its progress; see pathsum.server.app. */
+/** The type of an answer that comes with its progress; see pathsum.explorer.server.app. */
 export const STREAM = "application/vnd.pathsum.progress";
 
 type Line = Progress | { answer: number } | { error: string; kind?: string };

@@ -21,6 +21,10 @@ from torch import Tensor
 
 from pathsum.algebra.assignment import best_assignment, displacement
 from pathsum.algebra.seeds import seeded
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.p_value import counted_p
 from pathsum.circuits.alignment.head_functions import Between, HeadFunctions
 from pathsum.circuits.alignment.rotated_heads import rotated_layers
 from pathsum.circuits.positional import WINDOW
@@ -30,11 +34,7 @@ from pathsum.circuits.tokens.token_basis import (
     require_logit_edges,
     require_score_edges,
 )
-from pathsum.errors import InputError, NotExactError
 from pathsum.model import HeadId, Model
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import checked
-from pathsum.result.p_value import counted_p
 
 DRAWS = 200
 # A squared norm this small relative to the largest is rounding.

@@ -15,7 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.nulls import unit_null, unit_null_from
-from pathsum.allocator import Trimmer
+from pathsum.base import HeadRead, Progress, Record, Table, parse_choice, silent
+from pathsum.base.allocator import Trimmer
+from pathsum.base.arguments import checked
 from pathsum.circuits.composition.edges import Edges, OrderBy, select
 from pathsum.circuits.composition.forms import BLOCK_BYTES, Forms, inner_products
 from pathsum.circuits.composition.reads_and_writes import (
@@ -27,9 +29,6 @@ from pathsum.circuits.composition.reads_and_writes import (
 )
 from pathsum.model import Config, HeadId, Model
 from pathsum.model.rotary import check_offset
-from pathsum.names import HeadRead
-from pathsum.result import Progress, Record, Table, parse_choice, silent
-from pathsum.result.arguments import checked
 
 # A shared mean above this many times what chance gives is noted.
 SHARED_MEAN = 5.0

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.nulls import unit_null_from
+from pathsum.base import Column, Edge, HeadId, HeadRead, Record, Side, Table, text_column
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import InputError
+from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
 from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
-from pathsum.errors import InputError
-from pathsum.names import Edge, HeadId, HeadRead, Side
-from pathsum.result import Column, Record, Table, text_column
-from pathsum.result.arguments import parse_choice
-from pathsum.result.p_value import LEAST_FITTED, ProbabilityColumn
 
 if TYPE_CHECKING:
     from pathsum.circuits.composition.composition import Composition, CompositionScores

@@ -20,6 +20,10 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import InputError
+from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn
 from pathsum.circuits.composition.composition import Composition, composition
 from pathsum.circuits.composition.edges import MEANING, ScoredEdge
 from pathsum.circuits.composition.reads_and_writes import (
@@ -30,11 +34,7 @@ from pathsum.circuits.composition.reads_and_writes import (
     read_factor,
     write_factor,
 )
-from pathsum.errors import InputError
 from pathsum.model import Head, Model, random_model
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import parse_choice
-from pathsum.result.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn
 
 TWINS = 4
 # Squared scores closer than this are equal.

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root
 from pathsum.algebra.nulls import UnitMoments
+from pathsum.base import Progress, silent
+from pathsum.base.errors import InputError
 from pathsum.circuits.composition.stored_factor import Outer
-from pathsum.errors import InputError
 from pathsum.model.processes import shared_map, shared_sum
-from pathsum.result import Progress, silent
 
 BLOCK_BYTES = 128 << 20
 """Bytes that composition's threads may take together for blocks and what they are made from."""

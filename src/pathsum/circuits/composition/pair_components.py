@@ -19,6 +19,10 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
+from pathsum.base import Column, HeadRead, Record, Table, stacked, text_column
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import HeadError, InputError, NotExactError
+from pathsum.base.p_value import ProbabilityColumn, format_p
 from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
@@ -28,13 +32,8 @@ from pathsum.circuits.composition.reads_and_writes import (
     read_factor,
     write_factor,
 )
-from pathsum.errors import HeadError, InputError, NotExactError
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.rotary import check_offset
-from pathsum.names import HeadRead
-from pathsum.result import Column, Record, Table, stacked, text_column
-from pathsum.result.arguments import parse_choice
-from pathsum.result.p_value import ProbabilityColumn, format_p
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import row_basis
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.arguments import parse_choice
+from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition.edges import MEANING
 from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
@@ -18,9 +21,6 @@ from pathsum.circuits.composition.reads_and_writes import (
     write_factor,
 )
 from pathsum.model import HeadId, Model
-from pathsum.result import Column, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import parse_choice
-from pathsum.result.p_value import ProbabilityColumn
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
-from pathsum.allocator import Trimmer
+from pathsum.base.allocator import Trimmer
+from pathsum.base.arguments import parse_choice
 from pathsum.circuits.composition.forms import Forms, JoinedForms
 from pathsum.circuits.composition.stored_factor import (
     FactorName,
@@ -37,7 +38,6 @@ from pathsum.circuits.composition.stored_factor import (
 from pathsum.model import Config, Head, Model
 from pathsum.model.processes import in_threads
 from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate
-from pathsum.result.arguments import parse_choice
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)

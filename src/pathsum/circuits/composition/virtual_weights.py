@@ -14,29 +14,29 @@ from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import compact, svdvals
 from pathsum.algebra.nulls import UnitMoments, unit_null
-from pathsum.circuits.composition.reads_and_writes import (
-    Center,
-    is_centered,
-    read_factor,
-    write_factor,
-)
-from pathsum.errors import InputError, NotExactError
-from pathsum.model import LayerWeights, Model
-from pathsum.model.folding import centered_unembedding, fold_read
-from pathsum.model.rotary import check_offset
-from pathsum.names import (
+from pathsum.base import (
     Edge,
     HeadId,
     HeadName,
     HeadRead,
     LogitsRead,
     Reader,
+    Record,
     Source,
     Writer,
     parse_read,
     parse_writer,
 )
-from pathsum.result import Record
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.circuits.composition.reads_and_writes import (
+    Center,
+    is_centered,
+    read_factor,
+    write_factor,
+)
+from pathsum.model import LayerWeights, Model
+from pathsum.model.folding import centered_unembedding, fold_read
+from pathsum.model.rotary import check_offset
 
 LISTED = 16
 """How many singular values a record carries."""

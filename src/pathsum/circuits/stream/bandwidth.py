@@ -7,6 +7,8 @@ from rich.console import RenderableType
 
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.subspaces import principal_angles, row_basis
+from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
+from pathsum.base.arguments import checked
 from pathsum.circuits.composition.reads_and_writes import (
     KINDS,
     Center,
@@ -32,8 +34,6 @@ from pathsum.circuits.stream.dimensions import (
     unembedding_form,
 )
 from pathsum.model import Head, HeadId, Model
-from pathsum.result import Column, Progress, Record, Table, silent, stacked, text_column
-from pathsum.result.arguments import checked
 
 
 @dataclass(frozen=True)

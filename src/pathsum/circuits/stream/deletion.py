@@ -16,11 +16,11 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows, require_finite
+from pathsum.base.p_value import LEAST_FITTED
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import embeddings_as_read, fold_read, layer_reads
 from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.transformer import attention_pattern
-from pathsum.result.p_value import LEAST_FITTED
 
 # Attention by position terms is averaged over this many positions.
 PLACES = 64

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import eig, pinv
 from pathsum.algebra.spectrum import balanced
+from pathsum.base import Column, Record, Table, prose_column, text_column
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import (
     RARE,
@@ -32,7 +33,6 @@ from pathsum.circuits.tokens.token import (
 from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
-from pathsum.result import Column, Record, Table, prose_column, text_column
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
+from pathsum.base import Progress, Record, Table, silent, stacked
+from pathsum.base.errors import InputError
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.clusters import Clusters, clusters
@@ -11,10 +13,8 @@ from pathsum.circuits.tokens.ov import Effect, effect
 from pathsum.circuits.tokens.qk import Attention, attention
 from pathsum.circuits.tokens.token import RARE, Token
 from pathsum.circuits.tokens.token_basis import as_path, circuit_label
-from pathsum.errors import InputError
 from pathsum.model import HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
-from pathsum.result import Progress, Record, Table, silent, stacked
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from pathsum.algebra import Factored, center_rows
+from pathsum.base import Record, Table
 from pathsum.circuits.tokens.token import (
     RARE,
     Scored,
@@ -20,7 +21,6 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.tokens.token_basis import as_path, basis_note, circuit_label
 from pathsum.model import HeadName, Model, Path
-from pathsum.result import Record, Table
 
 
 @dataclass(frozen=True, eq=False)

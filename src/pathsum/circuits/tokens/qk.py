@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
+from pathsum.base import Record, Side, Table
+from pathsum.base.errors import InputError
 from pathsum.circuits.tokens.token import (
     RARE,
     Scored,
@@ -27,12 +29,9 @@ from pathsum.circuits.tokens.token import (
     top_scored,
 )
 from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_note
-from pathsum.errors import InputError
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
 from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate, rotate_by
-from pathsum.names import Side
-from pathsum.result import Record, Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError, TokenError
+from pathsum.base import Column, Table, is_number, token_column
+from pathsum.base.errors import InputError, TokenError
 from pathsum.model import Model
-from pathsum.names import is_number
-from pathsum.result import Column, Table, token_column
 from pathsum.text.token_pool import MINIMUM_COUNT
 
 RARE = MINIMUM_COUNT

@@ -19,12 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
+from pathsum.base import ARROW, Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Side, Source
+from pathsum.base.errors import HeadError, NotExactError
 from pathsum.circuits.tokens.token import joined, token_frequencies
-from pathsum.errors import HeadError, NotExactError
 from pathsum.model import Config, Model, Path
 from pathsum.model.folding import ROWS, fold_read, read_scales, token_basis_note
 from pathsum.model.weights import Weights
-from pathsum.names import ARROW, Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Side, Source
 
 TOKENS = 4096
 """Tokens per block in products over the vocabulary, so that a block stays in cache."""

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import Token, find_token, token_of
@@ -34,7 +35,6 @@ from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.model.losses import split_by_memory, target_losses
 from pathsum.model.transformer import soft_cap
-from pathsum.result import Column, Progress, Record, Table, silent, text_column, token_column
 
 WIDTH = 8
 """At most so many destinations and outs of a source are considered, each at least half the best."""

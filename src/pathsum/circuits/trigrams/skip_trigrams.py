@@ -25,6 +25,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
+from pathsum.base import Progress, parse_option, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import RARE, common_tokens, hidden_note, joined, resolve_k
@@ -52,11 +55,8 @@ from pathsum.circuits.trigrams.triple import (
     note_on_weights,
     source_weights,
 )
-from pathsum.errors import InputError
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.sequences import Split, TextOrTokens, require_text, split
-from pathsum.result import Progress, parse_option, silent
-from pathsum.result.arguments import checked
 from pathsum.text.shards import spaced
 
 TEXT_SEQUENCES = 32

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from pathsum.base import Column, Progress, Record, Table, prose_column, silent, text_column
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token import (
@@ -22,7 +23,6 @@ from pathsum.circuits.tokens.token import (
 )
 from pathsum.circuits.trigrams.triple import check_trigrams, note_on_weights
 from pathsum.model import Head, HeadId, HeadName, Model
-from pathsum.result import Column, Progress, Record, Table, prose_column, silent, text_column
 
 EXAMPLES = 3
 

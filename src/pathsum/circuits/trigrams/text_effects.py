@@ -23,11 +23,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import Progress
 from pathsum.circuits.trigrams.trigram_records import PatternShare
 from pathsum.circuits.trigrams.triple import Ids, Pattern, pattern_of
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
-from pathsum.result import Progress
 
 FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""

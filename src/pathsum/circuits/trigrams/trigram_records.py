@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from pathsum.base import Column, Record, Table, stacked, text_column, token_column
 from pathsum.circuits.tokens.token import Token, joined, token_of
 from pathsum.circuits.trigrams.bugs import Bug, BugCost
 from pathsum.circuits.trigrams.triple import Evidence, Pattern, Triple, pattern_of
 from pathsum.model import HeadId, Model
-from pathsum.result import Column, Record, Table, stacked, text_column, token_column
 
 
 class Rank(StrEnum):

@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pathsum.base import Progress, silent
 from pathsum.circuits.tokens.qk import rotary_note
 from pathsum.circuits.tokens.token import hidden_note, joined, token_frequencies
 from pathsum.circuits.tokens.token_basis import (
@@ -41,7 +42,6 @@ from pathsum.circuits.tokens.token_basis import (
 )
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.sequences import require_tokens_out
-from pathsum.result import Progress, silent
 from pathsum.text import Tokenizer
 
 Ids = tuple[int, int, int]

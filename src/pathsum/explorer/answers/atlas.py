@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathsum.base import Progress, Record
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.explorer.params import ModelParams
@@ -13,7 +14,6 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.model import Model
-from pathsum.result import Progress, Record
 
 
 @dataclass(frozen=True, eq=False)

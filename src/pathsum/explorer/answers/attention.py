@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import Record
+from pathsum.base.shapes import Pattern
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
 from pathsum.paths import effects_by_layer, moved_by_layer
-from pathsum.result import Record
-from pathsum.shapes import Pattern
 
 
 @dataclass(frozen=True, kw_only=True)

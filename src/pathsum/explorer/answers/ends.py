@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pathsum.base import Record
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import ScoredEdge, virtual_weights
 from pathsum.circuits.tokens.token import joined
-from pathsum.errors import InputError, NotExactError
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
-from pathsum.result import Record
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pathsum.base import Record
 from pathsum.circuits import (
     OffsetProfile,
     SkipTrigrams,
@@ -30,7 +31,6 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
 from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
 from pathsum.paths import replace as replace_head
-from pathsum.result import Record
 
 
 @dataclass(frozen=True, eq=False)

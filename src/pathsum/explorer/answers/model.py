@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pathsum._version import __version__
+from pathsum.base import Record
+from pathsum.base.errors import NotExactError
 from pathsum.circuits.alignment.align_heads import can_align
-from pathsum.errors import NotExactError
 from pathsum.explorer.examples import Example
 from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.paths import expand_logits
-from pathsum.result import Record
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import NotExactError
+from pathsum.base import Progress, Record
+from pathsum.base.errors import NotExactError
 from pathsum.explorer.answers.model import shown_piece
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
 from pathsum.paths.path_sum import PartialRemainder
-from pathsum.result import Progress, Record
 
 
 @dataclass(frozen=True, eq=False)

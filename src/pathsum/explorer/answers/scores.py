@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Record
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.paths import Part, expand_scores
 from pathsum.paths.score_sides import SideSum
-from pathsum.result import Record
 
 
 @dataclass(frozen=True, kw_only=True)

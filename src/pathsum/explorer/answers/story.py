@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pathsum.errors import NotExactError
+from pathsum.base import Node, Progress, Record, Side
+from pathsum.base.errors import NotExactError
 from pathsum.explorer.answers.circuit import THRESHOLD
 from pathsum.explorer.answers.run import predictions, rank_telling
 from pathsum.explorer.answers.why import position_of, token_of
@@ -15,11 +16,9 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
-from pathsum.names import Node, Side
 from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import find_target
-from pathsum.result import Progress, Record
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
 CANDIDATES, COMPARABLE = 4, 0.5

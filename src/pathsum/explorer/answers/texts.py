@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import Record
+from pathsum.base.errors import InputError
 from pathsum.explorer.answers.model import piece, shown_piece
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
-from pathsum.result import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
+from pathsum.base import Record
 from pathsum.circuits import attention, effect, token_ov, token_qk
 from pathsum.circuits.tokens.ov import Effect
 from pathsum.circuits.tokens.qk import Attention
@@ -14,7 +15,6 @@ from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.sequences import require_tokens_out
-from pathsum.result import Record
 
 
 @dataclass(frozen=True)

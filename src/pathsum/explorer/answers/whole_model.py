@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
+from pathsum.base import Progress
+from pathsum.base.errors import InputError
 from pathsum.circuits import align_heads
 from pathsum.circuits.alignment.align_heads import HeadAlignment
-from pathsum.errors import InputError
 from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
-from pathsum.result import Progress
 from pathsum.training import Dynamics, dynamics
 from pathsum.training.run_folder import RUN
 

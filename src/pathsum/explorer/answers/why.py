@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from pathsum.base.errors import InputError
 from pathsum.circuits.tokens.token import find_token
-from pathsum.errors import InputError
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace

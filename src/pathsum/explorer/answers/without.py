@@ -7,17 +7,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import HeadError, InputError
+from pathsum.base import LogitsRead, Record
+from pathsum.base.errors import HeadError, InputError
 from pathsum.explorer.answers.run import predictions
 from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import Message
 from pathsum.model.losses import trace_losses
-from pathsum.names import LogitsRead
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import Target, find_target
-from pathsum.result import Record
 
 # Predictions that are listed, and things that may be switched off in one link.
 TOP, MAX_SWITCHES = 8, 200

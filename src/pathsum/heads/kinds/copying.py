@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
+from pathsum.base import Progress
 from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, layer_eigenvalues
 from pathsum.circuits.tokens.token_basis import as_path, require_logit_edges
 from pathsum.heads.kinds.kind import (
@@ -26,7 +27,6 @@ from pathsum.heads.kinds.kind import (
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
-from pathsum.result import Progress
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:

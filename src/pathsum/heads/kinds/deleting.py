@@ -14,6 +14,7 @@ from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.rotations import rotated_cores, sequential_p, significant_values
 from pathsum.algebra.spectrum import positivity
+from pathsum.base import Progress
 from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.heads.kinds.kind import (
     PAPER,
@@ -28,7 +29,6 @@ from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import value_reads
-from pathsum.result import Progress
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:

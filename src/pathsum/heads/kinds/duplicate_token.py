@@ -9,6 +9,7 @@ W_E QK W_Eᵀ with keys centered over tokens; the weights agree if it is positiv
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Progress
 from pathsum.heads.kinds.kind import (
     Kind,
     WeightScore,
@@ -21,7 +22,6 @@ from pathsum.heads.kinds.matching_through_previous import MatchingNull
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score
 from pathsum.model import HeadId, Model
-from pathsum.result import Progress
 
 
 def by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:

@@ -11,11 +11,11 @@ rest there too.
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Progress, silent
 from pathsum.heads.kinds.kind import PAPER, Finding, HeadEvidence, Kind, at_rows, data_score
 from pathsum.heads.layer_view import LayerView
 from pathsum.model import HeadId, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
-from pathsum.result import Progress, silent
 
 HALF = 0.5
 

@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
+from pathsum.base import Progress, silent
 from pathsum.heads.kinds.kind import PAPER_2022, RANDOM_HEADS, ScoreInfo, score_layers
 from pathsum.heads.layer_view import LayerView, RandomFrames, compare_with_random_heads, layer_view
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import HeadScores, Score
 from pathsum.model import Model
 from pathsum.model.folding import centered_unembedding
-from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
 LEAST_COSINE = 0.3

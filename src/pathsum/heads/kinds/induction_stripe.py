@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base.p_value import LEAST_FITTED, format_p
 from pathsum.heads.kinds.copying import COPYING_BY_WEIGHTS
 from pathsum.heads.kinds.kind import PAPER, Finding, HeadEvidence, Kind, data_score, positive_score
 from pathsum.heads.layer_view import LayerView
-from pathsum.result.p_value import LEAST_FITTED, format_p
 from pathsum.text.probes import RepeatedTokens
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
+from pathsum.base import Progress, silent
 from pathsum.heads.kinds.kind import (
     PAPER,
     RANDOM_HEADS,
@@ -41,7 +42,6 @@ from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import Score, against_null
 from pathsum.model import HeadId, Model
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
-from pathsum.result import Progress, silent
 from pathsum.text.probes import RepeatedTokens, with_start
 
 # Random heads run on a few words, and p compares heads on the same few.

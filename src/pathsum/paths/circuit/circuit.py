@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pathsum.errors import InputError
+from pathsum.base import (
+    Column,
+    Estimate,
+    Node,
+    NodeEdge,
+    Progress,
+    Record,
+    Side,
+    Table,
+    silent,
+    text_column,
+)
+from pathsum.base.errors import InputError
 from pathsum.model import Trace
-from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit.circuit_picture import (
     Picture,
     PictureEdge,
@@ -22,7 +33,6 @@ from pathsum.paths.circuit.circuit_picture import (
 from pathsum.paths.circuit.drawing import Drawn
 from pathsum.paths.circuit.edge_orders import best_first
 from pathsum.paths.target import Target
-from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
 
 if TYPE_CHECKING:
     from pathsum.model.sequences import TextOrTokens

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pathsum.names import HeadId, Node, Side, Source
-from pathsum.names.node import Component
+from pathsum.base import HeadId, Node, Side, Source
+from pathsum.base.node import Component
 
 if TYPE_CHECKING:
     from pathsum.paths.circuit.circuit import Circuit

@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import HeadId, Node, NodeEdge, Progress, Source, silent
 from pathsum.model import Trace
 from pathsum.model.cut_logits import can_cut_by_changes, cut_logits
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.node_reads import kept_logits
-from pathsum.names import HeadId, Node, NodeEdge, Source
 from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import Target
-from pathsum.result import Progress, silent
 
 # Numbers in the keys of the runs that are computed together: 16 MB in float32.
 CUT_TOGETHER = 1 << 22

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from pathsum.result import Column, Estimate, Record, Table, text_column
-from pathsum.result.estimate import mean_estimate
+from pathsum.base import Column, Estimate, Record, Table, text_column
+from pathsum.base.estimate import mean_estimate
 
 Shares = Mapping[str, Estimate]
 

@@ -11,10 +11,10 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from pathsum.files import write_output
-from pathsum.names import HeadId, Part, Side
+from pathsum.base import HeadId, Part, Side
+from pathsum.base.arguments import checked_methods
+from pathsum.base.files import write_output
 from pathsum.paths.circuit.circuit_picture import Picture, PictureEdge, PictureNode
-from pathsum.result.arguments import checked_methods
 
 # Sizes of the picture, in pixels.
 _WIDE, _HIGH, _GAP, _ROW, _MARGIN = 78, 34, 10, 92, 16

@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Node, NodeEdge, Side, Source
 from pathsum.model import Config, Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
-from pathsum.names import Node, NodeEdge, Side, Source
 from pathsum.paths.circuit.cut import values_at
 from pathsum.paths.target import Target
 

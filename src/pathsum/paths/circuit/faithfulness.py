@@ -24,18 +24,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import InputError
+from pathsum.base import Column, Estimate, NodeEdge, Progress, Record, Table, parse_option, silent
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import mean_estimate, ratio
+from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.model.edits import Writes
 from pathsum.model.sequences import TextOrTokens
-from pathsum.names import NodeEdge
 from pathsum.paths.circuit.cut import cut_in_parts, is_written, kept_values, one_sequence
 from pathsum.paths.circuit.edge_orders import gradient_order, random_order
 from pathsum.paths.circuit.reference import Reference, reference_writes
 from pathsum.paths.target import Target
-from pathsum.result import Column, Estimate, Progress, Record, Table, parse_option, silent
-from pathsum.result.estimate import mean_estimate, ratio
-from pathsum.result.table import Cell
 
 if TYPE_CHECKING:
     from pathsum.paths.circuit.circuit import Prediction

@@ -3,17 +3,16 @@
 import math
 from dataclasses import replace
 
-from pathsum.errors import InputError, NotExactError
+from pathsum.base import Node, Progress, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.model import Trace
-from pathsum.names import Node
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge, Prediction
 from pathsum.paths.circuit.circuit_picture import layer_of
 from pathsum.paths.circuit.cut import cut_effects
 from pathsum.paths.circuit.grow import Growth, grow_circuit
 from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import PositionName, Target, TokenName, Versus, find_target
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked
 
 
 @checked

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import Part, Side
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
-from pathsum.names import Part, Side
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.score_sides import QkRead, qk_read
 from pathsum.paths.sweep import UpSweep

@@ -23,14 +23,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pathsum.base import Node, NodeEdge, Progress, Side, silent
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.grouped_query import kv_head
-from pathsum.names import Node, NodeEdge, Side
 from pathsum.paths.circuit.attention import Attention
 from pathsum.paths.circuit.circuit import CircuitEdge, CircuitNode, LeftOut
 from pathsum.paths.circuit.frozen_row import Inputs, frozen_row
 from pathsum.paths.target import Target
-from pathsum.result import Progress, silent
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5

@@ -9,10 +9,12 @@ import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pathsum.errors import InputError, PathsumError
+from pathsum.base import ARROW, Column, Estimate, Progress, Record, Side, Table, silent, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, PathsumError
+from pathsum.base.estimate import mean_estimate
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence, TextOrTokens
-from pathsum.names import ARROW, Side
 from pathsum.paths.circuit.circuit import Circuit, CircuitEdge
 from pathsum.paths.circuit.circuit_picture import Picture, Unit, mean_picture
 from pathsum.paths.circuit.cut import cut_groups
@@ -30,9 +32,6 @@ from pathsum.paths.circuit.find_circuit import find_circuit
 from pathsum.paths.circuit.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.circuit.reference import Reference
 from pathsum.paths.target import TokenName, Versus
-from pathsum.result import Column, Estimate, Progress, Record, Table, silent, text_column
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import mean_estimate
 
 
 @dataclass(frozen=True)

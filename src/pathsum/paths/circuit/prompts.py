@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pathsum.errors import InputError, near_misses
+from pathsum.base.arguments import checked_methods, list_choices
+from pathsum.base.errors import InputError, near_misses
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
-from pathsum.result.arguments import checked_methods, list_choices
 
 Span: TypeAlias = int | str | tuple[int, int]
 """A position, a piece of the text, or the first position and the one after the last."""

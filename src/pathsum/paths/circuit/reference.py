@@ -3,7 +3,7 @@
 import enum
 from typing import TYPE_CHECKING
 
-from pathsum.errors import InputError
+from pathsum.base.errors import InputError
 from pathsum.model import Model, Trace
 from pathsum.model.edits import Writes
 from pathsum.model.losses import split_by_memory

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import Progress, Record, Table, silent, stacked
+from pathsum.base.errors import InputError
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.explain.search import TopPaths
@@ -26,7 +27,6 @@ from pathsum.paths.explain.toward import SHOWN, Toward
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
-from pathsum.result import Progress, Record, Table, silent, stacked
 
 # Positions that gave less than this share of what the strongest gave are not listed.
 LEAST_SHARE = 1e-4

@@ -19,7 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import Column, Record, Table, text_column
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
 from pathsum.model import HeadId, HeadName, Trace, transformer
 from pathsum.model.grouped_query import for_query_heads
 from pathsum.paths.explain.breakdown import Name, find_name
@@ -27,8 +29,6 @@ from pathsum.paths.frozen import FrozenLayer, Values
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.sweep import UpSweep, split_at
 from pathsum.paths.target import Target
-from pathsum.result import Column, Record, Table, text_column
-from pathsum.shapes import HeadPattern, Pattern, Stream, Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,9 @@ from typing import Literal, TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.names import HeadId, HeadName, Source
-from pathsum.result import Column, Estimate, Record, Table, text_column
-from pathsum.result.table import Cell
+from pathsum.base import Column, Estimate, HeadId, HeadName, Record, Source, Table, text_column
+from pathsum.base.errors import InputError
+from pathsum.base.table import Cell
 
 Name: TypeAlias = int | HeadId | Source | Literal["logits"]
 

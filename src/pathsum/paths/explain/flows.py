@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.shapes import PerHead, Stream
 from pathsum.paths.frozen import Frozen, Streams, all_sources
 from pathsum.paths.sweep import AdjointStep, DownSweep, UpSweep
 from pathsum.paths.target import Target
-from pathsum.shapes import PerHead, Stream
 
 # Numbers held at once while edges are summed over positions: 64 MB in float32.
 EDGE_NUMBERS = 16_000_000

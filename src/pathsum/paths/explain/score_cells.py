@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import Column, Part, Record, Table, text_column
+from pathsum.base.errors import InputError
 from pathsum.model import HeadId
 from pathsum.model.sequences import require_position
 from pathsum.model.transformer import pattern_at
-from pathsum.names import Part
 from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
 from pathsum.paths.score_sum import ScoreSum
-from pathsum.result import Column, Record, Table, text_column
 
 PartKind: TypeAlias = Literal["paths", "writers"]
 

@@ -23,16 +23,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import (
+    Column,
+    Estimate,
+    HeadId,
+    Path,
+    Progress,
+    Record,
+    Source,
+    Table,
+    text_column,
+)
+from pathsum.base.errors import InputError
+from pathsum.base.table import Cell
 from pathsum.model import Weights
-from pathsum.names import HeadId, Path, Source
 from pathsum.paths.explain.breakdown import half_width
 from pathsum.paths.explain.flows import gradient_at_top
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.target import Target
-from pathsum.result import Column, Estimate, Progress, Record, Table, text_column
-from pathsum.result.table import Cell
 
 # Nodes of one layer that are expanded together: enough to fill a matrix product.
 TOGETHER = 8

@@ -9,20 +9,17 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.model import Trace
-from pathsum.names import Edge, HeadId, HeadName, HeadRead, LogitsRead, Side
-from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
-from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, edge_flows, flows
-from pathsum.paths.explain.search import TopPaths, strongest_paths
-from pathsum.paths.frozen import Frozen
-from pathsum.paths.intervene.causal import CausalEffects, causal_effects
-from pathsum.paths.path_sum import PathSum
-from pathsum.paths.target import Target
-from pathsum.result import (
+from pathsum.base import (
     Column,
+    Edge,
     Estimate,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
     Progress,
     Record,
+    Side,
     Table,
     computed_field,
     silent,
@@ -30,7 +27,15 @@ from pathsum.result import (
     text_column,
     token_column,
 )
-from pathsum.result.table import Cell
+from pathsum.base.table import Cell
+from pathsum.model import Trace
+from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
+from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, edge_flows, flows
+from pathsum.paths.explain.search import TopPaths, strongest_paths
+from pathsum.paths.frozen import Frozen
+from pathsum.paths.intervene.causal import CausalEffects, causal_effects
+from pathsum.paths.path_sum import PathSum
+from pathsum.paths.target import Target
 
 # Rows of a table of components or of sources.
 SHOWN = 10

@@ -10,7 +10,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.errors import InputError
+from pathsum.base import (
+    Progress,
+    Record,
+    Site,
+    Table,
+    interval_columns,
+    parse_option,
+    silent,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate
+from pathsum.base.head_id import is_pair
+from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edited import mean_of_runs, mean_values
 from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
@@ -25,21 +39,7 @@ from pathsum.model.losses import (
     split_by_memory,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.names import Site
-from pathsum.names.head_id import is_pair
 from pathsum.paths.intervene.descriptions import IdealPattern
-from pathsum.result import (
-    Progress,
-    Record,
-    Table,
-    interval_columns,
-    parse_option,
-    silent,
-    text_column,
-)
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate
-from pathsum.shapes import Tokens
 
 _KEPT = "_ablation_losses"
 """The attribute of a shared trace that holds the losses of its ablations."""

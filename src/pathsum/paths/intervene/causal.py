@@ -14,27 +14,34 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.model import Model, Trace, trace_run
-from pathsum.model.edits import Edit, ReadShift
-from pathsum.model.forward import run_logits
-from pathsum.model.sites import find_site, writers_below
-from pathsum.names import Edge, HeadId, HeadName, HeadRead, LogitsRead, MlpRead, Reader, Side
-from pathsum.paths.intervene.patching import check_runs, patch
-from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
-from pathsum.result import (
+from pathsum.base import (
     Column,
+    Edge,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
+    MlpRead,
     Progress,
+    Reader,
     Record,
+    Side,
     Table,
     interval_columns,
     silent,
     text_column,
     token_column,
 )
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate, mean_estimate
-from pathsum.result.table import Cell
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.table import Cell
+from pathsum.model import Model, Trace, trace_run
+from pathsum.model.edits import Edit, ReadShift
+from pathsum.model.forward import run_logits
+from pathsum.model.sites import find_site, writers_below
+from pathsum.paths.intervene.patching import check_runs, patch
+from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 # Entries of the residual streams of runs that are computed together: 16 MB in float32.
 RUN_TOGETHER = 1 << 22

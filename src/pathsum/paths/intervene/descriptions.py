@@ -13,15 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import eig, pinv, qr
+from pathsum.base import Part, PartName, parse_option
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.tokens.ov import token_ov
-from pathsum.errors import InputError, NotExactError
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.edits import TableToLogits
 from pathsum.model.folding import unembed_through
 from pathsum.model.transformer import head_pattern
-from pathsum.names import Part, PartName
-from pathsum.result import parse_option
-from pathsum.shapes import HeadPattern, Tokens
 
 
 class IdealPattern(enum.StrEnum):

@@ -14,29 +14,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.errors import InputError
-from pathsum.model import HeadId, Model, Trace
-from pathsum.model.edits import Edit, HeadOutput, SourceOutput
-from pathsum.model.sequences import OneSequence
-from pathsum.model.sites import find_site
-from pathsum.names import Site, Source, Writer, is_number
-from pathsum.paths.intervene.causal import as_far_as_needed, patched_values, same_batch
-from pathsum.paths.intervene.patching import check_runs, find_replacement
-from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
-from pathsum.result import (
+from pathsum.base import (
     Column,
     Progress,
     Record,
+    Site,
+    Source,
     Table,
+    Writer,
     interval_columns,
+    is_number,
     parse_option,
     silent,
     text_column,
     token_column,
 )
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate, mean_estimate
-from pathsum.result.table import Cell
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.table import Cell
+from pathsum.model import HeadId, Model, Trace
+from pathsum.model.edits import Edit, HeadOutput, SourceOutput
+from pathsum.model.sequences import OneSequence
+from pathsum.model.sites import find_site
+from pathsum.paths.intervene.causal import as_far_as_needed, patched_values, same_batch
+from pathsum.paths.intervene.patching import check_runs, find_replacement
+from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 # Tokens run together: enough for an efficient matrix product, and little is computed in vain.
 _TOKENS_TOGETHER = 1024

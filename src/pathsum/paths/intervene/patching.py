@@ -20,16 +20,26 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError, PathError
+from pathsum.base import (
+    Edge,
+    HeadId,
+    HeadRead,
+    LogitsRead,
+    Node,
+    NodeEdge,
+    Site,
+    Source,
+    Writer,
+    parse_choice,
+)
+from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.path import split_arrows
+from pathsum.base.shapes import HeadPattern
 from pathsum.model import Trace, trace_run
 from pathsum.model.edit_plan import EditedReads, Plan
 from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
 from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
-from pathsum.names import Edge, HeadId, HeadRead, LogitsRead, Node, NodeEdge, Site, Source, Writer
-from pathsum.names.path import split_arrows
-from pathsum.result import parse_choice
-from pathsum.shapes import HeadPattern
 
 
 def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:

@@ -15,7 +15,19 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.errors import InputError
+from pathsum.base import (
+    Progress,
+    Record,
+    Table,
+    interval_columns,
+    parse_option,
+    silent,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, ratio
+from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edits import Attend, Edit, KeepPart
 from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
@@ -35,18 +47,6 @@ from pathsum.paths.intervene.descriptions import (
     parse_pattern,
     top_token_table,
 )
-from pathsum.result import (
-    Progress,
-    Record,
-    Table,
-    interval_columns,
-    parse_option,
-    silent,
-    text_column,
-)
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate, ratio
-from pathsum.shapes import Tokens
 
 # A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. That
 # of another metric is compared with the metric itself.

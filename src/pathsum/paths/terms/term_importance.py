@@ -13,7 +13,24 @@ from jaxtyping import Int
 from rich.console import Group
 from torch import Tensor
 
-from pathsum.errors import InputError, NotExactError
+from pathsum.base import (
+    ARROW,
+    Column,
+    Progress,
+    Record,
+    Table,
+    find_head,
+    interval_columns,
+    parse_option,
+    silent,
+    stacked,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.estimate import Estimate
+from pathsum.base.shapes import Stream, Tokens
+from pathsum.base.table import Cell
 from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.forward import run
 from pathsum.model.losses import (
@@ -28,23 +45,7 @@ from pathsum.model.losses import (
 )
 from pathsum.model.processes import shared_map
 from pathsum.model.sequences import TextOrTokens, require_text
-from pathsum.names import ARROW, find_head
 from pathsum.paths.terms.truncation import MlpOutputs, Scales, truncate
-from pathsum.result import (
-    Column,
-    Progress,
-    Record,
-    Table,
-    interval_columns,
-    parse_option,
-    silent,
-    stacked,
-    text_column,
-)
-from pathsum.result.arguments import checked
-from pathsum.result.estimate import Estimate
-from pathsum.result.table import Cell
-from pathsum.shapes import Stream, Tokens
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pathsum.base.shapes import Stream, Tokens
 from pathsum.model import HeadId, Run, transformer
 from pathsum.model.losses import (
     PredictionMetric,
@@ -31,7 +32,6 @@ from pathsum.model.losses import (
     target_losses,
 )
 from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, bias_stream
-from pathsum.shapes import Stream, Tokens
 
 
 class Scales(enum.StrEnum):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pathsum.errors import FileError, near_misses
+from pathsum.base.errors import FileError, near_misses
 from pathsum.sources.facts import Facts
 from pathsum.sources.mapped_store import Layout, Stored
 

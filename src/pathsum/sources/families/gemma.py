@@ -7,7 +7,7 @@ and keys instead of caps, and another rotary base in layers with windows.
 import math
 from typing import Any
 
-from pathsum.errors import ConfigError
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.facts import Facts
 from pathsum.sources.families import Family, attention, mlp, norm

@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pathsum.errors import ConfigError, InputError
-from pathsum.result.arguments import parse_choice
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import ConfigError, InputError
 from pathsum.sources.facts import Facts
 from pathsum.sources.mapped_store import Stored
 

@@ -11,8 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base import Edge, HeadId, HeadRead, Record, Side
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition.composition import composition
-from pathsum.errors import InputError
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.kinds.kind import DataScore
@@ -20,10 +23,6 @@ from pathsum.heads.layer_view import LayerView, layer_views
 from pathsum.heads.probe import copy_losses
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
-from pathsum.names import Edge, HeadId, HeadRead, Side
-from pathsum.result import Record
-from pathsum.result.estimate import Estimate, mean_estimate
-from pathsum.shapes import Tokens
 from pathsum.text.probes import RepeatedTokens
 
 # The in-context-learning score averages over this many tokens at each of its two positions.

@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import eigh
-from pathsum.errors import InputError
+from pathsum.base import Progress, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
 from pathsum.heads.induction import attention_scores
 from pathsum.heads.kinds.kind import ALPHA
 from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
@@ -17,8 +19,6 @@ from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
 from pathsum.model.sequences import check_tokens
-from pathsum.result import Progress, silent
-from pathsum.result.arguments import checked
 from pathsum.text.probes import RepeatedTokens
 from pathsum.training.dynamics.curves import (
     ComparedTokens,

@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from pathsum.errors import InputError, near_misses
-from pathsum.result import Column, Record, Table
+from pathsum.base import Column, Record, Table
+from pathsum.base.errors import InputError, near_misses
 from pathsum.training.dynamics.curves import Curve
 from pathsum.training.dynamics.phase_change import PhaseChange
 

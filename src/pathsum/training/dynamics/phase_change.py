@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.result import Record, Table, prose_column, text_column
-from pathsum.result.estimate import student
+from pathsum.base import Record, Table, prose_column, text_column
+from pathsum.base.estimate import student
 
 FEWEST = 6
 PLACES, WIDTHS = 1201, 60

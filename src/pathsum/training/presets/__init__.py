@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pathsum.errors import FileError, InputError, near_misses
-from pathsum.files import read_text
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import read_text
 from pathsum.training.recipe import Recipe, flatten
 
 _FOLDER = Path(__file__).parent

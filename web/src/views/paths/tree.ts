@@ -4,7 +4,7 @@ import { type Path, parsePath } from "../../lib/names";
 
 /** A path that is listed on its own, with what it adds to the logit. */
 export interface ListedPath extends Path {
-  /** As `pathsum.names` prints it: "embed→L0H7→L1H4". */
+  /** As `pathsum.base` prints it: "embed→L0H7→L1H4". */
   readonly name: string;
   readonly value: number;
   /** Where its value came from; null for paths too weak to be drawn. */

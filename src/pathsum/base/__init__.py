@@ -1,0 +1,130 @@
+"""Foundations: names, records, tables, uncertainty, files and errors. In reading order:
+
+errors      the exception tree
+shapes      the shape vocabulary and the row convention
+head_id     HeadId, the name of a head: `L1H4`
+path        Source, Path and Part: `embed→L0H7→L1H4`
+edge        reads and edges: `L1H4.k`, `L0H7→L1H4.k`
+node        components and edges at positions, and named values of a run
+record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
+estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
+p_value     how p-values are printed, in text and in tables
+table       Table and its columns: terminal, HTML and CSV views
+schema      the JSON schema of a record, from its fields
+arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
+files       reading and writing files
+terminal    consoles that escape control characters
+allocator, interpreters   allocator settings; helper processes
+
+The grammar of names, `parse(str(x)) == x` everywhere:
+
+    head    L1H4
+    source  embed | pos | mlp3 | bias2 | bias_U
+    path    embed→L0H7→L1H4             a source and the heads above it, bottom to top
+    part    a path | pos@1 | b_Q | b_K | L0H7
+    read    L1H4.q | L1H4.k | L1H4.v | mlp3 | logits
+    edge    L0H7→L1H4.k | embed→mlp3 | L1H4→logits
+    node    L0H7@4 | embed@2 | logits@9         a component at a position
+            and edges between nodes, L0H7@4→L1H4@9.k
+    site    L0H7 | L0H7@4 | L0H7→L1H4.k | L0H7→L1H4@9.k     the target of a patch
+    value   L1H4.pattern | L1H4.z | L1H4.k | residual@L1 | embed | mlp0 | logits    for hooks
+
+Where `→` is hard to type, `>` and `->` are accepted.
+
+Names are imported when first used, so that `pathsum --help` does not import torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathsum.base.arguments import Progress, parse_choice, parse_option, silent
+    from pathsum.base.edge import (
+        Edge,
+        HeadRead,
+        LogitsRead,
+        MlpRead,
+        Reader,
+        Side,
+        Writer,
+        parse_read,
+        parse_writer,
+    )
+    from pathsum.base.estimate import Estimate
+    from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
+    from pathsum.base.node import Node, NodeEdge, Site, Value
+    from pathsum.base.path import ARROW, Part, PartName, Path, Source
+    from pathsum.base.record import Record, computed_field, jsonable, records
+    from pathsum.base.schema import schema
+    from pathsum.base.table import (
+        Column,
+        Table,
+        interval_columns,
+        prose_column,
+        stacked,
+        text_column,
+        token_column,
+    )
+
+_NAMES = {
+    "arguments": "Progress parse_choice parse_option silent",
+    "edge": "Edge HeadRead LogitsRead MlpRead Reader Side Writer parse_read parse_writer",
+    "estimate": "Estimate",
+    "head_id": "HeadId HeadName find_head is_number",
+    "node": "Node NodeEdge Site Value",
+    "path": "ARROW Part PartName Path Source",
+    "record": "Record computed_field jsonable records",
+    "schema": "schema",
+    "table": "Column Table interval_columns prose_column stacked text_column token_column",
+}
+_HOMES = {
+    name: f"pathsum.base.{module}" for module, names in _NAMES.items() for name in names.split()
+}
+
+__all__ = [
+    "ARROW",
+    "Column",
+    "Edge",
+    "Estimate",
+    "HeadId",
+    "HeadName",
+    "HeadRead",
+    "LogitsRead",
+    "MlpRead",
+    "Node",
+    "NodeEdge",
+    "Part",
+    "PartName",
+    "Path",
+    "Progress",
+    "Reader",
+    "Record",
+    "Side",
+    "Site",
+    "Source",
+    "Table",
+    "Value",
+    "Writer",
+    "computed_field",
+    "find_head",
+    "interval_columns",
+    "is_number",
+    "jsonable",
+    "parse_choice",
+    "parse_option",
+    "parse_read",
+    "parse_writer",
+    "prose_column",
+    "records",
+    "schema",
+    "silent",
+    "stacked",
+    "text_column",
+    "token_column",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pathsum.base' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,160 @@
+"""The uncertainty type: a number with its standard error, its interval, and what chance gives.
+
+`Estimate` is what every measured number is, whether it was averaged over sequences, compared with
+random draws, both or neither. Averages are over sequences, because positions of one sequence are
+not independent and sequences are: every mean is a ratio of sums Σaᵢ/Σbᵢ over sequences i (a loss is
+summed nats over counted predictions, a share is one summed cost over another).
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base.p_value import format_p
+from pathsum.base.table import format_number
+
+# The two-sided 95 % quantile of the normal distribution.
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with what is known about its error and about chance.
+
+    Everything except `value` is None (null in JSON), never NaN, if it is not known.
+
+    >>> print(Estimate(0.5, stderr=0.1, low=0.3, high=0.7))
+    0.5 [0.3, 0.7]
+    >>> print(Estimate(0.5, null=0.02, p=1 / 401, draws=400))
+    0.5 (chance 0.02, p < 0.0025)
+    """
+
+    value: float
+    stderr: float | None = None
+    """Standard error of the value; None where there is one sample only, or nothing was sampled."""
+    low: float | None = None
+    """Lower end of the 95 % interval."""
+    high: float | None = None
+    """Upper end of the 95 % interval."""
+    null: float | None = None
+    """Mean of the value under chance."""
+    p: float | None = None
+    """Probability, under chance, of a value at least this large."""
+    draws: int | None = None
+    """The number of random draws behind `p`; None for a closed form."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "value" and isinstance(value, float) and math.isnan(value):
+                raise AssertionError(f"{field.name} of an Estimate is NaN; use None for not known")
+
+    @classmethod
+    def around(cls, value: float, stderr: float | None, samples: int | None = None) -> "Estimate":
+        """A mean with its 95 % interval: Student's t over `samples`, normal where that is None.
+
+        A standard error that is None or NaN (one sample) gives no interval.
+
+        >>> print(Estimate.around(2.0, 0.5), "/", Estimate.around(2.0, None))
+        2 [1.02, 2.98] / 2
+        """
+        if stderr is None or math.isnan(stderr):
+            return cls(value)
+        half = (_Z if samples is None else student(samples - 1)) * stderr
+        return cls(value, stderr, value - half, value + half)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return self.format(".4g")
+
+    def format(self, spec: str) -> str:
+        """The value, its interval and chance where they are known, each number by `spec`.
+
+        >>> Estimate(0.51234, null=0.021, p=0.2).format(".2f")
+        '0.51 (chance 0.02, p 0.2)'
+        """
+        text = format_number(self.value, spec)
+        if self.low is not None and self.high is not None:
+            text += f" [{format_number(self.low, spec)}, {format_number(self.high, spec)}]"
+        chance = [] if self.null is None else [f"chance {format_number(self.null, spec)}"]
+        if self.p is not None:
+            chance.append(self.p_text)
+        return f"{text} ({', '.join(chance)})" if chance else text
+
+    @property
+    def with_interval(self) -> tuple[float, float | None, float | None]:
+        """The value and both ends of its interval, as columns of a table."""
+        return self.value, self.low, self.high
+
+    @property
+    def stderr_or_nan(self) -> float:
+        """The standard error for an array, where NaN stands for not known."""
+        return math.nan if self.stderr is None else self.stderr
+
+    @property
+    def p_text(self) -> str:
+        """p as text, as a bound where it is smaller than the draws can show: 'p < 0.0025'."""
+        return format_p(self.p, self.draws)
+
+    @property
+    def clear_of_zero(self) -> bool:
+        """Whether the interval excludes zero; False where there is no interval."""
+        return (self.low is not None and self.low > 0) or (self.high is not None and self.high < 0)
+
+    def below(self, other: "Estimate") -> bool:
+        """Whether the whole interval lies below the other's; False where one has no interval."""
+        return self.high is not None and other.low is not None and self.high < other.low
+
+
+def ratio(
+    numerators: Float[Tensor, " sequence"], denominators: Float[Tensor, " sequence"]
+) -> Estimate:
+    """Σ numerators / Σ denominators, with a 95 % interval over sequences.
+
+    The residuals aᵢ − r bᵢ give the standard error √(n/(n−1) Σ residual²) / |Σ bᵢ|, which for equal
+    denominators is that of a mean; the interval uses Student's t with n − 1 degrees of freedom. It
+    is an approximation where denominators vary a lot or sequences are few.
+
+    >>> print(ratio(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)))
+    2 [-0.4841, 4.484]
+    """
+    a, b = numerators.double(), denominators.double()
+    count = len(a)
+    value = float(a.sum() / b.sum())
+    if count < 2:
+        return Estimate(value)
+    residual = a - value * b
+    deviation = math.sqrt(count / (count - 1) * float(residual.square().sum()))
+    return Estimate.around(value, deviation / abs(float(b.sum())), count)
+
+
+def mean_estimate(values: Float[Tensor, " sequence"]) -> Estimate:
+    """The mean of one number per sequence, with its 95 % interval."""
+    return ratio(values, torch.ones_like(values))
+
+
+def student(degrees: int) -> float:
+    """The two-sided 95 % quantile of Student's t: exact for 1 and 2 degrees, else an expansion.
+
+    The expansion in 1/degrees is off by 0.2 % at 3 degrees and by less above.
+
+    >>> [round(student(n), 2) for n in (1, 2, 10, 1000)]
+    [12.71, 4.3, 2.23, 1.96]
+    """
+    if degrees == 1:
+        return math.tan(math.pi * 0.475)
+    if degrees == 2:
+        return 0.95 * math.sqrt(2 / (4 * 0.975 * 0.025))
+    z, n = _Z, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )

@@ -1,0 +1,425 @@
+"""Reading and writing files, for all rooms.
+
+Reading: regular files only (opening a FIFO blocks forever), of bounded size, UTF-8, and JSON of
+bounded depth; anything else is a one-sentence FileError. Never more bytes are read than the file's
+size says: system files, as in /proc, report 0 and may be endless.
+
+Writing: files of a folder that belong together are written to temporary names and renamed as one
+step (`write_together`). A single output is checked before anything is computed, then replaced as a
+whole, or written in place if it is a device or a pipe (`check_output`, `write_output`). A save
+locks its folder, so that leftovers of killed saves can be told from files being written.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from pathsum.base.errors import FailedError, FileError, PathsumError
+
+# Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
+LARGEST_TEXT = 1 << 28
+JOURNAL = ".saving.json"
+# How long a save waits for another one to the same folder.
+PATIENCE_SECONDS = 60.0
+# Names of outputs while they are written.
+_PREFIX, _SUFFIX = ".pathsum-", ".part"
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def require_regular(file: Path) -> os.stat_result:
+    """The status of a regular file that is not empty; raises FileError for anything else.
+
+    Reading a pipe or a device may block forever, and so may a system file such as /proc/kmsg, which
+    claims to be regular and empty.
+    """
+    found = _regular(file)
+    if found.st_size == 0:
+        raise FileError(f"{file} is empty; copy, download or save it again")
+    return found
+
+
+def _regular(file: Path) -> os.stat_result:
+    try:
+        found = file.stat()
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {file}; name an existing one") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file} cannot be opened ({_reason(error)})") from error
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+        raise FileError(f"{file} is {kind}, and a regular file is expected; name one")
+    return found
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; False for names that no file can have."""
+    try:
+        path.stat()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
+    """The contents of a regular file, as many bytes as it has when it is opened."""
+    size = _regular(file).st_size
+    if size > largest:
+        raise FileError(
+            f"{file} has {size:,} bytes, and at most {largest:,} are read at once; it is not a "
+            "file of this kind"
+        )
+    try:
+        with file.open("rb") as opened:
+            return opened.read(size)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({_reason(error)})") from error
+
+
+def first_bytes(file: Path, count: int) -> bytes:
+    """The first bytes of a regular file, to tell its format."""
+    require_regular(file)
+    try:
+        with file.open("rb") as opened:
+            return opened.read(count)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read ({_reason(error)})") from error
+
+
+def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
+    """The text of a regular UTF-8 file."""
+    try:
+        return read_bytes(file, largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file} is not UTF-8 text (byte {error.start} is not)") from error
+
+
+def parse_json(text: str, where: object, advice: str) -> Any:
+    """The value of JSON text; `where` names it in errors, `advice` says what to do.
+
+    Duplicate names in an object are an error: Python would take the last value, other programs the
+    first.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise FileError(f"{where} lists {twice!r} twice; {advice}")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except PathsumError:
+        raise
+    except RecursionError as error:
+        raise FileError(f"{where} is nested too deeply; {advice}") from error
+    except ValueError as error:
+        raise FileError(f"{where} is not JSON ({error}); {advice}") from error
+
+
+def parse_object(text: str, where: object, advice: str) -> dict[str, Any]:
+    """A JSON object from text."""
+    found = parse_json(text, where, advice)
+    if not isinstance(found, dict):
+        raise FileError(f"{where} is not a JSON object; {advice}")
+    return found
+
+
+def read_object(file: Path, advice: str) -> dict[str, Any]:
+    """The JSON object of a file."""
+    return parse_object(read_text(file), file, advice)
+
+
+def digest(text: str) -> str:
+    """The SHA-256 of text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def digest_file(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+# ---- locks; the operating system releases those of a killed process
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def lock(descriptor: int, *, wait: bool) -> None:
+        """Lock an open file, or raise OSError."""
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+
+    def _unlock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def lock(descriptor: int, *, wait: bool) -> None:
+        """Lock an open file or folder, or raise OSError."""
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _only_save(folder: Path) -> Generator[bool]:
+    """Keep other saves out of a folder; yields False if it cannot be locked.
+
+    The folder itself is locked, so no file is added to it. Windows and some network file systems
+    cannot lock a folder; files of two saves at once are still noticed when they are read.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written and not listed, or Windows
+        yield False
+        return
+    try:
+        locked = _wait_for_lock(descriptor, folder)
+        try:
+            yield locked
+        finally:
+            if locked:  # by name: a process that was forked meanwhile has the descriptor too
+                _unlock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, folder: Path) -> bool:
+    began = time.monotonic()
+    while True:
+        try:
+            lock(descriptor, wait=False)
+        except BlockingIOError as error:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise FailedError(
+                    f"another process has been saving to {folder} for {PATIENCE_SECONDS:.0f} "
+                    "seconds; try again when it has finished, or name another folder"
+                ) from error
+            time.sleep(0.02)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+# ---- files that belong together
+
+
+def write_together(
+    folder: Path, writers: Mapping[str, Callable[[Path], object]], remove: Iterable[str] = ()
+) -> None:
+    """Write several files of a folder, and remove others, as one event.
+
+    Everything is first written to temporary names and flushed to disk. A journal then lists the
+    renames: until it is in place nothing has changed, and if the process is killed after that,
+    `finish_saving` does the rest. Temporary files left by a killed save of these files are removed.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedError(f"cannot make the folder {folder} ({error})") from error
+    with _only_save(folder) as alone:
+        _write_together(folder, writers, tuple(remove), alone)
+
+
+def _write_together(
+    folder: Path,
+    writers: Mapping[str, Callable[[Path], object]],
+    remove: tuple[str, ...],
+    alone: bool,
+) -> None:
+    for name in (*writers, *remove):
+        if (folder / name).is_dir():
+            raise FailedError(
+                f"saving to {folder} failed: {name} is a folder there; remove it, or name another "
+                "folder"
+            )
+    aside = {name: folder / f".{name}.{os.getpid()}{_SUFFIX}" for name in (*writers, JOURNAL)}
+    try:
+        _finish(folder)
+        if alone:
+            names = "|".join(map(re.escape, (*aside, *remove)))
+            _remove_leftovers(folder, rf"\.({names})\.[0-9]+{re.escape(_SUFFIX)}")
+        removed = [name for name in remove if (folder / name).exists()]
+        for name, write in writers.items():
+            write(aside[name])
+            # safetensors makes files that only their owner can read.
+            aside[name].chmod(0o666 & ~_umask())
+            _flush_to_disk(aside[name])
+        if len(writers) == 1 and not removed:
+            for name in writers:
+                aside[name].replace(folder / name)
+        else:
+            renamed = {aside[name].name: name for name in writers}
+            text = json.dumps({"rename": renamed, "remove": removed})
+            aside[JOURNAL].write_text(text, encoding="utf-8")
+            _flush_to_disk(aside[JOURNAL])
+            aside[JOURNAL].replace(folder / JOURNAL)
+            _finish(folder)
+    except (OSError, SafetensorError) as error:
+        begun = (folder / JOURNAL).exists()
+        state = "opening the folder finishes the save" if begun else "the old files are unchanged"
+        raise FailedError(f"saving to {folder} failed ({error}); {state}") from error
+    finally:
+        # After any failure, Ctrl-C included: temporary files that are left are incomplete.
+        if not (folder / JOURNAL).exists():
+            for file in aside.values():
+                # On a read-only file system, even unlinking a missing file raises.
+                if file.exists():
+                    file.unlink()
+
+
+def _remove_leftovers(folder: Path, names: str) -> None:
+    """Remove temporary files of saves that were killed; the caller has locked the folder."""
+    for file in folder.iterdir():
+        if re.fullmatch(names, file.name) and not file.is_dir():
+            with suppress(PermissionError):  # another user's, in a folder that many write to
+                file.unlink(missing_ok=True)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write one text file of a folder, whole or not at all."""
+    write_together(file.parent, {file.name: lambda part: part.write_text(text, encoding="utf-8")})
+
+
+def finish_saving(folder: Path) -> None:
+    """Finish a save that was killed while it renamed its files."""
+    if exists(folder / JOURNAL):
+        with _only_save(folder):
+            _finish(folder)
+
+
+def _finish(folder: Path) -> None:
+    journal = folder / JOURNAL
+    if not exists(journal):
+        return  # there is none, or another process has just finished the save
+    found = read_object(journal, "remove it, and save again")
+    renamed, removed = found.get("rename"), found.get("remove")
+    if not isinstance(renamed, dict) or not isinstance(removed, list):
+        raise FileError(f"{journal} does not list files; remove it, and save again")
+    for name in (*renamed.values(), *removed):
+        if not _is_file_name(name):
+            raise FileError(f"{journal} names {name!r}, which is not a file in its folder")
+    for part, name in renamed.items():
+        if not re.fullmatch(rf"\.{re.escape(name)}\.[0-9]+\.part", part):
+            raise FileError(f"{journal} renames {part!r}, which is not a part of {name}")
+    for part, name in renamed.items():
+        # Where folders cannot be locked, another process may be finishing the same save.
+        if (folder / part).exists():
+            (folder / part).replace(folder / name)
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+    journal.unlink(missing_ok=True)
+
+
+def _is_file_name(name: object) -> bool:
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
+        return False
+    return "\0" not in name and len(name.encode("utf-8", "surrogatepass")) < 200
+
+
+def _umask() -> int:
+    """The process's umask; it can only be read by setting it, so set it back."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _flush_to_disk(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+# ---- one output
+
+
+def check_output(path: str | Path) -> Path:
+    """The path of an output, or an error if it cannot be written: call it before computing."""
+    target = Path(path).expanduser()
+    try:
+        there, is_folder = _exists(target), target.is_dir()
+        folder = target.resolve().parent if not _through(target) else target.parent
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FileError(f"{str(target)!r} cannot be written ({_reason(error)})") from error
+    if is_folder:
+        raise FileError(f"{target} is a folder; name a file in it, as in {target / 'result.html'}")
+    if not folder.is_dir():
+        raise FileError(f"the folder {folder} does not exist, so {target.name} cannot be written")
+    if not os.access(target if there else folder, os.W_OK):
+        raise FileError(f"{target} cannot be written: permission denied")
+    return target
+
+
+def _exists(target: Path) -> bool:
+    try:
+        target.stat()
+    except FileNotFoundError:
+        return False
+    return True  # any other error, such as a name that is too long, is the caller's
+
+
+def write_output(path: str | Path, content: str | bytes) -> Path:
+    """Write an output: a regular file is replaced whole, anything else is written through."""
+    target = check_output(path)
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    try:
+        if _through(target):
+            with target.open("wb") as out:
+                out.write(data)
+        else:
+            _replace(target.resolve(), data)
+    except OSError as error:
+        raise FailedError(f"{target} cannot be written ({_reason(error)})") from error
+    return target
+
+
+def _through(target: Path) -> bool:
+    """Whether a target is written in place: pipes, devices, and files in read-only folders."""
+    if not _exists(target):
+        return False
+    if not target.is_file() or str(target).startswith(("/dev/", "/proc/")):
+        return True
+    return not os.access(target.resolve().parent, os.W_OK)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    with _only_save(target.parent) as alone:
+        if alone:
+            _remove_leftovers(target.parent, rf"{re.escape(_PREFIX)}\w+{re.escape(_SUFFIX)}")
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+        handle, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.chmod(mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

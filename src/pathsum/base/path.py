@@ -1,0 +1,247 @@
+"""Source, Path and Part: where paths begin, paths, and the parts of a query or a key.
+
+All names share the arrow and `Printed`: their JSON form is their printed form.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pathsum.base.errors import PathError
+from pathsum.base.head_id import LABEL, NUMBER, HeadId, HeadName
+
+if TYPE_CHECKING:
+    from pathsum.algebra import Factored
+    from pathsum.base.shapes import HeadPattern
+    from pathsum.model import Model, Trace, Weights
+
+ARROW = "→"
+
+
+class Printed:
+    """A value whose JSON form is its printed form."""
+
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """Its printed form."""
+        return str(self)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string."""
+        return {"type": "string"}
+
+
+def split_arrows(text: str) -> list[str]:
+    """The parts of a name between arrows: `→`, `->` or `>`."""
+    return [part.strip() for part in text.replace("->", ARROW).replace(">", ARROW).split(ARROW)]
+
+
+SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias"]
+
+
+@dataclass(frozen=True, order=True)
+class Source(Printed):
+    """The start of a path: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U`, the logits' own bias.
+
+    `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write.
+    `layer` is the layer that writes it, −1 for what is there before the first layer.
+    """
+
+    kind: SourceKind
+    layer: int = -1
+
+    def __str__(self) -> str:
+        if self.kind == "unembed_bias":
+            return "bias_U"
+        return self.kind if self.layer < 0 else f"{self.kind}{self.layer}"
+
+    @property
+    def symbol(self) -> str:
+        """Its symbol in a formula."""
+        plain = {"embed": "W_E", "pos": "W_pos", "unembed_bias": "b_U"}
+        written = {"mlp": "MLP", "bias": "b"}
+        return plain.get(self.kind) or f"{written[self.kind]}[{self.layer}]"
+
+    @classmethod
+    def parse(cls, name: "str | Source") -> "Source":
+        """The source that a name means."""
+        if isinstance(name, Source):
+            return name
+        text = name.strip()
+        if text in ("embed", "pos"):
+            return cls("embed") if text == "embed" else cls("pos")
+        if text == "bias_U":
+            return cls("unembed_bias")
+        match = re.fullmatch(rf"(mlp|bias)({NUMBER})", text, re.ASCII)
+        if match is None:
+            raise PathError(
+                f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
+                "(by layer) and 'bias_U'"
+            )
+        return cls("mlp" if match[1] == "mlp" else "bias", int(match[2]))
+
+
+@dataclass(frozen=True)
+class Path(Printed):
+    """A source and heads, bottom to top. Two or more heads make a virtual head.
+
+    >>> path = Path("embed", ["L0H7", "L1H4"])
+    >>> print(path, path.order)
+    embed→L0H7→L1H4 2
+    >>> path.formula
+    'A[L1H4]·A[L0H7] ⊗ W_E·OV[L0H7]·OV[L1H4]·W_U'
+    >>> Path.parse("embed > L0H7 > L1H4") == path
+    True
+    """
+
+    source: Source
+    heads: tuple[HeadId, ...]
+
+    def __init__(self, source: str | Source = "embed", heads: Sequence[HeadName] = ()) -> None:
+        object.__setattr__(self, "source", Source.parse(source))
+        object.__setattr__(self, "heads", tuple(HeadId.parse(head) for head in heads))
+        self._check()
+
+    @classmethod
+    def parse(cls, text: "str | Path") -> "Path":
+        """The path that a text such as `embed→L0H7→L1H4` means."""
+        if isinstance(text, Path):
+            return text
+        source, *heads = split_arrows(text)
+        return cls(source, heads)
+
+    def __str__(self) -> str:
+        return ARROW.join((str(self.source), *self.heads))
+
+    @property
+    def order(self) -> int:
+        """The number of heads it goes through."""
+        return len(self.heads)
+
+    @property
+    def formula(self) -> str:
+        """The paper's notation: patterns ⊗ weights."""
+        if self.source.kind == "unembed_bias":
+            return "Id ⊗ b_U"
+        patterns = "·".join(f"A[{head}]" for head in reversed(self.heads)) or "Id"
+        circuits = [f"OV[{head}]" for head in self.heads]
+        return f"{patterns} ⊗ {'·'.join([self.source.symbol, *circuits, 'W_U'])}"
+
+    def ov(self, model: "Model") -> "Factored":
+        """The product of its heads' OV in the residual basis (normalization scales omitted)."""
+        from pathsum.model.head import path_ov
+
+        return path_ov(model, self)
+
+    def full_ov(self, model: "Model") -> "Factored":
+        """OV from tokens (`embed`) or positions (`pos`) to predicted tokens."""
+        from pathsum.model.head import path_full_ov
+
+        return path_full_ov(model, self)
+
+    def pattern(self, trace: "Trace") -> "HeadPattern":
+        """Its pattern on a run, normalization scales included, so rows need not sum to 1."""
+        from pathsum.model.head import path_pattern
+
+        return path_pattern(trace, self)
+
+    def check_in(self, model: "Model | Weights") -> None:
+        """Raises PathError or HeadError if the model has no such path."""
+        from pathsum.model.head import check_path
+
+        check_path(model, self)
+
+    def _check(self) -> None:
+        for lower, upper in zip(self.heads, self.heads[1:], strict=False):
+            if lower.layer >= upper.layer:
+                reason = "names a head twice" if lower == upper else "is out of order"
+                raise PathError(
+                    f"a path through {lower} and then {upper} {reason}: data flows upwards, so "
+                    "each head must be in a later layer than the one before it"
+                )
+        if self.source.kind == "unembed_bias" and self.heads:
+            raise PathError("bias_U is added to the logits themselves; no head reads it")
+        if self.heads and self.source.layer >= self.heads[0].layer:
+            raise PathError(
+                f"{self.heads[0]} cannot read {self.source}, which is written by its own layer or "
+                f"a later one; the first head must be in layer {self.source.layer + 1} or above"
+            )
+
+
+PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]
+
+
+@dataclass(frozen=True)
+class Part(Printed):
+    """One summand of a query or of a key.
+
+    `path`      a source and the lower heads it came through: `embed`, `embed→L0H7`, `mlp0→L1H2`
+    `position`  what positions add at this layer's read (positions="qk"): `pos@1`
+    `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`
+    `writer`    everything that one lower head wrote, over all paths: `L0H7`
+
+    >>> Part.parse("embed>L0H7").heads
+    ('L0H7',)
+    """
+
+    kind: PartKind
+    text: str
+    source: Source | None = None
+    heads: tuple[HeadId, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def headed(self) -> bool:
+        """Whether it went through a lower head."""
+        return bool(self.heads)
+
+    @property
+    def path(self) -> Path:
+        """The path of a part that is one."""
+        if self.kind != "path" or self.source is None:
+            raise PathError(f"the part {self.text} is not a path from a source")
+        return Path(self.source, self.heads)
+
+    @classmethod
+    def of_path(cls, path: Path) -> "Part":
+        """The part that a path makes."""
+        return cls("path", str(path), path.source, path.heads)
+
+    @classmethod
+    def position(cls, layer: int) -> "Part":
+        """The position part of a layer's reads."""
+        return cls("position", f"pos@{layer}")
+
+    @classmethod
+    def bias(cls, side: Literal["query", "key"]) -> "Part":
+        """The read's own bias."""
+        return cls("bias", "b_Q" if side == "query" else "b_K")
+
+    @classmethod
+    def writer(cls, head: HeadId) -> "Part":
+        """Everything that a lower head wrote."""
+        return cls("writer", str(head), None, (head,))
+
+    @classmethod
+    def parse(cls, name: "PartName") -> "Part":
+        """The part that a name or a path means."""
+        if isinstance(name, Part):
+            return name
+        if isinstance(name, Path):
+            return cls.of_path(name)
+        text = name.strip()
+        if text in ("b_Q", "b_K"):
+            return cls.bias("query" if text == "b_Q" else "key")
+        if re.fullmatch(rf"pos@{NUMBER}", text, re.ASCII):
+            return cls.position(int(text.removeprefix("pos@")))
+        if LABEL.fullmatch(text):
+            return cls.writer(HeadId.parse(text))
+        return cls.of_path(Path.parse(text))
+
+
+PartName: TypeAlias = str | Path | Part

@@ -1,0 +1,261 @@
+"""The base of every result, and values as JSON.
+
+Tensors become nested lists, complex numbers pairs, NaN and infinity null.
+"""
+
+import dataclasses
+import enum
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.base.arguments import checked_methods
+from pathsum.base.errors import FailedError
+from pathsum.base.estimate import Estimate
+from pathsum.base.path import Printed
+from pathsum.base.table import Cell, Table, prose_column, text_column
+from pathsum.base.terminal import SafeConsole
+
+Field = TypeVar("Field")
+
+
+def _tensor(value: Tensor) -> Any:
+    plain = value.detach().cpu()
+    if plain.is_complex():
+        return jsonable(torch.view_as_real(plain).tolist())
+    if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
+        return jsonable(plain.tolist())
+    return plain.tolist()
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+def jsonable(
+    value: object, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
+) -> Any:
+    """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
+
+    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
+    is no value. With `digits`, floats outside of tensors are rounded to so many digits.
+
+    >>> jsonable((1, float("nan"), 2 + 3j))
+    [1, None, [2.0, 3.0]]
+    """
+    return _converter(type(value))(value, tensor, None if digits is None else f"%.{digits}g")
+
+
+_Converter: TypeAlias = Callable[[Any, Callable[[Tensor], Any], str | None], Any]
+"""A value, what a tensor becomes, and the format that rounds floats: its JSON form."""
+
+
+@cache
+def _converter(kind: type) -> _Converter:
+    """How values of a type become JSON, decided once per type."""
+    names = _public_fields(kind)
+    rules: tuple[tuple[bool, _Converter], ...] = (
+        (kind in _PLAIN, lambda value, _, __: value),
+        (issubclass(kind, float), _float),
+        (issubclass(kind, Tensor), lambda value, tensor, _: tensor(value)),
+        (getattr(kind, "to_json", Record.to_json) is not Record.to_json, _own),
+        (names is not None, _record_of(names or ())),
+        (issubclass(kind, int | str) and issubclass(kind, enum.Enum), _member),
+        (issubclass(kind, int | str), lambda value, _, __: value),
+        (issubclass(kind, complex), _complex),
+        (issubclass(kind, Mapping), _mapping),
+        (issubclass(kind, Sequence | set | frozenset), _sequence),
+    )
+    for applies, converter in rules:
+        if applies:
+            return converter
+    raise FailedError(
+        f"a result holds a {kind.__name__}, which has no JSON form; "
+        "give the type a to_json method or store a plain value"
+    )
+
+
+def _float(value: float, _: object, rounded: str | None) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return value if rounded is None else float(rounded % value)
+
+
+def _own(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
+    found = value.to_json()
+    return found if type(found) in _PLAIN else _converter(type(found))(found, tensor, rounded)
+
+
+def _record_of(names: tuple[str, ...]) -> _Converter:
+    def converted(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
+        # Most of what records hold is plain, and a call takes longer than looking.
+        return {
+            name: item
+            if (kind := type(item := getattr(value, name))) in _PLAIN
+            else _converter(kind)(item, tensor, rounded)
+            for name in names
+        }
+
+    return converted
+
+
+def _sequence(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> list[Any]:
+    return [
+        item if (kind := type(item)) in _PLAIN else _converter(kind)(item, tensor, rounded)
+        for item in value
+    ]
+
+
+def _mapping(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> dict[str, Any]:
+    return {str(key): _converter(type(item))(item, tensor, rounded) for key, item in value.items()}
+
+
+def _complex(value: complex, _: object, rounded: str | None) -> list[float | None]:
+    return [_float(value.real, _, rounded), _float(value.imag, _, rounded)]
+
+
+def _member(value: enum.Enum, _: object, __: object) -> Any:
+    return value.value
+
+
+class computed_field(cached_property[Field]):
+    """A field of a record that is computed when it is first read, and then kept.
+
+    It is written to JSON after the other fields, so writing computes it; a repr does not.
+    """
+
+
+def computed_fields(kind: type) -> dict[str, "computed_field[Any]"]:
+    """The computed fields of a record, by name."""
+    every = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
+    return {name: each for name, each in every.items() if isinstance(each, computed_field)}
+
+
+@cache
+def _stored_fields(kind: type) -> tuple[str, ...] | None:
+    """The public fields of a dataclass that are given to it; None for other types."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = (field.name for field in dataclasses.fields(kind))
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+@cache
+def _public_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass that are written; None for other types."""
+    stored = _stored_fields(kind)
+    return None if stored is None else (*stored, *computed_fields(kind))
+
+
+_RECORDS: dict[str, type["Record"]] = {}
+
+
+@checked_methods
+class Record:
+    """A frozen dataclass with views.
+
+    A subclass names its `kind` (which becomes the `format` of its JSON, `pathsum-<kind>`), and
+    overrides `to_table` if a list of its plain fields is not the best table. Use `eq=False` if
+    fields are tensors, whose equality is not a boolean.
+
+        @dataclass(frozen=True, eq=False)
+        class Profile(Record, kind="profile"):
+            head: HeadId
+            weights: Tensor
+    """
+
+    record_kind: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def __init_subclass__(cls, *, kind: str = "", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if not kind:
+            return
+        known = _RECORDS.get(kind)
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise TypeError(f"two records have the kind {kind!r}: {known} and {cls}")
+        cls.record_kind = kind
+        _RECORDS[kind] = cls
+        # A dataclass generates a repr of all fields if the class defines none; large tensors
+        # would fill the screen.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Record.__repr__
+        checked_methods(cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON-ready values, with its format and version."""
+        header = {"format": f"pathsum-{self.record_kind}", "version": self.version}
+        return header | self.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields without format and version, for use inside another record."""
+        return {name: jsonable(getattr(self, name)) for name in _fields(self)}
+
+    def dumps(self, indent: int | None = 2) -> str:
+        """The record as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def to_table(self) -> Table:
+        """The record as a table; by default its plain fields, one per row."""
+        rows: list[tuple[Cell, ...]] = []
+        for name in _stored_fields(type(self)) or ():
+            value = getattr(self, name)
+            if isinstance(value, Printed | Estimate):
+                value = str(value)
+            if value is None or isinstance(value, bool | int | float | str):
+                rows.append((name.replace("_", " "), value))
+        return Table(
+            columns=(text_column(""), prose_column("value")),
+            rows=tuple(rows),
+            title=self.record_kind.replace("-", " "),
+        )
+
+    def __rich__(self) -> RenderableType:
+        return self.to_table()
+
+    def __str__(self) -> str:
+        """The terminal view without color."""
+        return as_text(self.__rich__())
+
+    def __repr__(self) -> str:
+        """The plain fields on one line; `print` shows the table."""
+        return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
+
+    def _repr_html_(self) -> str:
+        return self.to_table().to_html()
+
+
+def records() -> dict[str, type[Record]]:
+    """Every kind of record whose module has been imported, by kind."""
+    return dict(sorted(_RECORDS.items()))
+
+
+def as_text(shown: RenderableType) -> str:
+    """The terminal view as plain text, at the width of the terminal."""
+    file = io.StringIO()
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    SafeConsole(file=file, width=width, color_system=None, highlight=False).print(shown)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _plain_fields(record: Record) -> list[str]:
+    shown: list[str] = []
+    for name in _stored_fields(type(record)) or ():
+        value = getattr(record, name)
+        if value is None or isinstance(value, bool | int | float | str):
+            shown.append(f"{name}={value!r}")
+    return shown if len(shown) == len(_fields(record)) else [*shown, "…"]
+
+
+def _fields(record: Record) -> tuple[str, ...]:
+    names = _public_fields(type(record))
+    if names is None:
+        raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
+    return names

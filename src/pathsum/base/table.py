@@ -1,0 +1,282 @@
+"""A plain table: named columns, rows of values, and its views in a terminal, a page and a file.
+
+In a terminal that is too narrow, sentences wrap and tokens are shortened with an ellipsis; if that
+is not enough, columns are dropped, the last first, and a note names them. A number or a label is
+never truncated.
+"""
+
+import html
+import io
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from pathsum.base.terminal import SafeConsole, printable
+
+Cell: TypeAlias = bool | int | float | str | None
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, how its numbers are written, and what they are measured in.
+
+    `fit` is how its cells adapt to a narrow terminal: "whole" shows them in full or not at all
+    (numbers and labels), "shorten" ends them with an ellipsis, "wrap" breaks them between words.
+    """
+
+    name: str
+    format: str = ".3f"
+    unit: str = ""
+    align: Literal["left", "right"] = "right"
+    fit: Literal["whole", "shorten", "wrap"] = "whole"
+
+    @property
+    def heading(self) -> str:
+        """Its name with the unit, as it stands above the numbers."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    @property
+    def stacked_heading(self) -> str:
+        """The heading, one word per line where it would be wider than the numbers below it."""
+        narrow = self.align == "right" and len(self.heading) > 8
+        return self.heading.replace(" ", "\n") if narrow else self.heading
+
+    def write(self, cell: Cell) -> str:
+        """A cell as text: floats by the column's format, absent values as a dash."""
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return MISSING
+        if isinstance(cell, bool):
+            return "yes" if cell else "no"
+        if isinstance(cell, float):
+            return format_number(cell, self.format)
+        return printable(str(cell))
+
+
+def format_number(value: float, spec: str) -> str:
+    """A number by its format; what rounds to zero has no sign.
+
+    >>> format_number(-0.001, ".2f"), format_number(-0.01, ".2f")
+    ('0.00', '-0.01')
+    """
+    text = format(value, spec)
+    return text.lstrip("-") if not text.strip("-0.%") else text
+
+
+def text_column(name: str) -> Column:
+    """A column of labels, such as heads, paths and kinds: left-aligned, never cut."""
+    return Column(name, align="left")
+
+
+def token_column(name: str) -> Column:
+    """A column of tokens or pieces of text: left-aligned, shortened with an ellipsis."""
+    return Column(name, align="left", fit="shorten")
+
+
+def prose_column(name: str) -> Column:
+    """A column of sentences: left-aligned, wrapped between words."""
+    return Column(name, align="left", fit="wrap")
+
+
+def interval_columns(name: str, spec: str) -> tuple[Column, Column, Column]:
+    """Columns for `Estimate.with_interval`: a value and both ends of its interval."""
+    return Column(name, spec), Column("low", spec), Column("high", spec)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table view of a record.
+
+    `note` is printed below the table: what a reader needs to know to interpret the numbers.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise AssertionError(f"{len(self.columns)} columns and a row of {len(row)} cells")
+
+    def to_dicts(self) -> list[dict[str, Cell]]:
+        """One dictionary per row, keyed by column name."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
+    def to_text(self, width: int = 100) -> str:
+        """The terminal view without colors, as a string."""
+        console = SafeConsole(width=width, no_color=True, file=io.StringIO(), record=True)
+        console.print(self)
+        return console.export_text()
+
+    def to_html(self) -> str:
+        """A table element; every string escaped, nothing loaded from anywhere."""
+        head = "".join(map(_html_heading, self.columns))
+        body = "".join(
+            "<tr>" + "".join(map(_html_cell, self.columns, row)) + "</tr>" for row in self.rows
+        )
+        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
+        return (
+            f'<div class="pathsum"><table>{caption}<thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table>{note}</div>"
+        )
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        layout = fit_columns(self, options.max_width)
+        if self.title:
+            yield Text(printable(self.title), style="bold")
+            yield Text()
+        if self.columns:
+            yield _rich_table(self, layout)
+        notes = [note for note in (self.note, layout.note) if note]
+        if notes:
+            if self.columns:
+                yield Text()
+            yield from (Text(printable(note), style="italic") for note in notes)
+
+
+def stacked(*parts: RenderableType) -> Group:
+    """Tables or records one below the other, with an empty line between them."""
+    # Text, not str: rich reads markup in a str, and a token may look like markup.
+    shown = [Text(part) if isinstance(part, str) else part for part in parts]
+    lines = [line for part in shown for line in (Text(), part)]
+    return Group(*lines[1:])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a table fit, how wide they are, and which are left out."""
+
+    widths: tuple[int, ...]
+    left_out: tuple[str, ...]
+    needed: int
+
+    @property
+    def note(self) -> str:
+        """A sentence that names the columns left out and says how to see them."""
+        if not self.left_out:
+            return ""
+        names = ", ".join(self.left_out)
+        columns = "column" if len(self.left_out) == 1 else "columns"
+        return (
+            f"{columns} left out for lack of width: {names} "
+            f"(use --json, or a terminal at least {self.needed} wide)"
+        )
+
+
+def fit_columns(table: Table, width: int) -> Layout:
+    """Choose the columns that fit into `width` and their widths."""
+    written = [
+        [column.write(row[place]) for row in table.rows]
+        for place, column in enumerate(table.columns)
+    ]
+    natural = [
+        max(_heading_width(column), *(_widest(cell.split("\n")) for cell in cells), 1)
+        for column, cells in zip(table.columns, written, strict=True)
+    ]
+    least = [
+        min(wide, max(_heading_width(column), _least_width(column, cells)))
+        for wide, column, cells in zip(natural, table.columns, written, strict=True)
+    ]
+    shown = len(natural)
+    while shown > 1 and _total_width(least[:shown]) > width:
+        shown -= 1
+    # Text columns are shortened first; labels break only where that is not enough.
+    fits = [column.fit for column in table.columns]
+    firm = [w if fit == "whole" else l for w, l, fit in zip(natural, least, fits, strict=True)]
+    floor = firm if _total_width(firm[:shown]) <= width else least
+    widths = _shrink(natural[:shown], floor[:shown], width)
+    left_out = tuple(column.heading or "(no name)" for column in table.columns[shown:])
+    return Layout(tuple(widths), left_out, _total_width(least))
+
+
+# What a column is shrunk to before another one is left out. Labels are that long only if they are
+# paths or edges, and these break between their parts.
+_LEAST_WIDTHS = {"shorten": 8, "wrap": 18, "whole": 24}
+_LABEL_PARTS = re.compile(r"(?<=[→·⊗,] )|(?<=[→·])(?! )|(?<= )(?=[(\[])")
+
+
+def _least_width(column: Column, cells: list[str]) -> int:
+    least = _LEAST_WIDTHS[column.fit]
+    if column.fit != "whole":
+        return least
+    return max([least, *(_widest(_LABEL_PARTS.split(cell)) for cell in cells)])
+
+
+def _shrink(natural: list[int], least: list[int], width: int) -> list[int]:
+    """Natural widths, the widest reduced first until all fit or none may shrink further."""
+    widths = list(natural)
+    while _total_width(widths) > width:
+        shrinkable = [place for place, wide in enumerate(widths) if wide > least[place]]
+        if not shrinkable:
+            break
+        widths[max(shrinkable, key=lambda place: widths[place])] -= 1
+    return widths
+
+
+def _total_width(widths: list[int]) -> int:
+    """With a space of padding after each column and one between columns."""
+    return sum(widths) + 2 * len(widths) - 1
+
+
+def _widest(lines: list[str]) -> int:
+    return max(map(cell_len, lines), default=0)
+
+
+def _heading_width(column: Column) -> int:
+    return _widest(column.stacked_heading.split("\n"))
+
+
+def _rich_table(table: Table, layout: Layout) -> RichTable:
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column, width in zip(table.columns, layout.widths, strict=False):
+        rich.add_column(
+            Text(column.stacked_heading),
+            justify=column.align,
+            no_wrap=column.fit == "shorten",
+            overflow="ellipsis" if column.fit == "shorten" else "fold",
+            width=width,
+        )
+    for row in table.rows:
+        cells = zip(table.columns, row, layout.widths, strict=False)
+        rich.add_row(*(_rich_cell(column, cell, width) for column, cell, width in cells))
+    return rich
+
+
+def _rich_cell(column: Column, cell: Cell, width: int) -> Text:
+    """Text, not str: a token may contain what rich would read as markup."""
+    text = column.write(cell)
+    if column.fit != "whole" or cell_len(text) <= width:
+        return Text(text)
+    lines = [""]
+    for part in _LABEL_PARTS.split(text):
+        if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return Text("\n".join(line.rstrip() for line in lines))
+
+
+# Inline, because not every page that shows a table styles its cells.
+_HTML_STYLE = "padding:2px 8px;text-align:"
+
+
+def _html_heading(column: Column) -> str:
+    return f'<th style="{_HTML_STYLE}{column.align}">{html.escape(column.heading)}</th>'
+
+
+def _html_cell(column: Column, cell: Cell) -> str:
+    return f'<td style="{_HTML_STYLE}{column.align}">{html.escape(column.write(cell))}</td>'

@@ -1,0 +1,189 @@
+"""The application: the bundle's files, and `POST /api/<question>`.
+
+An answer that takes a while is a stream: lines of progress, and then the answer.
+
+    {"done": 3, "total": 12, "what": "heads on split words"}      while it is computed
+    {"answer": 5120}                                              and then 5,120 bytes
+    {"error": "…", "kind": "InputError", "status": 400}           or why there is none
+
+Only clients that accept `PROGRESS` get one, and only after `FIRST_SECONDS`: what is answered
+sooner, or refused, is a plain response.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive
+
+from pathsum.base.errors import InputError, NotExactError, PathsumError
+from pathsum.explorer import bundle
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import CanceledError, StoppedError
+from pathsum.explorer.questions import UnknownQuestionError
+from pathsum.explorer.server.access import Access
+from pathsum.explorer.server.guard import Guard, Names, refuse
+from pathsum.explorer.server.queue import RETRY_SECONDS, AnswerQueue, Asked, BusyError
+
+_LOG = logging.getLogger("pathsum.explorer.server")
+
+# A question holds a few parameters and a text.
+MAX_BYTES = 1_000_000
+
+PROGRESS = "application/vnd.pathsum.progress"
+# A page says nothing about shorter waits, and draws progress no more often than this.
+FIRST_SECONDS, LINE_SECONDS = 0.2, 0.2
+
+
+def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
+    """The server as one ASGI application."""
+    queue = AnswerQueue(explorer)
+    routes = [
+        Route("/api/{name}", partial(_answer, queue), methods=["POST"]),
+        Route("/", _file, methods=["GET"]),
+        Route("/{name}", _file, methods=["GET"]),
+    ]
+    handlers = {HTTPException: _http_error, PathsumError: _bad_question, Exception: _unforeseen}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, access)
+
+
+async def _answer(queue: AnswerQueue, request: Request) -> Response:
+    asked = Asked(request.path_params["name"], _params(await _body(request)))
+    stream = PROGRESS in request.headers.get("accept", "")
+    return await respond(asked, _answered(queue, asked), request.receive, stream=stream)
+
+
+async def _answered(queue: AnswerQueue, asked: Asked) -> Response:
+    """The answer, or the refusal that says why there is none."""
+    try:
+        wire = await queue.answer(asked)
+    except CanceledError:
+        return refuse(499, "the question was withdrawn before it was answered")
+    except StoppedError:
+        return refuse(503, "the explorer is closing, and this answer was aborted")
+    except BusyError as error:
+        busy = refuse(503, str(error), "Busy")
+        busy.headers["Retry-After"] = str(RETRY_SECONDS)
+        return busy
+    except PathsumError as error:
+        return _refused(error)
+    except Exception as error:  # noqa: BLE001 (logged with its traceback)
+        return _failed(error)
+    return Response(wire, media_type="application/octet-stream")
+
+
+async def _file(request: Request) -> Response:
+    """A file of the bundle, by name; no path is ever built from a request."""
+    name = request.path_params.get("name", bundle.PAGE)
+    if name not in bundle.names():
+        return refuse(404, "no such file; the page is at /")
+    return Response(bundle.read(name), headers={"Content-Type": bundle.content_type(name)})
+
+
+async def _body(request: Request) -> bytes:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "a question must be JSON, with Content-Type application/json")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                raise HTTPException(413, f"a question may have at most {MAX_BYTES:,} bytes")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the question was incomplete") from error
+    return bytes(body)
+
+
+def _params(body: bytes) -> dict[str, Any]:
+    try:
+        # Deeply nested lists raise a RecursionError.
+        values = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the question is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError('a question must be an object of parameters, as in {"example": 0}')
+    return values
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(error.status_code, str(error.detail))
+
+
+async def _bad_question(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PathsumError)
+    return _refused(error)
+
+
+async def _unforeseen(_: Request, error: Exception) -> Response:
+    return _failed(error)
+
+
+def _refused(error: PathsumError) -> Response:
+    status = 500
+    if isinstance(error, UnknownQuestionError):
+        status = 404
+    elif isinstance(error, InputError | NotExactError):
+        status = 400
+    return refuse(status, str(error), type(error).__name__)
+
+
+def _failed(error: Exception) -> Response:
+    """An unexpected error: the page shows its type, the terminal shows the traceback."""
+    _LOG.error("an answer failed", exc_info=error)
+    text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
+    return refuse(500, text, "FailedError")
+
+
+async def respond(
+    asked: Asked, answer: Awaitable[Response], receive: Receive, *, stream: bool
+) -> Response:
+    """The response to a question; the question is withdrawn when its client leaves."""
+    computing = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_leave_with_client(asked, receive))
+    computing.add_done_callback(lambda _: leaving.cancel())
+    try:
+        if stream:
+            await asyncio.wait({computing}, timeout=FIRST_SECONDS)
+        if not stream or computing.done():
+            return await computing
+    except asyncio.CancelledError:
+        asked.leave()
+        raise
+    return StreamingResponse(_lines(asked, computing), media_type=PROGRESS)
+
+
+async def _leave_with_client(asked: Asked, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    asked.leave()
+
+
+async def _lines(asked: Asked, computing: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
+    said = None
+    try:
+        while not computing.done():
+            if asked.at != said:
+                said = asked.at
+                yield _line(dict(zip(("done", "total", "what"), said, strict=True)))
+            await asyncio.wait({computing}, timeout=LINE_SECONDS)
+        found = await computing
+        if found.status_code == 200:
+            yield _line({"answer": len(found.body)})
+            yield bytes(found.body)
+        else:
+            yield _line({**json.loads(bytes(found.body)), "status": found.status_code})
+    finally:
+        asked.leave()
+
+
+def _line(values: dict[str, object]) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,152 @@
+"""Guard: rejects requests that do not come from the server's own pages.
+
+Every web page that is open on the machine can reach a server on 127.0.0.1, and so can its other
+users. Four checks keep them out. The Host header must be a name that the server listens under,
+which defeats DNS rebinding. The request must carry the token (see `access`). The Origin of a
+question, if the browser sends one, must be one of the server's names too, and `Sec-Fetch-Site` must
+not name another site. And no response carries a CORS header, so that a browser does not show it to
+a foreign page.
+"""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pathsum.explorer.server.access import KEEP_STATE_HASH, SIGN_IN, Access
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The host names that a server answers to, and its port."""
+
+    hosts: tuple[str, ...]
+    port: int
+
+    @property
+    def authorities(self) -> frozenset[str]:
+        """The values that a Host header may have."""
+        with_port = {f"{host}:{self.port}" for host in self.hosts}
+        return frozenset(with_port | set(self.hosts) if self.port == 80 else with_port)
+
+    def allows_host(self, host: str | None) -> bool:
+        """Whether a Host header names this server."""
+        return host is not None and host.lower() in self.authorities
+
+    def allows_origin(self, origin: str | None) -> bool:
+        """Whether an Origin header, if there is one, names this server."""
+        if origin is None:
+            return True
+        scheme, _, authority = origin.lower().partition("://")
+        return scheme == "http" and authority in self.authorities
+
+
+def names_of(host: str, port: int) -> Names:
+    """The names of a server that listens on an address: those of loopback, and the address itself.
+
+    A server that listens on all interfaces answers to the machine's name and addresses.
+    """
+    known = [*LOOPBACK, *(_machine_names() if host in ALL_INTERFACES else [host])]
+    return Names(tuple(dict.fromkeys(_in_brackets(name.lower()) for name in known)), port)
+
+
+def _in_brackets(name: str) -> str:
+    """A host name as headers and links write it: an IPv6 address is in brackets."""
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name
+
+
+def _machine_names() -> list[str]:
+    name = socket.gethostname()
+    found = [name, socket.getfqdn()]
+    try:
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:  # the machine cannot resolve its own name
+        return found
+    for _, _, _, _, address in addresses:
+        found.append(str(address[0]))
+    return found
+
+
+class Guard:
+    """Rejects foreign requests and sets the headers of every response."""
+
+    def __init__(self, app: ASGIApp, names: Names, access: Access) -> None:
+        self.app, self.names, self.access = app, names, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or reject it."""
+        if scope["type"] != "http":
+            return  # neither websockets nor lifespan events are supported
+        refusal = self._refusal(scope, Headers(scope=scope))
+        added = list(HEADERS.items())
+        if refusal is None and self.access.token and self.access.in_link(scope):
+            added.append(("Set-Cookie", self.access.set_cookie()))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                more = [pair for pair in _raw(added) if pair[0] not in own]
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await (refusal or self.app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if len(headers.getlist("host")) != 1 or not self.names.allows_host(headers.get("host")):
+            known = ", ".join(sorted(self.names.authorities))
+            return refuse(
+                421, f"this server answers only to {known}; open it under one of these names"
+            )
+        if not self.access.allows(scope):
+            return _ask_for_token(scope)
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        same_site = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        if not same_site or not self.names.allows_origin(headers.get("origin")):
+            return refuse(403, "questions are accepted only from this server's own pages")
+        return None
+
+
+def _ask_for_token(scope: Scope) -> Response:
+    """A page with a field for the token if the page was requested; else a sentence."""
+    if scope["method"] == "GET" and scope["path"] == "/":
+        policy = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
+        policy = policy.replace("script-src 'self'", f"script-src 'sha256-{KEEP_STATE_HASH}'")
+        return HTMLResponse(SIGN_IN, 401, headers={"Content-Security-Policy": policy})
+    return refuse(
+        401,
+        "this request has no valid token: open the link that pathsum printed when it started, "
+        "which is a new one after every start",
+        "TokenNeeded",
+    )
+
+
+def refuse(status: int, error: str, kind: str = "Refused") -> Response:
+    """An error response with a sentence that says why."""
+    return JSONResponse({"error": error, "kind": kind}, status_code=status)
+
+
+def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers]

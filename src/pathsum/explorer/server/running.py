@@ -1,0 +1,217 @@
+"""`explore` and `ExplorerServer`: open the explorer in a notebook, a script or a shell.
+
+The server runs in the foreground for the command line, and in a thread for a script.
+"""
+
+import atexit
+import errno
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from pathsum.base.arguments import checked
+from pathsum.base.errors import FailedError, InputError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.notebook import explorer_widget
+from pathsum.explorer.server.access import Access, check_token, make_token
+from pathsum.explorer.server.app import make_app
+from pathsum.explorer.server.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, ListeningSocket
+from pathsum.explorer.server.guard import ALL_INTERFACES, LOOPBACK, Names, names_of
+from pathsum.model import Model
+
+# A marimo cell shows at most 610 pixels and scrolls what is higher.
+MARIMO_HEIGHT = 580
+
+HOST, PORT = "127.0.0.1", 7321
+# How long to wait for pending answers on closing, and for the server to start.
+SHUTDOWN_SECONDS = 2
+START_SECONDS = 30
+# How long a computation may take to its next Python instruction, where it can be aborted.
+STOP_SECONDS = 60.0
+# Connections that the system keeps until they are accepted.
+BACKLOG = 128
+
+
+@checked
+def explore(
+    *models: str | Path | Model,
+    place: str = "",
+    port: int | None = None,
+    token: str | None = None,
+) -> "ExplorerServer | Any":
+    """Open the explorer: as a widget in a notebook, as a server in a thread elsewhere.
+
+        ps.explore(model)                    in Jupyter or marimo, shows in the cell
+        page = ps.explore("two-layer")       in a script: page.url, and page.close()
+
+    Several models can be compared; the page opens with the first. `place` is the view to open, as
+    in the explorer's URL after the `#`. A server in a thread ends with the process; for one that
+    stays, use the command `pathsum explore`. The URL contains a random token; `token=""` serves
+    without one, to everyone who uses this machine.
+    """
+    explorer = Explorer(models, keep=True)
+    if in_marimo():
+        return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
+    if in_jupyter():
+        return explorer_widget(explorer, place=place)
+    server = ExplorerServer(explorer, HOST, port, token).start()
+    explorer.prepare()
+    return server
+
+
+def in_marimo() -> bool:
+    """Whether this runs in a marimo notebook."""
+    marimo = sys.modules.get("marimo")
+    return marimo is not None and bool(marimo.running_in_notebook())
+
+
+def in_jupyter() -> bool:
+    """Whether this runs in a Jupyter kernel, which can show widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class ExplorerServer:
+    """The explorer at `address`; `url` is the link that opens it, with its token.
+
+    `run` serves until it is interrupted; `start` serves in another thread until `close`. Without a
+    port, the default one is used, or a free one if that is taken. A given port that is taken is an
+    error. The token is random; `token=""` switches it off, which other machines must not be able to
+    use unless `allow_anyone` says so.
+    """
+
+    def __init__(
+        self,
+        explorer: Explorer,
+        host: str = HOST,
+        port: int | None = None,
+        token: str | None = None,
+        allow_anyone: bool = False,
+    ) -> None:
+        _check_host(host, token, allow_anyone)
+        self.explorer = explorer
+        self.token = make_token() if token is None else check_token(token)
+        self._socket = _listen(host, port)
+        self.names: Names = names_of(host, self._socket.getsockname()[1])
+        shown = HOST if host in ALL_INTERFACES else host
+        self.address = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
+        self.url = f"{self.address}?token={self.token}" if self.token else self.address
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(explorer, self.names, Access(self.token, self.names.port)),
+                # The protocol and the socket below are made for this parser and this loop.
+                http=BoundedProtocol,
+                loop="asyncio",
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                # The application logs errors of answers itself; requests that an interrupt cuts
+                # off are not errors.
+                log_level="critical",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            )
+        )
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until interrupted.
+
+        The server runs in a daemon thread here too, so that an interrupt does not have to wait for
+        an answer that takes minutes.
+        """
+        try:
+            self.start()
+            while self._thread is not None and self._thread.is_alive():
+                self._thread.join(1.0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.close()
+
+    def start(self) -> "ExplorerServer":
+        """Serve in a thread of its own, until it is closed or the process ends."""
+        # An interpreter that exits during a computation crashes.
+        atexit.register(self.close)
+        self._thread = threading.Thread(
+            target=self._server.run,
+            kwargs={"sockets": [self._socket]},
+            name="pathsum explorer",
+            daemon=True,
+        )
+        self._thread.start()
+        waited = threading.Event()
+        for _ in range(START_SECONDS * 100):
+            if self._server.started:
+                return self
+            if not self._thread.is_alive():
+                break
+            waited.wait(0.01)
+        raise FailedError(f"the explorer at {self.address} did not start")
+
+    def close(self) -> None:
+        """Stop serving; answers in progress are aborted."""
+        atexit.unregister(self.close)
+        self._server.should_exit = True
+        self.explorer.stop(STOP_SECONDS)
+        if self._thread is not None:
+            self._thread.join(SHUTDOWN_SECONDS + 5)
+            # More questions may have arrived until the thread ended.
+            self.explorer.stop(STOP_SECONDS)
+        self._socket.close()
+
+    def __repr__(self) -> str:
+        return f"ExplorerServer({self.explorer.name!r} at {self.url})"
+
+
+def _check_host(host: str, token: str | None, allow_anyone: bool) -> None:
+    if not host.strip():
+        raise InputError(
+            "the host is empty, which would listen on all interfaces; use 127.0.0.1 for this "
+            "machine only, or 0.0.0.0 for all interfaces"
+        )
+    if token == "" and host not in LOOPBACK and not allow_anyone:
+        raise InputError(
+            f"without a token, everyone who can reach {host} could use the explorer; leave the "
+            "token on, or add --allow-anyone-on-the-network"
+        )
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket at the port; at a free one if none is given and the default is taken."""
+    if port is not None and not 0 <= port < 2**16:
+        raise InputError(f"{port} is not a port; use 1 to 65535, or 0 for a free one")
+    try:
+        return _bound(host, PORT if port is None else port)
+    except (socket.gaierror, TypeError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, socket.gaierror) else error
+        raise InputError(f"{host!r} is not an address of this machine: {reason}") from error
+    except OSError as error:
+        if port is None and error.errno == errno.EADDRINUSE:
+            return _bound(host, 0)
+        raise FailedError(
+            f"cannot listen at {host}, port {PORT if port is None else port}: "
+            f"{error.strerror}; choose another port (--port), or none for a free one"
+        ) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = ListeningSocket(family, socket.SOCK_STREAM)
+    try:
+        listening.reserve()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        # Listen at once, so that others who try this port find it taken.
+        listening.listen(BACKLOG)
+    except (OSError, TypeError, UnicodeError):
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,136 @@
+"""Answers that take a while: progress on the way, and an end when their client leaves."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import pytest
+from tests.explorer.variants import ALL
+
+from pathsum.base import Progress
+from pathsum.base.errors import InputError
+from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.in_flight import CanceledError
+from pathsum.explorer.server import ExplorerServer
+from pathsum.explorer.server.app import PROGRESS
+from pathsum.explorer.server.queue import SLOW_THREADS, WAITING
+from pathsum.explorer.wire import decode
+
+Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
+HEADERS = {"Content-Type": "application/json", "Accept": PROGRESS}
+
+
+class Slow:
+    """`Explorer.ask` whose `atlas` takes until it may end, reporting its steps."""
+
+    def __init__(self) -> None:
+        self.go_on, self.begun, self.canceled = (threading.Event() for _ in range(3))
+        self.fails = False
+        self.real = Explorer.ask
+
+    def ask(self, explorer: Explorer, name: str, params: Any, progress: Progress) -> bytes:
+        try:
+            for step in range(4000 if name == "atlas" else 0):
+                progress(step, 4000, "step by step")
+                self.begun.set()
+                if self.go_on.wait(0.005):
+                    break
+        except CanceledError:
+            self.canceled.set()
+            raise
+        if self.fails:
+            raise InputError("not with this model")
+        return self.real(explorer, name, params, progress)
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return Explorer([ALL["two layers"]()], bundled=())
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    slow = Slow()
+    monkeypatch.setattr(Explorer, "ask", lambda *given: slow.ask(*given))  # noqa: PLW0108
+    monkeypatch.setattr(Explorer, "cached", lambda *_: None)
+    return slow
+
+
+@pytest.fixture
+def server(explorer: Explorer, slow: Slow) -> Iterator[ExplorerServer]:
+    server = ExplorerServer(explorer, port=0, token="").start()
+    yield server
+    slow.go_on.set()
+    server.close()
+
+
+@pytest.fixture
+def asked(server: ExplorerServer) -> Iterator[Asking]:
+    opened: list[http.client.HTTPConnection] = []
+
+    def ask(name: str, params: Any = None) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", server.names.port, timeout=60)
+        opened.append(connection)
+        connection.request("POST", f"/api/{name}", json.dumps(params or {}), HEADERS)
+        return connection
+
+    yield ask
+    for connection in opened:
+        connection.close()
+
+
+def test_a_quick_answer_is_a_plain_one(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathsum.explorer.server.app.FIRST_SECONDS", 60.0)
+    found = asked("run", {"ids": "1,2"}).getresponse()
+    assert found.headers["Content-Type"] == "application/octet-stream"
+    assert decode(found.read())["ids"] == [1, 2]
+
+
+def test_a_slow_answer_comes_after_its_progress(
+    asked: Asking, slow: Slow, explorer: Explorer
+) -> None:
+    found = asked("atlas").getresponse()
+    assert found.status == 200 and found.headers["Content-Type"] == PROGRESS
+    first, second = json.loads(found.readline()), json.loads(found.readline())
+    assert first["what"] == second["what"] == "step by step"
+    assert 0 <= first["done"] < second["done"] < second["total"] == 4000
+    slow.go_on.set()
+    while "answer" not in (line := json.loads(found.readline())):
+        pass
+    wire = found.read()
+    assert len(wire) == line["answer"] and wire == explorer._answers.peek("atlas:{}")
+
+
+def test_a_refusal_after_a_while_is_a_line(asked: Asking, slow: Slow) -> None:
+    slow.fails = True
+    found = asked("atlas").getresponse()
+    assert "done" in json.loads(found.readline())
+    slow.go_on.set()
+    last = json.loads(found.read().splitlines()[-1])
+    assert last == {"error": "not with this model", "kind": "InputError", "status": 400}
+
+
+@pytest.mark.parametrize("reads_progress", [True, False])
+def test_an_answer_ends_when_its_client_leaves(
+    asked: Asking, slow: Slow, reads_progress: bool
+) -> None:
+    connection = asked("atlas")
+    if reads_progress:
+        connection.getresponse().readline()
+    assert slow.begun.wait(20) and not slow.canceled.is_set()
+    connection.close()
+    assert slow.canceled.wait(20)
+
+
+def test_who_waits_in_the_queue_is_told(asked: Asking, slow: Slow) -> None:
+    others = [asked("atlas") for _ in range(SLOW_THREADS)]
+    assert slow.begun.wait(20)
+    time.sleep(0.1)
+    found = asked("atlas").getresponse()
+    assert json.loads(found.readline()) == {"done": 0, "total": 0, "what": WAITING}
+    for other in others:
+        other.close()
+    assert json.loads(found.readline())["what"] in ("", "step by step")
