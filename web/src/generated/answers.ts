@@ -123,7 +123,7 @@ export interface Grid {
   sequences: number;
 }
 
-export interface Toward {
+export interface LogitAttribution {
   target_positions: number[];
   target_tokens: number[];
   target_texts: string[];
@@ -163,14 +163,14 @@ export interface Routes {
   ways: number[][];
 }
 
-export interface PathsAnswer {
+export interface PathExplanation {
   format: "pathsum-paths";
   version: 1;
   model: string;
   probability: number;
   rank: number;
   counts: number[];
-  toward: Toward;
+  toward: LogitAttribution;
   top: TopPaths;
   routes: Routes[];
 }
@@ -1048,7 +1048,7 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: WhyParams; answer: PathsAnswer };
+  why: { params: WhyParams; answer: PathExplanation };
   circuit: { params: WhyParams; answer: Circuit };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };

@@ -8,7 +8,7 @@ from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
-from pathsum.paths.explain.answer import PathsAnswer, answer
+from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.target import Versus
 
 
@@ -34,7 +34,7 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-def why(bench: Workbench, params: WhyParams) -> PathsAnswer:
+def why(bench: Workbench, params: WhyParams) -> PathExplanation:
     """Which paths made a prediction."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
@@ -43,7 +43,9 @@ def why(bench: Workbench, params: WhyParams) -> PathsAnswer:
     k = count if count <= MAX_PATHS else STRONGEST
     versus = find_versus(trace.model, params.versus)
     budget = _budget(trace.model, position + 1)
-    return answer(trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES)
+    return explain_prediction(
+        trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES
+    )
 
 
 def _budget(model: Model, tokens: int) -> int:
