@@ -38,7 +38,7 @@ def test_random_models_have_no_kinds() -> None:
     named = 0
     for seed in range(12):
         found = ps.atlas(ps.random_model(CONFIG, seed=seed), sequences=3)
-        named += any(entry.kinds for entry in found)
+        named += any(entry.kinds for entry in found.heads)
     assert named == 0
 
 
@@ -56,7 +56,7 @@ def test_every_score_says_what_chance_gives() -> None:
         assert info.about.endswith(".") and info.about.count(".") == 1, info.name
     assert len({info.about for info in found.infos}) == len(found.infos)
     with pytest.raises(InputError, match="no score 'inducton'.*did you mean 'induction'"):
-        found.values("inducton")
+        found.score("inducton")
 
 
 def test_some_scores_are_what_they_are_among_all() -> None:
@@ -152,7 +152,7 @@ def test_no_p_is_written_as_zero() -> None:
     assert ProbabilityColumn().write(2e-5) == "2.0e-05"
     assert counted_p(200).write(1 / 201) == "< 0.005"
     found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
-    said = " ".join(line for entry in found for line in entry.evidence)
+    said = " ".join(line for entry in found.heads for line in entry.evidence)
     assert "p < 0.005" in said and "p < 0.001" in said
     assert not re.search(r"p 0(?![.\d])", said)
 
@@ -209,7 +209,7 @@ def test_a_page_shows_every_head_and_score() -> None:
     page = found.to_html()
     assert page == found._repr_html_()
     assert page.count("<tr>") == 1 + len(found)
-    for entry in found:
+    for entry in found.heads:
         assert f">{entry.head}</th>" in page and f">{entry.kind}</td>" in page
     shown = [info for info in found.infos if info.name not in found.absent]
     assert page.count("<td") == len(found) * (1 + len(shown))
@@ -243,7 +243,7 @@ def test_of_100_random_models_at_most_one_has_a_kind() -> None:
         config = ps.Config(*(2, 4, 32, 8, 64, 48), positions=positions, norm=norm, start_token=0)
         for seed in range(25):
             found = ps.atlas(ps.random_model(config, seed=seed), sequences=4)
-            named += [(positions, seed) for entry in found if entry.kinds][:1]
+            named += [(positions, seed) for entry in found.heads if entry.kinds][:1]
     assert len(named) <= 1, named
 
 

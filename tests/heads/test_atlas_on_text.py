@@ -41,7 +41,7 @@ def test_tokens_a_text_and_held_out_text_are_measured_alike() -> None:
     assert by_ids["L1H0"].scores["prefix_matching_text"].value > 0.99
     assert "1 sequences of the given tokens" in by_ids.note and "held-out text" in own.note
     silent = ps.atlas(model, **QUICK)
-    assert silent.values("previous_token_text") == {}
+    assert silent.score("previous_token_text") == {}
     assert "no held-out text" in silent.absent["previous_token_text"]
 
 
@@ -182,7 +182,7 @@ def test_print_shows_every_score_next_to_chance() -> None:
     stripe = found["L1H0"].scores["induction"]
     assert f"{stripe.value:.2f} ({stripe.null:.2f})*" in shown
     rows = found.to_table().to_dicts()
-    assert len(rows) == sum(len(entry.scores) for entry in found)
+    assert len(rows) == sum(len(entry.scores) for entry in found.heads)
     row = next(r for r in rows if r["head"] == "L1H0" and r["score"] == "induction stripe")
     assert (row["value"], row["low"], row["high"]) == (stripe.value, stripe.low, stripe.high)
     assert (row["chance"], row["p"]) == (stripe.null, stripe.p)
