@@ -69,7 +69,7 @@ def test_some_scores_are_what_they_are_among_all() -> None:
     assert "Only some scores" not in every.note
     # What was left out on purpose is not reported as missing.
     assert "atching" not in some.note and "; p: of" in some.note and "no text" not in some.note
-    for entry in some:
+    for entry in some.heads:
         assert set(entry.scores) == set(names)
         for name, score in entry.scores.items():
             assert repr(score) == repr(every[entry.head].scores[name])  # NaN where a head is idle
@@ -86,8 +86,8 @@ def test_scores_do_not_depend_on_the_basis() -> None:
     model = ps.random_model(CONFIG, seed=4, dtype=torch.float64)
     one, other = ps.atlas(model, sequences=2), ps.atlas(scrambled(model, seed=2), sequences=2)
     for name in ("previous_token", "copying", "deleting", "copying_weights", "matching_weights"):
-        for head, value in one.values(name).items():
-            assert other.values(name)[head] == pytest.approx(value, abs=1e-6), name
+        for head, value in one.score(name).items():
+            assert other.score(name)[head] == pytest.approx(value, abs=1e-6), name
 
 
 def test_asking_changes_nothing() -> None:

@@ -11,7 +11,8 @@ record      Record, the base of all results: to_dict, to_table, terminal and not
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
 p_value     how p-values are printed, in text and in tables
 table       Table and its columns, described by the fields of records: terminal and HTML views
-schema      the JSON schema of a record, from its fields
+json_schema the JSON schema of a record, from its fields
+batching    batches that fit into memory
 arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
 files       reading and writing files
 terminal    consoles that escape control characters
@@ -54,10 +55,10 @@ if TYPE_CHECKING:
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
     from pathsum.base.head_mapping import HeadMapping
+    from pathsum.base.json_schema import schema
     from pathsum.base.node import Node, NodeEdge, Site, Value
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
-    from pathsum.base.schema import schema
     from pathsum.base.table import (
         Column,
         Row,
@@ -79,7 +80,7 @@ _NAMES = {
     "node": "Node NodeEdge Site Value",
     "path": "ARROW Part PartName Path Source",
     "record": "Record computed_field jsonable records",
-    "schema": "schema",
+    "json_schema": "schema",
     "table": "Column Row Table interval_columns prose_column rows_table stacked text_column "
     "token_column",
 }
