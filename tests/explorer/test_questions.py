@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pathsum.base.schema import schema
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying_heads
 
 from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
+from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
