@@ -9,6 +9,7 @@ node        components and edges at positions, and named values of a run
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
 p_value     how p-values are printed, in text and in tables
+sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
 table       Table and its columns: terminal, HTML and CSV views
 schema      the JSON schema of a record, from its fields
 arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
