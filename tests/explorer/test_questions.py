@@ -10,7 +10,7 @@ from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying
 
 from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
-from pathsum.base.schema import schema
+from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer

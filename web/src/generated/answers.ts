@@ -180,7 +180,7 @@ export interface Grid {
   sequences: number;
 }
 
-export interface Toward {
+export interface LogitAttribution {
   target_positions: number[];
   target_tokens: number[];
   target_texts: string[];
@@ -220,14 +220,14 @@ export interface Routes {
   ways: number[][];
 }
 
-export interface PathsAnswer {
+export interface PathExplanation {
   format: "pathsum-paths";
   version: 1;
   model: string;
   probability: number;
   rank: number;
   counts: number[];
-  toward: Toward;
+  toward: LogitAttribution;
   top: TopPaths;
   routes: Routes[];
 }
@@ -1058,7 +1058,7 @@ export interface Questions {
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
   why: { params: PredictionParams; answer: Circuit };
-  paths: { params: PredictionParams; answer: PathsAnswer };
+  paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };

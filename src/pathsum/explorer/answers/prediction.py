@@ -9,7 +9,7 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
 from pathsum.paths.circuit import Circuit, find_circuit
-from pathsum.paths.explain.answer import PathsAnswer, answer
+from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.target import Versus
 
 
@@ -46,7 +46,7 @@ def why(bench: Workbench, params: PredictionParams) -> Circuit:
     return find_circuit(trace, position, token, versus, THRESHOLD, progress=bench.progress)
 
 
-def paths(bench: Workbench, params: PredictionParams) -> PathsAnswer:
+def paths(bench: Workbench, params: PredictionParams) -> PathExplanation:
     """Which paths made a prediction."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
@@ -55,7 +55,9 @@ def paths(bench: Workbench, params: PredictionParams) -> PathsAnswer:
     k = count if count <= MAX_PATHS else STRONGEST
     versus = find_versus(trace.model, params.versus)
     budget = _budget(trace.model, position + 1)
-    return answer(trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES)
+    return explain_prediction(
+        trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES
+    )
 
 
 def _budget(model: Model, tokens: int) -> int:
