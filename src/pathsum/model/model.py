@@ -109,7 +109,9 @@ class Model:
         if temperature < 0:
             raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
         draws = torch.Generator().manual_seed(seed)
-        (ids,) = self.tokens([text] if isinstance(text, str) else text).tolist()
+        ids, *others = self.tokens(text).tolist()
+        if others:
+            raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
         start = [] if self.config.start_token is None else [self.config.start_token]
         kept = self.config.n_ctx - len(start)
         for _ in range(n):
