@@ -351,7 +351,7 @@ def _shown_heads(explorer: Explorer) -> list[str]:
         found = whole_atlas(explorer.workbench, ModelParams())
     except (InputError, NotExactError):
         return every[:MAX_HEADS]
-    named = sorted(found, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
+    named = sorted(found.heads, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
     return [str(entry.head) for entry in named[:MAX_HEADS]]
 
 

@@ -96,7 +96,7 @@ def previous_token_head(subject: Subject, above: int = 0) -> HeadEntry:
     layers = subject.model.config.n_layers
     found = [
         entry
-        for entry in whole_atlas(subject.bench, subject.params)
+        for entry in whole_atlas(subject.bench, subject.params).heads
         if entry.head.layer < layers - above
     ]
     return max(found, key=lambda entry: entry.scores["previous_token"].value)

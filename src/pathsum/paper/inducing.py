@@ -30,7 +30,7 @@ MOST_BARS = 10
 
 def _induction_heads(subject: Subject) -> Measurement:
     found = whole_atlas(subject.bench, subject.params)
-    best = max(found, key=lambda entry: entry.scores["induction"].value)
+    best = max(found.heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     chance = "" if stripe.null is None else f" (chance {stripe.null:.2f})"
     return Measurement(
