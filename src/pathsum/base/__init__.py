@@ -48,18 +48,16 @@ if TYPE_CHECKING:
         LogitsRead,
         MlpRead,
         Reader,
-        Side,
-        Writer,
         parse_read,
-        parse_writer,
     )
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
     from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
-    from pathsum.base.node import Node, NodeEdge, Site, Value
+    from pathsum.base.node import Node, NodeEdge
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
+    from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_writer
     from pathsum.base.table import (
         Column,
         Row,
@@ -73,12 +71,13 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
+    "site": "LOGITS Side Site SiteName Writer parse_writer",
     "arguments": "Progress parse_choice parse_option silent",
-    "edge": "Edge HeadRead LogitsRead MlpRead Reader Side Writer parse_read parse_writer",
+    "edge": "Edge HeadRead LogitsRead MlpRead Reader parse_read",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",
     "head_mapping": "HeadMapping",
-    "node": "Node NodeEdge Site Value",
+    "node": "Node NodeEdge",
     "path": "ARROW Part PartName Path Source",
     "record": "Record computed_field jsonable records",
     "json_schema": "schema",
@@ -91,6 +90,7 @@ _HOMES = {
 
 __all__ = [
     "ARROW",
+    "LOGITS",
     "Column",
     "Edge",
     "Estimate",
@@ -111,9 +111,9 @@ __all__ = [
     "Row",
     "Side",
     "Site",
+    "SiteName",
     "Source",
     "Table",
-    "Value",
     "Writer",
     "computed_field",
     "find_head",

@@ -3,7 +3,7 @@
 `pathsum.model.forward.run` takes edits, and `pathsum.model.editor` applies them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -27,23 +27,30 @@ class Writes:
     """The output of every writer in a run, position by position.
 
     `z[l]` holds z of the heads of layer l times the scale of the norm after them: multiplied by W_O
-    it is the output of each head.
+    it is the output of each head. `biases` are the shared biases b_O of the layers, where a norm
+    after the heads scales them; otherwise they are the same in every run, and it is empty.
     """
 
     embed: Stream
     z: tuple[PerHead, ...]
     mlp_outputs: tuple[Stream, ...]
+    biases: tuple[Stream, ...] = ()
 
     @classmethod
     def of(cls, run: "Run") -> "Writes":
         """The writes of a run."""
+        weights, scales = run.weights, run.scales.write
+        scaled = weights.config.norm_place != "before"
+        shared = [layer.b_O for layer in weights.attention] if scaled else []
         return cls(
-            embed=run.weights.W_E[run.tokens],
-            z=tuple(
-                run.z(layer) * scale[:, None, :, None]
-                for layer, scale in enumerate(run.scales.write)
-            ),
+            embed=weights.W_E[run.tokens],
+            z=tuple(run.z(layer) * scale[:, None, :, None] for layer, scale in enumerate(scales)),
             mlp_outputs=tuple(run.mlp_outputs),
+            biases=tuple(
+                bias * scale[..., None]
+                for bias, scale in zip(shared, scales, strict=False)
+                if bias is not None
+            ),
         )
 
     @classmethod
@@ -115,3 +122,29 @@ class Edit:
         if self.site.reader is not None:
             return self.site.reader == head
         return self.site.head == head and self.site.value == "pattern"
+
+
+def cut_edges(rows: Sequence[Iterable[Site]], reference: Writes) -> list[Edit]:
+    """Edits of as many copies of a run as there are lists of edges, each cut in its copy.
+
+    A cut edge carries the reference's write. Only the reading node is affected: all other readers
+    of the writer, and the same head at other destinations, see its own output.
+    """
+    return [Edit(edge, reference, row) for row, edges in enumerate(rows) for edge in edges]
+
+
+def keep_edges(rows: Sequence[Iterable[Site]], own: Writes, reference: Writes) -> list[Edit]:
+    """Edits of copies of a run in which only the listed edges carry what the run computes.
+
+    All other edges carry the reference's writes. The embedding and MLPs are leaves: a listed edge
+    carries their output in the unedited run, `own`. Positions and biases stay.
+    """
+    heads = [HeadId(layer, head) for layer, z in enumerate(own.z) for head in range(z.shape[1])]
+    mlps = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
+    edits = [Edit(Site(writer), reference) for writer in (Source("embed"), *heads, *mlps)]
+    biases = enumerate(own.biases)
+    edits += [Edit(Site(Source("bias", layer)), written) for layer, written in biases]
+    for row, edges in enumerate(rows):
+        for edge in edges:
+            edits.append(Edit(edge, COMPUTED if isinstance(edge.writer, HeadId) else own, row))
+    return edits

@@ -14,7 +14,6 @@ A batch may hold several copies of the tokens, each with its own edits. Copies s
 computed before the first edit that tells them apart.
 """
 
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -54,16 +53,20 @@ class Editor:
                 self.edges.setdefault(site.read, []).append(edit)
         self.nodes = NodeEdges(weights, at_nodes, self.batch)
         self.writers = {edit.site.writer for edit in edits if edit.site.is_edge}
-        self.lenders = {
-            edit.value.writer for edit in edits if isinstance(edit.value, Site)
-        }
+        self.lenders = {edit.value.writer for edit in edits if isinstance(edit.value, Site)}
         self.used: set[Edit] = set()
         self.sources: dict[Source, Stream] = {}
         self.z: dict[int, PerHead] = {}
         self.outputs: dict[HeadId, Stream] = {}
         self.patterns: dict[HeadId, Tensor] = {}
-        own = [edit for edit in edits if edit not in at_nodes and self._tells_apart(edit)]
-        self.wide_from = min((_layer_of(edit.site, self.config.n_layers) for edit in own), default=None)
+        apart = [
+            _layer_of(edit.site, self.config.n_layers)
+            for group in (*self.values.values(), *self.edges.values())
+            for edit in group
+            if self._tells_apart(edit)
+        ]
+        self.wide_from = min(apart, default=None)
+        self._touched, self._attending_anew = self._find_touched()
 
     # ---- batches
 
@@ -108,7 +111,8 @@ class Editor:
                 tensor, copied = given.expand(shape), False
                 continue
             if not copied:
-                tensor, copied = self.widen(tensor).clone() if edit.sequence is not None else tensor.clone(), True
+                tensor = tensor if edit.sequence is None else self.widen(tensor)
+                tensor, copied = tensor.clone(), True
             rows = slice(None) if edit.sequence is None else edit.sequence
             places = slice(None) if at is None else at
             tensor[rows, places] = _part(given, edit.sequence, at)
@@ -159,7 +163,7 @@ class Editor:
             rows = slice(None) if sequence is None else slice(sequence, sequence + 1)
             before = seen.get((writer, sequence))
             if before is None:
-                before = seen.get((writer, None), None)
+                before = seen.get((writer, None))
                 before = self.written(writer) if before is None else before
                 before = before if sequence is None else _part(before, sequence, None)[None]
             at = edit.site.at
@@ -167,7 +171,8 @@ class Editor:
             given = given if sequence is None else _part(given, sequence, None)[None]
             change = given - before
             if at is not None:
-                change = change * (torch.arange(change.shape[1], device=change.device) == at)[:, None]
+                places = torch.arange(change.shape[1], device=change.device)
+                change = change * (places == at)[:, None]
             seen[writer, sequence] = before + change
             stream[rows] += change if sequence is not None else repeat_batch(change, len(stream))
         reader = read.reader
@@ -221,32 +226,31 @@ class Editor:
 
     # ---- heads, points 1 to 4
 
-    def _sites_of(self, head: HeadId) -> list[Site]:
-        reads = [Site(None, head, side) for side in Side]
-        return [*reads, Site(head, value="pattern"), Site(head, value="z")]
+    def _find_touched(self) -> tuple[dict[int, list[HeadId]], set[HeadId]]:
+        """Heads computed one by one, by layer; and those whose reads or patterns are edited.
 
-    def touched_heads(self, layer: int) -> list[HeadId]:
-        """Heads of a layer that are computed one by one; those that borrow a pattern come last."""
-        heads = [HeadId(layer, head) for head in range(self.config.n_heads)]
+        Heads that borrow the pattern of another head come last.
+        """
+        touched: dict[int, set[HeadId]] = {}
+        anew: set[HeadId] = set()
+        for site in (*self.values, *self.edges):
+            head = site.head
+            if head is None or site == Site(head):
+                continue
+            touched.setdefault(head.layer, set()).add(head)
+            if site.value != "z":
+                anew.add(head)
 
-        def borrows(head: HeadId) -> bool:
+        def order(head: HeadId) -> tuple[bool, HeadId]:
             edits = self.values.get(Site(head, value="pattern"), ())
-            return any(isinstance(edit.value, Site) for edit in edits)
+            return any(isinstance(edit.value, Site) for edit in edits), head
 
-        touched = [
-            head
-            for head in heads
-            if any(site in self.values or site in self.edges for site in self._sites_of(head))
-        ]
-        return sorted(touched, key=borrows)
+        return {layer: sorted(heads, key=order) for layer, heads in touched.items()}, anew
 
     def needs_patterns(self, layer: int) -> bool:
         """Whether the patterns of a layer must be known to run it."""
         lent = any(isinstance(head, HeadId) and head.layer == layer for head in self.lenders)
-        return lent or any(self._attends_anew(head) for head in self.touched_heads(layer))
-
-    def _attends_anew(self, head: HeadId) -> bool:
-        return any(site in self.values or site in self.edges for site in self._sites_of(head)[:4])
+        return lent or any(head in self._attending_anew for head in self._touched.get(layer, ()))
 
     def attention(
         self,
@@ -260,11 +264,11 @@ class Editor:
     ) -> tuple[Pattern | None, PerHead]:
         """Patterns (where they are known) and z of a layer's heads."""
         streams: dict[tuple[int, Side], Stream] = {}
-        touched = self.touched_heads(layer.index)
+        touched = self._touched.get(layer.index, ())
         if touched:
             z, pattern = z.clone(), None if pattern is None else pattern.clone()
         for head in touched:
-            if self._attends_anew(head):
+            if head in self._attending_anew:
                 assert pattern is not None
                 for side in Side:
                     read = Site(None, head, side)
@@ -333,6 +337,9 @@ class Editor:
         if len(z) > len(stream):
             stream = self.widen(stream)
         attended = stream + added
+        if layer.b_O is not None and Site(Source("bias", index)) in self.values:
+            bias = layer.b_O * scale[..., None]
+            attended = attended + (self.replaced(Site(Source("bias", index)), bias) - bias)
         heads = [HeadId(index, head) for head in range(self.config.n_heads)]
         edited = [head for head in heads if Site(head) in self.values]
         if not edited and not self.writers.intersection(heads):

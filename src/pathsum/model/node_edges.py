@@ -18,7 +18,7 @@ from pathsum.base import HeadId, Source
 from pathsum.base.shapes import AtSources, PerHead, Stream
 from pathsum.base.site import Side, Site
 from pathsum.model import transformer
-from pathsum.model.edit import Edit, EditValue, Writes
+from pathsum.model.edit import COMPUTED, Edit, EditValue, Writes
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.weights import LayerWeights, Weights
 
@@ -110,6 +110,12 @@ class NodeEdges:
             )
             for reader, entries in at_reader.items()
         }
+        if self.config.norm_place != "before":
+            # The scale of a computed output depends on all heads that are computed apart there.
+            for row, writer, place, value in slots:
+                if isinstance(writer, HeadId) and values[value] is COMPUTED:
+                    nodes = self._readers.setdefault(writer.layer, {})
+                    nodes.setdefault((row, writer.head, place), {})
         self._tensors = {layer: self._layer_nodes(nodes) for layer, nodes in self._readers.items()}
         self._written = self._changes(slots, values)
         self.changes = weights.W_E.new_zeros(len(slots), self.config.d_model)
