@@ -212,7 +212,7 @@ def with_text(model: Model, seed: int) -> Model:
 def of_heads(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     """Every p of the atlas and of `bandwidth`."""
     found: dict[str, list[float]] = defaultdict(list)
-    for entry in ps.atlas(with_text(model, seed), seed=seed):
+    for entry in ps.atlas(with_text(model, seed), seed=seed).heads:
         for name, score in entry.scores.items():
             found[name].append(math.nan if score.p is None else score.p)
             if score.part is not None and score.part.p is not None:
