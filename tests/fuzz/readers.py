@@ -22,9 +22,9 @@ from pathsum.base.errors import PathsumError
 from pathsum.base.files import parse_object
 from pathsum.cli.inputs import read_prompts
 from pathsum.explorer import Explorer
-from pathsum.text.building import survey
 from pathsum.text.corpus import Corpus
 from pathsum.text.documents import Files
+from pathsum.text.shards import survey
 from pathsum.training.checkpoint import (
     Checkpoint,
     read_checkpoint,

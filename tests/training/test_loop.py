@@ -17,10 +17,10 @@ from tests.training.tiny import tiny_recipe, write_text
 
 import pathsum as ps
 from pathsum.base.errors import FailedError, InputError
+from pathsum.base.files import locked
 from pathsum.model.processes import World
 from pathsum.model.store import FileStore
 from pathsum.text import Corpus
-from pathsum.text.cache import locked
 from pathsum.training import Metrics, Recipe, read_snapshots, train
 from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint

@@ -16,9 +16,8 @@ from pathsum.base.files import exists, read_object, write_text
 from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
-from pathsum.text.building import HEAD
-from pathsum.text.named_corpora import NAMED
-from pathsum.text.shards import spaced
+from pathsum.text.packages import NAMED
+from pathsum.text.shards import HEAD, spaced
 from pathsum.training.checkpoint import SNAPSHOTS
 from pathsum.training.recipe import Recipe, differences
 

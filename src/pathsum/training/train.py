@@ -14,12 +14,11 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
-from pathsum.base.files import exists, finish_saving, read_object, write_text
+from pathsum.base.files import exists, finish_saving, locked, read_object, write_text
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
 from pathsum.text import Corpus
-from pathsum.text.cache import locked
 from pathsum.training.checkpoint import read_checkpoint
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.metrics import (
