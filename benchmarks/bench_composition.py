@@ -22,7 +22,7 @@ import torch
 from benchmarks.measurement import Measurement, best_seconds, peak_memory, run_peer, status
 from pathsum.circuits import composition
 from pathsum.circuits.composition.forms import BLOCK_ROWS, READERS_AT_ONCE, WIDEST_BLOCK
-from pathsum.circuits.composition.reads_and_writes import Sides, sides
+from pathsum.circuits.reads_and_writes import Sides, sides
 from pathsum.model import Config, Model, random_model
 
 THREADS = 2

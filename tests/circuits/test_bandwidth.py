@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.base import schema
+from pathsum.base.schema import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import virtual_weights
-from pathsum.circuits.composition.virtual_weights import VirtualWeights
+from pathsum.circuits.virtual_weights import VirtualWeights
 from pathsum.circuits.stream.bandwidth import Bandwidth
 from pathsum.circuits.stream.deletion import _own_position, head_deletions
 from pathsum.circuits.stream.dimensions import joint_use

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import pathsum as ps
 from pathsum.base.allocator import Trimmer
 from pathsum.circuits.composition import reads_and_writes, stored_factor
-from pathsum.circuits.composition.reads_and_writes import sides
+from pathsum.circuits.reads_and_writes import sides
 from pathsum.circuits.positional import positional
 from pathsum.model import Config, Weights, layers
 from pathsum.model.store import MemoryStore
