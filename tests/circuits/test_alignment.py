@@ -10,7 +10,7 @@ from tests.identities.configs import models
 
 from pathsum import load
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import align_heads
 from pathsum.model import Config, Model, construct, from_tensors, random_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import virtual_weights
 from pathsum.circuits.virtual_weights import VirtualWeights

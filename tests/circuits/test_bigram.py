@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import InputError, TokenError
 from pathsum.circuits import bigram, continuations
 from pathsum.circuits.bigram import DirectPath, block_rows

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits.composition import Composition, Edges
 from pathsum.circuits.reads_and_writes import KINDS

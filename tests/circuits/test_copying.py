@@ -9,7 +9,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.rotations import rotated_ratios
 from pathsum.algebra.spectrum import positivity
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import clusters, copying
 from pathsum.circuits.copying import CopyingNull

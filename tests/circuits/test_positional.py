@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import positional
 from pathsum.model import Config, construct, from_tensors, random_model

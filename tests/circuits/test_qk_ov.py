@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import attention, effect, head_card, token_card, token_ov, token_qk
 from pathsum.circuits.tokens.token import find_token

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsum.base.schema import schema
+from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
 from pathsum.circuits.tokens.token import token_of

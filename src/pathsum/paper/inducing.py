@@ -30,7 +30,7 @@ MOST_BARS = 10
 
 def _induction_heads(subject: Subject) -> Measurement:
     found = whole_atlas(subject.bench, subject.params)
-    best = max(found, key=lambda entry: entry.scores["induction"].value)
+    best = max(found.heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     chance = "" if stripe.null is None else f" (chance {stripe.null:.2f})"
     return Measurement(
@@ -52,14 +52,14 @@ def _mechanism(subject: Subject) -> Measurement:
         Bar(
             str(edge.edge),
             edge.share_lost,
-            link=subject.link("circuit", edge=str(edge.edge)),
+            link=subject.link("composition", edge=str(edge.edge)),
         )
         for edge in best.edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
         f"cutting {name} takes away {by_k[0].share_lost:.0%} of the stripe of {best.head}",
-        view=subject.link("circuit", edge=name),
+        view=subject.link("composition", edge=name),
         picture=BarsPicture(
             f"What cutting one edge takes away of the induction stripe of {best.head}",
             "share of the stripe lost",

@@ -52,9 +52,9 @@ def _copying_heads(subject: Subject) -> Measurement:
             entry.scores[COPYING_BY_WEIGHTS.info.name],
             subject.link("head", h=str(entry.head)),
         )
-        for entry in found
+        for entry in found.heads
     )
-    most = max(found, key=lambda entry: entry.scores[COPYING_BY_WEIGHTS.info.name].value)
+    most = max(found.heads, key=lambda entry: entry.scores[COPYING_BY_WEIGHTS.info.name].value)
     return Measurement(
         Estimate(len(copies) / len(found)),
         f"{len(copies)} of {len(found)} heads",

@@ -12,7 +12,7 @@ from pathsum.paper.composing import COMPOSING
 from pathsum.paper.inducing import INDUCING
 from pathsum.paper.on_text import order_bars, terms_on_text
 from pathsum.paper.picture import Bar, BarsPicture
-from pathsum.paths.terms.term_importance import TermSetGain
+from pathsum.paths.terms import TermSetGain
 
 SAVED = "loss saved, nats per token"
 

@@ -106,75 +106,6 @@ export interface ScoreParts {
   total_max: number;
 }
 
-export interface Breakdown {
-  what: string;
-  names: (number | string | "logits")[];
-  values: Matrix;
-  stderr: Matrix | null;
-  sequences: number;
-}
-
-export interface Grid {
-  what: string;
-  rows: (number | string | "logits")[];
-  columns: (number | string | "logits")[];
-  values: Matrix;
-  stderr: Matrix | null;
-  sequences: number;
-}
-
-export interface Toward {
-  target_positions: number[];
-  target_tokens: number[];
-  target_texts: string[];
-  versus: string | null;
-  context: string[];
-  paths: number;
-  total: number;
-  stderr: number | null;
-  remainder: number;
-  by_order: Breakdown;
-  by_last: Breakdown;
-  by_source: Grid;
-  by_head: Breakdown;
-  by_edge: Grid;
-}
-
-export interface RankedPath {
-  path: string;
-  value: number;
-  stderr: number | null;
-}
-
-export interface TopPaths {
-  paths: RankedPath[];
-  total: number;
-  rest: number;
-  proven: boolean;
-  bound: number;
-  evaluated: number;
-  count: number;
-  sequences: number;
-}
-
-export interface Routes {
-  positions: number[];
-  values: number[];
-  ways: number[][];
-}
-
-export interface PathsAnswer {
-  format: "pathsum-paths";
-  version: 1;
-  model: string;
-  probability: number;
-  rank: number;
-  counts: number[];
-  toward: Toward;
-  top: TopPaths;
-  routes: Routes[];
-}
-
 export interface Attended {
   source: number;
   weight: number;
@@ -230,6 +161,75 @@ export interface Circuit {
   left_out: LeftOut[];
   quadrature_error: number;
   remainder: number;
+}
+
+export interface Breakdown {
+  what: string;
+  names: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
+}
+
+export interface Grid {
+  what: string;
+  rows: (number | string | "logits")[];
+  columns: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
+}
+
+export interface LogitAttribution {
+  target_positions: number[];
+  target_tokens: number[];
+  target_texts: string[];
+  versus: string | null;
+  context: string[];
+  paths: number;
+  total: number;
+  stderr: number | null;
+  remainder: number;
+  by_order: Breakdown;
+  by_last: Breakdown;
+  by_source: Grid;
+  by_head: Breakdown;
+  by_edge: Grid;
+}
+
+export interface RankedPath {
+  path: string;
+  value: number;
+  stderr: number | null;
+}
+
+export interface TopPaths {
+  paths: RankedPath[];
+  total: number;
+  rest: number;
+  proven: boolean;
+  bound: number;
+  evaluated: number;
+  count: number;
+  sequences: number;
+}
+
+export interface Routes {
+  positions: number[];
+  values: number[];
+  ways: number[][];
+}
+
+export interface PathExplanation {
+  format: "pathsum-paths";
+  version: 1;
+  model: string;
+  probability: number;
+  rank: number;
+  counts: number[];
+  toward: LogitAttribution;
+  top: TopPaths;
+  routes: Routes[];
 }
 
 export interface MlpShare {
@@ -964,7 +964,7 @@ export interface ScoresParams {
   head: string;
 }
 
-export interface WhyParams {
+export interface PredictionParams {
   model?: string;
   step?: number;
   text?: string;
@@ -1048,8 +1048,8 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: WhyParams; answer: PathsAnswer };
-  circuit: { params: WhyParams; answer: Circuit };
+  why: { params: PredictionParams; answer: Circuit };
+  paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
