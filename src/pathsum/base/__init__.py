@@ -10,6 +10,7 @@ head_mapping  HeadMapping, the mapping protocol of collections of heads
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
 p_value     how p-values are printed, in text and in tables
+sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
 table       Table and its columns, described by the fields of records: terminal and HTML views
 json_schema the JSON schema of a record, from its fields
 batching    batches that fit into memory

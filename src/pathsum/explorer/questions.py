@@ -17,12 +17,12 @@ from pathsum.explorer.answers.places import places
 from pathsum.explorer.answers.prediction import paths, why
 from pathsum.explorer.answers.run import run
 from pathsum.explorer.answers.scores import scores
-from pathsum.explorer.answers.story import story
 from pathsum.explorer.answers.texts import texts
 from pathsum.explorer.answers.tokens import token
 from pathsum.explorer.answers.whole_model import compare, terms, training
 from pathsum.explorer.answers.without import without_parts
 from pathsum.explorer.params import ModelParams
+from pathsum.explorer.story import story
 from pathsum.explorer.workbench import Workbench
 from pathsum.paper.tour import claim, tour
 

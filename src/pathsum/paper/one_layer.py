@@ -156,7 +156,7 @@ def _positional_heads(subject: Subject) -> Measurement:
 
 def _no_induction(subject: Subject) -> Measurement:
     found = _atlas(subject)
-    best = max(found, key=lambda entry: entry.scores["induction"].value)
+    best = max(found.heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     return Measurement(
         as_estimate(stripe),

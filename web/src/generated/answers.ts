@@ -239,6 +239,14 @@ export interface MlpShare {
   without_heads: number | null;
 }
 
+export interface Span {
+  text: string;
+  kind: "text" | "strong" | "token" | "head" | "cell";
+  head: string | null;
+  position: number | null;
+  source: number | null;
+}
+
 export interface Story {
   format: "pathsum-page-story";
   version: 1;
@@ -261,6 +269,7 @@ export interface Story {
   weight_without: number | null;
   probability_without: number | null;
   mlps: MlpShare | null;
+  sentence: Span[];
 }
 
 export interface Measured {
