@@ -486,7 +486,7 @@ def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
     return replace(scores, p=(scores.p * tried).clamp(max=1), component=component, tried=tried)
 
 
-def _permuted(own: Directions, read: Directions, d: int) -> PairScores:
+def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
     """The spectra of two heads with the directions of every two heads of their layers."""
     bases = [a for a, shares in enumerate(own.shares) if not shares.isnan().any()]
     there = ~read.shares.isnan().any(1)
