@@ -29,7 +29,7 @@ def test_composition_against_other_nulls(capsys: pytest.CaptureFixture[str]) -> 
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [edge["edge"] for edge in found["shown"]] == ["L0H0→L1H0.k"]
-    assert found["k"]["p_permuted"][0][2] == 0.25
+    assert found["permuted"]["k"]["p"][0][2] == 0.25
     assert main([*command, "--pair", "L0H0", "L1H0"]) == 2
     assert "--nulls goes with neither" in capsys.readouterr().err
 
