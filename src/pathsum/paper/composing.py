@@ -2,8 +2,8 @@
 
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
-from pathsum.circuits.composition.edges import Edges
-from pathsum.circuits.composition.reads_and_writes import KINDS
+from pathsum.circuits.composition import Edges
+from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.heads.atlas import HeadEntry

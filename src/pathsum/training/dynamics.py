@@ -18,7 +18,7 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.shapes import Tokens
-from pathsum.circuits.composition.composition import composition
+from pathsum.circuits.composition import composition
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.induction import attention_scores
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
