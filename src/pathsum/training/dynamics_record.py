@@ -16,8 +16,7 @@ from torch import Tensor
 
 from pathsum.base import Column, Record, Table
 from pathsum.base.errors import InputError, near_misses
-from pathsum.training.dynamics.curves import Curve
-from pathsum.training.dynamics.phase_change import PhaseChange
+from pathsum.training.curves import Curve, PhaseChange
 
 PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
 # Nine columns fit a terminal; the largest composition of any pair is only in the record.

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsum.training.muon import Blocks, Muon, orthogonalize
+from pathsum.training.optim import Blocks, Muon, orthogonalize
 
 
 @given(st.sampled_from(["columns", "rows"]), st.integers(1, 4), st.integers(1, 5))

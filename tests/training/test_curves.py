@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pathsum.base import schema
-from pathsum.training.dynamics.phase_change import NoChange, PhaseChange, find_change
+from pathsum.training.curves import NoChange, PhaseChange, find_change
 
 STEPS = (0, *(round(2**power) for power in range(13)))
 LOG = torch.tensor(STEPS[1:], dtype=torch.float64).log()
