@@ -18,7 +18,7 @@ from pathsum.claims.picture import Bar, BarsPicture
 from pathsum.claims.verdict import at_least, at_most
 from pathsum.model import Model
 from pathsum.paths import TermImportance, by_layer, term_importance
-from pathsum.paths.terms.term_importance import TermSetGain
+from pathsum.paths.terms import TermSetGain
 
 SAVED = "loss saved, nats per token"
 

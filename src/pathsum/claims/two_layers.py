@@ -5,8 +5,8 @@ from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
 from pathsum.circuits import Composition, composition
-from pathsum.circuits.composition.edges import Edges
-from pathsum.circuits.composition.reads_and_writes import KINDS
+from pathsum.circuits.composition import Edges
+from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
 from pathsum.claims.picture import (

@@ -35,12 +35,12 @@ def paths(
 
     By order, head, edge and source token, and the strongest single paths.
     """
-    from pathsum.paths.explain.answer import answer
+    from pathsum.paths.explanation import explain_prediction
 
     loaded = session.open()
     compared = parse_versus(versus)
     with session.progress() as advance:
-        found = answer(
+        found = explain_prediction(
             loaded.trace(read_input(text, tokens)), position, token, compared, k, budget, advance
         )
     session.show(found)

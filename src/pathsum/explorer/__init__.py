@@ -17,6 +17,7 @@ Everything that the front end shows is the answer to a question. In reading orde
 """
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.open_models import open_model
 from pathsum.explorer.report import Report, report
 
-__all__ = ["Explorer", "Report", "report"]
+__all__ = ["Explorer", "Report", "open_model", "report"]

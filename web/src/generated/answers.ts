@@ -106,75 +106,6 @@ export interface ScoreParts {
   total_max: number;
 }
 
-export interface Breakdown {
-  what: string;
-  names: (number | string | "logits")[];
-  values: Matrix;
-  stderr: Matrix | null;
-  sequences: number;
-}
-
-export interface Grid {
-  what: string;
-  rows: (number | string | "logits")[];
-  columns: (number | string | "logits")[];
-  values: Matrix;
-  stderr: Matrix | null;
-  sequences: number;
-}
-
-export interface Toward {
-  target_positions: number[];
-  target_tokens: number[];
-  target_texts: string[];
-  versus: string | null;
-  context: string[];
-  paths: number;
-  total: number;
-  stderr: number | null;
-  remainder: number;
-  by_order: Breakdown;
-  by_last: Breakdown;
-  by_source: Grid;
-  by_head: Breakdown;
-  by_edge: Grid;
-}
-
-export interface RankedPath {
-  path: string;
-  value: number;
-  stderr: number | null;
-}
-
-export interface TopPaths {
-  paths: RankedPath[];
-  total: number;
-  rest: number;
-  proven: boolean;
-  bound: number;
-  evaluated: number;
-  count: number;
-  sequences: number;
-}
-
-export interface Routes {
-  positions: number[];
-  values: number[];
-  ways: number[][];
-}
-
-export interface PathsAnswer {
-  format: "pathsum-paths";
-  version: 1;
-  model: string;
-  probability: number;
-  rank: number;
-  counts: number[];
-  toward: Toward;
-  top: TopPaths;
-  routes: Routes[];
-}
-
 export interface Attended {
   source: number;
   weight: number;
@@ -232,11 +163,88 @@ export interface Circuit {
   remainder: number;
 }
 
+export interface Breakdown {
+  what: string;
+  names: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
+}
+
+export interface Grid {
+  what: string;
+  rows: (number | string | "logits")[];
+  columns: (number | string | "logits")[];
+  values: Matrix;
+  stderr: Matrix | null;
+  sequences: number;
+}
+
+export interface LogitAttribution {
+  target_positions: number[];
+  target_tokens: number[];
+  target_texts: string[];
+  versus: string | null;
+  context: string[];
+  paths: number;
+  total: number;
+  stderr: number | null;
+  remainder: number;
+  by_order: Breakdown;
+  by_last: Breakdown;
+  by_source: Grid;
+  by_head: Breakdown;
+  by_edge: Grid;
+}
+
+export interface RankedPath {
+  path: string;
+  value: number;
+  stderr: number | null;
+}
+
+export interface TopPaths {
+  paths: RankedPath[];
+  total: number;
+  rest: number;
+  proven: boolean;
+  bound: number;
+  evaluated: number;
+  count: number;
+  sequences: number;
+}
+
+export interface Routes {
+  positions: number[];
+  values: number[];
+  ways: number[][];
+}
+
+export interface PathExplanation {
+  format: "pathsum-paths";
+  version: 1;
+  model: string;
+  probability: number;
+  rank: number;
+  counts: number[];
+  toward: LogitAttribution;
+  top: TopPaths;
+  routes: Routes[];
+}
+
 export interface MlpShare {
   total: number;
   strongest: string;
   strongest_share: number;
   without_heads: number | null;
+}
+
+export interface Span {
+  text: string;
+  kind: "text" | "strong" | "token" | "head" | "cell";
+  head: string | null;
+  position: number | null;
+  source: number | null;
 }
 
 export interface Story {
@@ -261,6 +269,7 @@ export interface Story {
   weight_without: number | null;
   probability_without: number | null;
   mlps: MlpShare | null;
+  sentence: Span[];
 }
 
 export interface Measured {
@@ -587,21 +596,23 @@ export interface HeadPlaces {
   note: string;
 }
 
-export interface CompositionScores {
+export interface PairScores {
   score: Matrix;
   excess: Matrix;
   z: Matrix;
   p: Matrix;
   null_sd: Matrix;
   skewness: Matrix;
+  component: Matrix | null;
+  tried: Matrix | null;
 }
 
 export interface Composition {
   model: string;
   heads: string[];
-  q: CompositionScores;
-  k: CompositionScores;
-  v: CompositionScores;
+  q: PairScores;
+  k: PairScores;
+  v: PairScores;
   dimension: number;
   centered: boolean;
   offset: number | null;
@@ -964,7 +975,7 @@ export interface ScoresParams {
   head: string;
 }
 
-export interface WhyParams {
+export interface PredictionParams {
   model?: string;
   step?: number;
   text?: string;
@@ -1048,8 +1059,8 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: WhyParams; answer: PathsAnswer };
-  circuit: { params: WhyParams; answer: Circuit };
+  why: { params: PredictionParams; answer: Circuit };
+  paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };

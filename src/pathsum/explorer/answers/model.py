@@ -74,6 +74,7 @@ class Vocabulary(Record, kind="page-vocabulary"):
     undecodable: tuple[int, ...]
 
 
+_MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # What a decoder writes for bytes that are not a character on their own.
 REPLACEMENT = "\ufffd"
 
@@ -82,7 +83,7 @@ GUIDE = (
     GuideLink("why", "Why this token", "docs/why.md"),
     GuideLink("atlas", "Who does what", "docs/heads.md"),
     GuideLink("head", "A head from its weights", "docs/heads-from-weights.md"),
-    GuideLink("circuit", "Composition", "docs/composition.md"),
+    GuideLink("composition", "Composition", "docs/composition.md"),
     GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
     GuideLink("training", "Training", "docs/training.md"),
     GuideLink("paper", "The paper's claims", "docs/paper.md"),
@@ -163,6 +164,21 @@ def shown_piece(model: Model, token: int) -> str:
         return text or ""
     found = model.tokenizer.token_bytes(token)
     return "" if found is None else f"{REPLACEMENT}{found.hex(' ').upper()}"
+
+
+def token_label(model: Model, token: int) -> str:
+    """A token in running text: spaces within it and control characters are visible.
+
+    The space at its beginning is left out; a token without text is its id or bytes in brackets.
+    """
+    text = shown_piece(model, token)
+    if not text or text.startswith(REPLACEMENT):
+        return f"⟨{text[1:] or token}⟩"
+    shown = "".join(
+        _MARKS.get(letter) or (letter if letter.isprintable() else f"⟨{ord(letter):02X}⟩")
+        for letter in text
+    )
+    return shown.removeprefix("·")
 
 
 def _why_not_exact(model: Model) -> str:

@@ -23,8 +23,7 @@ from pathsum.explorer.params import ModelParams, PlainParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.sources.named import BUNDLED, bundled_names
 
-# Views and URL keys of the page by the names that claims use.
-_VIEWS = {"composition": "circuit"}
+# URL keys of the page by the names that claims use.
 _KEYS = {"model": "m", "head": "h", "example": "e", "position": "t"}
 
 
@@ -72,7 +71,7 @@ def claim_subject(bench: Workbench, params: ModelParams) -> Subject:
 
     def make_link(view: str, state: Mapping[str, str | int]) -> str:
         named = {_KEYS.get(name, name): value for name, value in state.items()}
-        return plain_link(_VIEWS.get(view, view), chosen | named)
+        return plain_link(view, chosen | named)
 
     result: Results = lambda name, compute: bench.slow_result(params, name, compute)  # noqa: E731
     return Subject(

@@ -15,9 +15,8 @@ from torch import Tensor
 from pathsum.base import Part, Side
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
-from pathsum.paths.frozen import Frozen, FrozenLayer
-from pathsum.paths.score_sides import QkRead, qk_read
-from pathsum.paths.sweep import UpSweep
+from pathsum.paths.frozen import Frozen, FrozenLayer, UpSweep
+from pathsum.paths.score_sum import QkRead, qk_read
 
 _KEPT = "_frozen_row"
 """The attribute of a trace that holds the row used last."""
@@ -73,11 +72,11 @@ class FrozenRow:
             self.z.append(step.z[0, 0])
             self.streams.append(sweep.streams[0, 0].clone())
         self._layer_reads: dict[int, Reads] = {}
-        self._reads: dict[tuple[HeadId, str], QkRead] = {}
-        self._read_vectors: dict[tuple[HeadId, str], Tensor] = {}
+        self._reads: dict[tuple[HeadId, Side], QkRead] = {}
+        self._read_vectors: dict[tuple[HeadId, Side], Tensor] = {}
         self._writers: dict[int, tuple[Source | HeadId, ...]] = {}
         self._k = trace.model.config.d_head
-        self._extra: dict[tuple[HeadId, str], tuple[tuple[Part, Tensor], ...]] = {}
+        self._extra: dict[tuple[HeadId, Side], tuple[tuple[Part, Tensor], ...]] = {}
 
     @cached_property
     def sources(self) -> list[tuple[Source, Float[Tensor, "pos d"]]]:
@@ -128,27 +127,27 @@ class FrozenRow:
         back = directions @ self.layers[layer].W_O.flatten(0, 1).T
         return back.unflatten(1, (-1, self._k))
 
-    def read(self, head: HeadId, side: str) -> QkRead:
+    def read(self, head: HeadId, side: Side) -> QkRead:
         """A head's query or key read on this sequence."""
         found = self._reads.get((head, side))
         if found is None:
             if head.layer not in self._layer_reads:
                 self._layer_reads[head.layer] = layer_reads(self.trace.model.weights, head.layer)
             reads = self._layer_reads[head.layer]
-            whole = qk_read(self.trace, head, "query" if side == "q" else "key", reads)
-            found = self._reads[head, side] = whole.cut(self.rows, self.length)
+            whole = qk_read(self.trace, head, side, reads)
+            found = self._reads[head, side] = whole.select(self.rows, self.length)
         return found
 
     def queries(self, head: HeadId, places: Int[Tensor, " node"]) -> Float[Tensor, "node k"]:
         """The queries at some positions, score scale included."""
         scale = self.trace.model.config.score_scale
-        return self._vectors(head, "q")[places] * scale
+        return self._vectors(head, Side.Q)[places] * scale
 
     def keys(self, head: HeadId, length: int) -> Float[Tensor, "src k"]:
         """The keys of the first positions."""
-        return self._vectors(head, "k")[:length]
+        return self._vectors(head, Side.K)[:length]
 
-    def _vectors(self, head: HeadId, side: str) -> Float[Tensor, "pos k"]:
+    def _vectors(self, head: HeadId, side: Side) -> Float[Tensor, "pos k"]:
         found = self._read_vectors.get((head, side))
         if found is None:
             found = self.read(head, side).of_stream(self.streams[head.layer][None])[0]
@@ -157,7 +156,7 @@ class FrozenRow:
             self._read_vectors[head, side] = found
         return found
 
-    def extra(self, head: HeadId, side: str) -> tuple[tuple[Part, Float[Tensor, "pos k"]], ...]:
+    def extra(self, head: HeadId, side: Side) -> tuple[tuple[Part, Float[Tensor, "pos k"]], ...]:
         """The parts of a read that are not in the stream: positions, the bias."""
         found = self._extra.get((head, side))
         if found is None:
@@ -165,7 +164,7 @@ class FrozenRow:
             if read.positions is not None:
                 parts.append((Part.position(head.layer), read.of_positions()[0]))
             if read.bias is not None:
-                parts.append((Part.bias(read.side), read.of_bias()[0]))
+                parts.append((read.bias_part, read.of_bias()[0]))
             found = self._extra[head, side] = tuple(parts)
         return found
 
@@ -177,7 +176,7 @@ class FrozenRow:
         contrast: Float[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the keys of some nodes of a head."""
-        read, length = self.read(head, "k"), weights.shape[1]
+        read, length = self.read(head, Side.K), weights.shape[1]
 
         def along(nodes: Tensor, places: Tensor) -> Tensor:
             return read.adjoint(queries[nodes], places)
@@ -193,12 +192,12 @@ class FrozenRow:
             scale = (read.own_scale * read.scale)[0, :length]
             directions = queries @ read.W.T
             parts = [self.writes_everywhere(head.layer, directions, length) * scale]
-        for _, vectors in self.extra(head, "k"):
+        for _, vectors in self.extra(head, Side.K):
             parts.append((queries @ vectors[:length].T)[:, None])
         scores = torch.cat(parts, 1)
         return Inputs(
             Side.K,
-            (*self.writers(head.layer), *(part for part, _ in self.extra(head, "k"))),
+            (*self.writers(head.layer), *(part for part, _ in self.extra(head, Side.K))),
             shares=scores * weights[:, None],
             exact=scores * contrast[:, None],
             gradient=lambda nodes, places: along(nodes, places) * weights[nodes, places][:, None],
@@ -216,14 +215,14 @@ class FrozenRow:
         # The worth of a unit of the query to the prediction, then to the contrast.
         worth = torch.cat([weights @ keys, contrast @ keys]) * self.trace.model.config.score_scale
         twice = places.repeat(2)
-        along = self.read(head, "q").adjoint(worth, twice)
+        along = self.read(head, Side.Q).adjoint(worth, twice)
         parts = [self.writes_at(head.layer, along, twice)]
-        for _, vectors in self.extra(head, "q"):
+        for _, vectors in self.extra(head, Side.Q):
             parts.append((worth * vectors[twice]).sum(-1)[:, None])
         shares, exact = torch.cat(parts, 1)[..., None].split(count)
         return Inputs(
             Side.Q,
-            (*self.writers(head.layer), *(part for part, _ in self.extra(head, "q"))),
+            (*self.writers(head.layer), *(part for part, _ in self.extra(head, Side.Q))),
             shares,
             exact,
             gradient=lambda nodes, _: along[nodes],

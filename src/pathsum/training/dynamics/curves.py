@@ -15,7 +15,7 @@ from pathsum.base import Edge, HeadId, HeadRead, Record, Side
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.shapes import Tokens
-from pathsum.circuits.composition.composition import composition
+from pathsum.circuits.composition import composition
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.kinds.kind import DataScore

@@ -1,7 +1,8 @@
-"""What composition holds does not grow with the depth of a model that has to be converted."""
+"""Analyses of weights read layer by layer, and hold a bounded number of converted layers."""
 
 import gc
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 import pathsum as ps
-from pathsum.base.allocator import Trimmer
-from pathsum.circuits.composition import reads_and_writes, stored_factor
-from pathsum.circuits.composition.reads_and_writes import sides
 from pathsum.circuits.positional import positional
 from pathsum.model import Config, Weights, layers
 from pathsum.model.store import MemoryStore
@@ -57,34 +55,6 @@ OUTER = 4 * HEADS * D * K * 4
 """Bytes of one layer's outer factors in float32."""
 
 
-def test_factors_in_half_precision_are_not_kept(tmp_path: Path) -> None:
-    model = half_precision(tmp_path, 6)
-    held_before = converted_bytes()
-    forms = sides(model, centered=False, offset=None)
-    # Inner factors [head, k, k] stay; no outer factor does, nor any MLP.
-    assert converted_bytes() - held_before < 4 * OUTER
-    assert len(forms.write) == 5 * HEADS
-
-
-def test_factors_that_the_store_makes_are_kept_while_they_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = half_precision(tmp_path, 6).to(torch.float32)
-    made = MakingStore({name: tensor.clone() for name, tensor in stored.weights.items()})
-
-    def held() -> int:
-        held_before = converted_bytes()
-        forms = sides(
-            replace(stored, weights=Weights(stored.config, made)), centered=False, offset=None
-        )
-        assert len(forms.write) == 5 * HEADS
-        return converted_bytes() - held_before
-
-    assert held() > 5 * OUTER
-    monkeypatch.setattr(stored_factor, "MOST_HELD", 0)
-    assert held() < 4 * OUTER
-
-
 def test_heads_alone_are_kept_up_to_a_bound_whatever_the_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +78,7 @@ def test_scores_are_the_same_held_or_not(
     tensors = {name: tensor.clone() for name, tensor in mapped.weights.items()}
     made = replace(mapped, weights=Weights(mapped.config, MakingStore(tensors)))
     held = ps.composition(made, center=center)  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(stored_factor, "MOST_HELD", 0)
+    monkeypatch.setattr(import_module("pathsum.circuits.composition"), "HELD_BYTES", 0)
     again = ps.composition(made, center=center)  # pyright: ignore[reportArgumentType]
     converted = ps.composition(mapped, center=center)  # pyright: ignore[reportArgumentType]
     for kind in ("q", "k", "v"):
@@ -134,17 +104,3 @@ def test_weights_alone_do_not_read_mlps(tmp_path: Path, monkeypatch: pytest.Monk
     assert "layers.2.W_out" in read
     # A layer and its heads alone share one copy of what both have.
     assert model.weights.layers[1].W_Q is model.weights.attention[1].W_Q
-
-
-def test_freed_memory_of_large_layers_alone_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed: list[str] = []
-    monkeypatch.setattr(Trimmer, "trim", lambda _: trimmed.append("trimmed"))
-    model = ps.random_model(Config(5, HEADS, D, K, 11, 16))
-    ps.composition(model)
-    assert not trimmed  # a small model takes it again at once
-    monkeypatch.setattr(reads_and_writes, "TRIM_BYTES", 2 * OUTER)
-    ps.composition(model)
-    assert len(trimmed) == 2
-    trimmed.clear()
-    ps.composition(model, block_bytes=1)  # less than the tables of the result
-    assert len(trimmed) == 3

@@ -13,8 +13,7 @@ from pathsum.base.errors import InputError
 from pathsum.model import HeadId
 from pathsum.model.sequences import require_position
 from pathsum.model.transformer import pattern_at
-from pathsum.paths.score_sides import Group, SideSum, Vectors, group_of
-from pathsum.paths.score_sum import ScoreSum
+from pathsum.paths.score_sum import Group, ScoreSum, SideSum, Vectors, group_of
 
 PartKind: TypeAlias = Literal["paths", "writers"]
 
@@ -148,8 +147,8 @@ def rank_cell(
     _check_k(k)
     parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
     length = destination + 1
-    query_parts, queries = _stacked(scores.query.cut(rows, length), parts)
-    key_parts, keys = _stacked(scores.key.cut(rows, length), parts)
+    query_parts, queries = _stacked(scores.query.select(rows, length), parts)
+    key_parts, keys = _stacked(scores.key.select(rows, length), parts)
     queries = queries[:, destination]
     scale = scores.trace.model.config.score_scale
     # [query part, key part] at the cell; rows of terms are computed for the listed ones only.
@@ -232,8 +231,8 @@ def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part,
     squares: dict[tuple[Part, Part], float] = {}
     for row in range(batch):
         rows = slice(row, row + 1)
-        all_keys = list(_parts_with_vectors(scores.key.cut(rows, length), parts))
-        for query, queries in _parts_with_vectors(scores.query.cut(rows, length), parts):
+        all_keys = list(_parts_with_vectors(scores.key.select(rows, length), parts))
+        for query, queries in _parts_with_vectors(scores.query.select(rows, length), parts):
             for key, keys in all_keys:
                 spread = _spread(scores.product(queries, keys), lengths[rows])
                 cells = float(_cells(lengths[rows]))

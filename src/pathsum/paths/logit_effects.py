@@ -24,10 +24,9 @@ from pathsum.base.errors import InputError
 from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
 from pathsum.model import HeadId, HeadName, Trace, transformer
 from pathsum.model.grouped_query import for_query_heads
-from pathsum.paths.explain.breakdown import Name, find_name
-from pathsum.paths.frozen import FrozenLayer, Values
+from pathsum.paths.breakdown import Name, find_name
+from pathsum.paths.frozen import FrozenLayer, UpSweep, Values, split_at
 from pathsum.paths.path_sum import expand_logits
-from pathsum.paths.sweep import UpSweep, split_at
 from pathsum.paths.target import Target
 
 

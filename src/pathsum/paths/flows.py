@@ -15,8 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base.shapes import PerHead, Stream
-from pathsum.paths.frozen import Frozen, Streams, all_sources
-from pathsum.paths.sweep import AdjointStep, DownSweep, UpSweep
+from pathsum.paths.frozen import AdjointStep, DownSweep, Frozen, Streams, UpSweep, all_sources
 from pathsum.paths.target import Target
 
 # Numbers held at once while edges are summed over positions: 64 MB in float32.

@@ -45,7 +45,7 @@ from pathsum.model.losses import (
 )
 from pathsum.model.processes import shared_map
 from pathsum.model.sequences import TextOrTokens, require_text
-from pathsum.paths.terms.truncation import MlpOutputs, Scales, truncate
+from pathsum.paths.truncation import MlpOutputs, Scales, truncate
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from pathsum.base import (
 from pathsum.base.errors import InputError
 from pathsum.base.table import Cell
 from pathsum.model import Weights
-from pathsum.paths.explain.breakdown import half_width
-from pathsum.paths.explain.flows import gradient_at_top
+from pathsum.paths.breakdown import half_width
+from pathsum.paths.flows import gradient_at_top
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.target import Target

@@ -1,4 +1,4 @@
-"""PathsAnswer: one prediction explained, with its totals, strongest paths and their routes.
+"""PathExplanation: one prediction explained, with its totals, strongest paths and their routes.
 
 Routes are the positions that a single path's value came from and traveled through. A path names its
 heads, not its positions: its value is a sum over the position of its source and over every position
@@ -21,11 +21,11 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Table, silent, stacked
 from pathsum.base.errors import InputError
 from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.paths.explain.flows import gradient_at_top
-from pathsum.paths.explain.search import TopPaths
-from pathsum.paths.explain.toward import SHOWN, Toward
+from pathsum.paths.attribution import SHOWN, LogitAttribution
+from pathsum.paths.flows import gradient_at_top
 from pathsum.paths.frozen import Frozen, FrozenLayer
 from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.search import TopPaths
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
 
 # Positions that gave less than this share of what the strongest gave are not listed.
@@ -160,7 +160,7 @@ def _strongest_ways(
 
 
 @dataclass(frozen=True, eq=False)
-class PathsAnswer(Record, kind="paths"):
+class PathExplanation(Record, kind="paths"):
     """Which paths made a prediction: the totals, and the strongest single paths.
 
     `probability` is the model's probability of the token there, `rank` its place among all tokens
@@ -172,7 +172,7 @@ class PathsAnswer(Record, kind="paths"):
     probability: float
     rank: int
     counts: tuple[int, ...]
-    toward: Toward
+    toward: LogitAttribution
     top: TopPaths
     routes: tuple[Routes, ...]
 
@@ -188,7 +188,7 @@ class PathsAnswer(Record, kind="paths"):
         return stacked(head, *parts)
 
 
-def answer(
+def explain_prediction(
     trace: Trace,
     position: PositionName = -1,
     token: TokenName | None = None,
@@ -198,7 +198,7 @@ def answer(
     progress: Progress = silent,
     *,
     n_routes: int = 0,
-) -> PathsAnswer:
+) -> PathExplanation:
     """Explain one prediction of a run of one sequence.
 
     Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
@@ -214,7 +214,7 @@ def answer(
     top = toward.top(k, budget, progress)
     logits = trace.logits_at(int(toward.target_positions[0]))[0]
     own = logits[toward.target_tokens[0]]
-    return PathsAnswer(
+    return PathExplanation(
         model=trace.model.name,
         probability=float(logits.softmax(-1)[toward.target_tokens[0]]),
         rank=int((logits > own).sum()) + 1,

@@ -28,7 +28,7 @@ from pathsum.base import (
     parse_writer,
 )
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.circuits.composition.reads_and_writes import (
+from pathsum.circuits.reads_and_writes import (
     Center,
     is_centered,
     read_factor,

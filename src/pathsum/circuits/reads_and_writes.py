@@ -1,4 +1,4 @@
-"""What heads write to the stream and read from it: factors of one head, forms of all heads.
+"""Reads and writes of heads: factors of one head, and of all heads of a layer.
 
 For head h, with reads folded (gain, centering, QK-norm gains):
 
@@ -7,58 +7,47 @@ For head h, with reads folded (gain, centering, QK-norm gains):
     K reads     G  = M Mᵀ,  M = QKᵀ           = W_K R_Δᵀ W_Qᵀ
     V reads     G  = M Mᵀ,  M = OV            = W_V W_O
 
-all of the shape `Xᵀ A X` with a k × k matrix A. The rotation R_Δ is there on rotary models only; it
-sits inside A, and A averaged over offsets gives G averaged over offsets (`rotated_gram`).
+Each is a Gram matrix `Xᵀ A X` with X [k, d] and A [k, k] positive semidefinite. The rotation R_Δ
+exists on rotary models only; it sits inside A, and A averaged over offsets gives G averaged over
+offsets (`rotated_gram`).
 
-For one head `write_factor` and `read_factor` give F [r, d] with FᵀF = P or G, in float64, from a QR
-of the side that the stream does not see, so no accuracy is lost by squaring: `OV = W_V W_O =
+For one head `write_factor` and `read_factor` return F [r, d] with FᵀF = P or G, in float64, from a
+QR of the side that the stream does not see, so no accuracy is lost by squaring: `OV = W_V W_O =
 Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
-from pathsum.base.allocator import Trimmer
+from pathsum.algebra.nulls import UnitMoments
 from pathsum.base.arguments import parse_choice
-from pathsum.circuits.composition.forms import Forms, JoinedForms
-from pathsum.circuits.composition.stored_factor import (
-    FactorName,
-    Outer,
-    StoredFactor,
-    are_held,
-    layer_bytes,
-)
 from pathsum.model import Config, Head, Model
-from pathsum.model.processes import in_threads
-from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate
+from pathsum.model.folding import fold_read
+from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
+GramName: TypeAlias = Literal["write", "q", "k", "v"]
 Center: TypeAlias = Literal["auto", "on", "off"]
 """Whether the mean of the stream is removed: `"auto"` where the model's normalization does so."""
-TRIM_BYTES = 64 << 20
-"""How many bytes of layers are converted before freed memory is returned to the system.
-
-The little that is kept of each layer lies between its freed temporaries, so the allocator would
-hold on to most of them: in a deep model, more than everything else takes.
-"""
 
 
 def is_centered(config: Config, center: Center) -> bool:
-    """What `center` means for this model."""
+    """Whether writes and reads are centered, given the option and the model's normalization."""
     center = parse_choice(get_args(Center), center, "center")
     return config.norm == "layer" if center == "auto" else center == "on"
 
 
 def write_factor(head: Head, centered: bool) -> Float[Tensor, "r d"]:
-    """F with FᵀF = OVᵀ OV: what the head writes, whatever it read."""
+    """F with FᵀF = OVᵀ OV: everything that the head can write."""
     return remove_mean(triangle(head.W_V.double()) @ head.W_O.double(), centered)
 
 
@@ -67,7 +56,7 @@ def read_factor(
 ) -> Float[Tensor, "r d"]:
     """F with FᵀF = M Mᵀ, M the matrix that the head's query, key or value side reads with.
 
-    On a rotary model M Mᵀ is averaged over offsets, unless one is chosen. For kind "v" the head's
+    On a rotary model M Mᵀ is averaged over offsets unless one is chosen. For kind "v" the head's
     own write is on the far side of M and is centered too where writes are.
     """
     if kind == "v":
@@ -85,100 +74,88 @@ def read_factor(
         step = -offset if kind == "q" else offset
         root = triangle(rotate(config, far, torch.full((len(far),), step, device=far.device)))
     else:
-        root = psd_root(
-            rotated_gram(config, (far.mT @ far)[None], range(config.n_ctx), back=kind == "k")[0]
-        )
+        gram = (far.mT @ far)[None]
+        root = psd_root(rotated_gram(config, gram, range(config.n_ctx), back=kind == "k")[0])
     return remove_mean(scale * root @ near.mT, centered)
 
 
+def layer_factors(
+    model: Model, layer: int, centered: bool
+) -> Mapping[GramName, Float[Tensor, "head k d"]]:
+    """X of each Gram matrix of a layer: W_O of writes, folded W_Qᵀ, W_Kᵀ and W_Vᵀ of reads.
+
+    Heads that share keys and values share their factor. Each factor is divided by its largest
+    entry, which changes no score and keeps squares finite.
+    """
+    raw, sees_no_mean = model.weights.attention[layer], centered or model.config.norm == "layer"
+    q, k, v = (fold_read("none", W, raw.ln1_w).mT for W in (raw.W_Q, raw.W_K, raw.W_V))
+    q = q if raw.q_norm_w is None else q * raw.q_norm_w[..., None]
+    k = k if raw.k_norm_w is None else k * raw.k_norm_w[..., None]
+    reads = {"q": q, "k": k, "v": v}
+    return {"write": _unit_peak(raw.W_O, centered)} | {
+        name: _unit_peak(X, sees_no_mean) for name, X in reads.items()
+    }
+
+
+def _unit_peak(X: Float[Tensor, "n k d"], centered: bool) -> Float[Tensor, "n k d"]:
+    """Factors with 1 as their largest entry; zero if only rounding is left once centered."""
+    before, X = X.abs().amax((-2, -1), keepdim=True), remove_mean(X, centered)
+    peak = X.abs().amax((-2, -1), keepdim=True)
+    noise = 4 * torch.finfo(X.dtype).eps * before if centered else torch.zeros_like(peak)
+    return torch.where(peak > noise, X / peak, 0.0).contiguous()
+
+
 @dataclass(frozen=True, eq=False)
-class Sides:
-    """The forms of all heads that can meet: writers of layers 0 … L−2, readers of 1 … L−1."""
+class Grams:
+    """The k × k part of Gram matrices `Xᵀ A X` of trace 1, one per head, with their statistics.
 
-    write: Forms
-    q: Forms
-    k: Forms
-    v: Forms
-
-
-def sides(model: Model, *, centered: bool, offset: int | None) -> Sides:
-    """The forms of a model of at least two layers.
-
-    Centered means that the ones-vector is projected out of every matrix that touches the stream;
-    LayerNorm projects it out of the reads in any case.
+    `empty` marks heads whose Gram matrix is zero, `along_ones` is the share of the trace along the
+    ones-vector.
     """
-    check_offset(model.config, offset)
-    n_layers = model.config.n_layers
-    write, q, k, v = (JoinedForms(n_layers - 1) for _ in range(4))
-    layers = in_threads(range(n_layers), lambda number: _layer(model, number, centered, offset))
-    trimmer, at_once = Trimmer(), max(1, TRIM_BYTES // layer_bytes(model.weights))
-    for number, layer in enumerate(layers):
-        if number < n_layers - 1:
-            write.add(layer.write)
-        if number > 0:
-            for side, part in ((q, layer.q), (k, layer.k), (v, layer.v)):
-                side.add(part)
-        if number % at_once == at_once - 1:
-            trimmer.trim()
-    return Sides(write.joined(), q.joined(), k.joined(), v.joined())
+
+    A: Float[Tensor, "head k k"]
+    moments: UnitMoments
+    empty: Bool[Tensor, " head"]
+    along_ones: Float[Tensor, " head"]
 
 
-def _layer(model: Model, number: int, centered: bool, offset: int | None) -> Sides:
-    """The forms of one layer's heads."""
-    config, weights = model.config.at(number), model.weights
-    blind = centered or config.norm == "layer"
-    shared, held = config.heads_per_kv, are_held(weights)
-
-    def small(name: str) -> Tensor | None:
-        return weights.read_if_there(f"layers.{number}.{name}")
-
-    def read(name: FactorName, copies: int) -> Outer:
-        stored = StoredFactor(weights, number, name, held=held)
-        return Outer(stored, gain=small("ln1_w"), centered=blind, copies=copies)
-
-    stored_o = StoredFactor(weights, number, "W_O", held=held)
-    outer_q, outer_o = read("W_Q", 1), Outer(stored_o, gain=small("post1_w"), centered=centered)
-    outer_k, outer_v = read("W_K", shared), read("W_V", shared)
-    gram_q, gram_k, gram_v, gram_o = (x.gram() for x in (outer_q, outer_k, outer_v, outer_o))
-    gains = small("q_norm_w"), small("k_norm_w")
-    inner_q, inner_k = _inner_of_scores(config, gains, gram_q, gram_k, offset)
-    return Sides(
-        write=Forms.of(outer_o, gram_v, gram_o),
-        q=Forms.of(outer_q, inner_q, gram_q),
-        k=Forms.of(outer_k, inner_k, gram_k),
-        v=Forms.of(outer_v, gram_o, gram_v),
-    )
-
-
-def _inner_of_scores(
-    config: Config,
-    gains: tuple[Tensor | None, Tensor | None],
-    gram_q: Float[Tensor, "n k k"],
-    gram_k: Float[Tensor, "n k k"],
+def layer_grams(
+    model: Model,
+    layer: int,
+    factors: Mapping[GramName, Float[Tensor, "head k d"]],
     offset: int | None,
-) -> tuple[Float[Tensor, "n k k"], Float[Tensor, "n k k"]]:
-    """A of the Q reads and A of the K reads: the other side's Gram matrix, rotated by R_Δ.
-
-    QK-norm gains multiply queries and keys column by column: they belong to both sides of A.
-    """
-    q_gain, k_gain = gains
-    of_keys, of_queries = _scaled(gram_k, k_gain), _scaled(gram_q, q_gain)
+) -> dict[GramName, Grams]:
+    """The Gram matrices of one layer's heads, given `layer_factors`."""
+    config = model.config.at(layer)
+    n = config.n_heads
+    grams = {name: _per_head((X @ X.mT).double(), n) for name, X in factors.items()}
+    of_keys, of_queries = grams["k"], grams["q"]
     if config.positions == "rotary":
+        # The QK-norm gains in the factors multiply before the rotation.
         offsets = range(config.n_ctx) if offset is None else range(offset, offset + 1)
         of_keys = rotated_gram(config, of_keys, offsets)
         of_queries = rotated_gram(config, of_queries, offsets, back=True)
-    return _scaled(of_keys, q_gain), _scaled(of_queries, k_gain)
+    inner = {"write": grams["v"], "q": of_keys, "k": of_queries, "v": grams["write"]}
+    return {name: _grams(X, inner[name], grams[name]) for name, X in factors.items()}
 
 
-def _scaled(
-    matrices: Float[Tensor, "n k k"], gain: Float[Tensor, "*head k"] | None
-) -> Float[Tensor, "n k k"]:
-    """diag(gain) A diag(gain), with one gain for all heads or one per (key/value) head."""
-    if gain is None:
-        return matrices
-    if gain.ndim == 2:
-        gain = gain.repeat_interleave(len(matrices) // len(gain), 0)
-    return gain.double()[..., :, None] * matrices * gain.double()[..., None, :]
+def _grams(
+    X: Float[Tensor, "n k d"], A: Float[Tensor, "head k k"], gram: Float[Tensor, "head k k"]
+) -> Grams:
+    """Traces need k × k products only: `tr(Xᵀ A X) = tr(A X Xᵀ)`, and its powers likewise."""
+    product = A @ gram
+    trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    A, product = (torch.where(trace > 0, M / trace, 0.0) for M in (A, product))
+    square = (product * product.mT).sum((-2, -1))
+    cube = (product @ product * product.mT).sum((-2, -1))
+    sums = _per_head(X.double().sum(-1), len(A))
+    along = torch.einsum("hi,hij,hj->h", sums, A, sums) / X.shape[-1]
+    return Grams(A.to(X.dtype), UnitMoments(square, cube), ~(trace > 0).flatten(), along)
+
+
+def _per_head(tensor: Tensor, heads: int) -> Tensor:
+    """One entry per query head, where key/value heads are shared."""
+    return tensor.repeat_interleave(heads // max(1, len(tensor)), 0)
 
 
 def rotated_gram(

@@ -1,4 +1,4 @@
-"""Toward: which paths made a prediction, as exact totals."""
+"""LogitAttribution: which paths made a prediction, as exact totals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,12 +29,12 @@ from pathsum.base import (
 )
 from pathsum.base.table import Cell
 from pathsum.model import Trace
-from pathsum.paths.explain.breakdown import Breakdown, Grid, Name
-from pathsum.paths.explain.flows import EDGE_NUMBERS, Flows, edge_flows, flows
-from pathsum.paths.explain.search import TopPaths, strongest_paths
+from pathsum.paths.breakdown import Breakdown, Grid, Name
+from pathsum.paths.flows import EDGE_NUMBERS, Flows, edge_flows, flows
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
+from pathsum.paths.search import TopPaths, strongest_paths
 from pathsum.paths.target import Target
 
 # Rows of a table of components or of sources.
@@ -44,7 +44,7 @@ SWEEP_NUMBERS = 32_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Toward(Record, kind="toward"):
+class LogitAttribution(Record, kind="toward"):
     """A logit (or a difference of logits) as a sum over all paths, totaled in five ways.
 
     `by_order`, `by_last` and `by_source` add up to `total`:
@@ -217,7 +217,7 @@ def explain(
     target: Target,
     sweep_numbers: int = SWEEP_NUMBERS,
     edge_numbers: int = EDGE_NUMBERS,
-) -> Toward:
+) -> LogitAttribution:
     """All totals toward a target, sequences taken in groups that fit into memory.
 
     `sweep_numbers` limits how many numbers the streams of one sweep may hold, `edge_numbers` how
@@ -232,7 +232,7 @@ def explain(
     length = found.source.shape[-1]
     each = found.source.sum((1, 2))
     total, stderr = _mean(each)
-    return Toward(
+    return LogitAttribution(
         target_positions=tuple(target.positions.tolist()),
         target_tokens=tuple(target.tokens.tolist()),
         target_texts=tuple(map(trace.model.output_text, target.tokens.tolist())),

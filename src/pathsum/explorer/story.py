@@ -1,15 +1,30 @@
-"""`story`: one prediction of a text, and why, in the numbers of a few sentences."""
+"""`story`: one prediction of a text and its explanation, as numbers and as a sentence.
+
+`StoryBuilder` measures the numbers; `WORDS` holds the templates of the sentence, and `sentence_of`
+fills them.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pathsum.base import Node, Progress, Record, Side
 from pathsum.base.errors import NotExactError
-from pathsum.explorer.answers.circuit import THRESHOLD
+from pathsum.base.sentence import (
+    Sentence,
+    Span,
+    concat,
+    fill,
+    head_span,
+    join_spans,
+    percent,
+    signed,
+    strong,
+)
+from pathsum.explorer.answers.model import shown_piece, token_label
+from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
 from pathsum.explorer.answers.run import predictions, rank_telling
-from pathsum.explorer.answers.why import position_of, token_of
 from pathsum.explorer.answers.without import direct_parts
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
@@ -22,13 +37,44 @@ from pathsum.paths.target import find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
 CANDIDATES, COMPARABLE = 4, 0.5
-# A head looks at something if more than this share of its attention is there: most of it.
+# A head attends to something if more than this share of its attention is there: most of it.
 MOST = 0.5
+# Heads that the sentence names one by one, and the longest beginning of a word that it quotes.
+MOST_NAMED, LONGEST_START = 8, 12
+
+WORDS = {
+    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}{first}.",
+    "first": "; {probability} the first time",
+    "first_rise": ", up from {probability} the first time",
+    "induction": " This is {induction}: ",
+    "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
+    "many_copy": (
+        "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}{more}."
+        " Without any one of them “{predicted}” keeps at least {least} ({head} matters most);"
+        " without all {count} it would {change} {probability}."
+    ),
+    "attends": " {head} attends there",
+    "adds_most": " {head}, which adds most to its logit ({share} of {total}), attends to “{source}”"
+    "{itself}",
+    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”"
+    "{itself}",
+    "because": " {partly}because {writer} {wrote}. Without {writer_name}, its attention there would"
+    " be {weight_without} instead of {weight}, and “{predicted}” would {change} {probability}.",
+    "wrote_previous": "wrote there that “{read}” comes just before it",
+    "wrote": "wrote “{read}” into its {side}",
+    "wrote_something": "wrote into its {side}",
+    "alone": ". Without {name}, “{predicted}” would {change} {probability}.",
+    "mlps_most": " MLPs write most of the logit: {total}, {strongest} alone {share}{after}.",
+    "mlps": " MLPs write {total} of the logit, {strongest} alone {share}{after}.",
+    "mlps_total": "{mlps} of {total}",
+    "mlps_after": "; without {heads} they would write {left}",
+}
+"""The templates of the sentence; every slot in braces is a number, a token or a head."""
 
 
 @dataclass(frozen=True)
 class MlpShare:
-    """What MLPs write to the logit, the strongest of them, and all with the story's heads off."""
+    """The MLPs' direct contribution to the logit: in total, of the strongest, and without heads."""
 
     total: float
     strongest: str
@@ -38,15 +84,15 @@ class MlpShare:
 
 @dataclass(frozen=True, eq=False)
 class Story(Record, kind="page-story"):
-    """One prediction of a text, and why.
+    """One prediction of a text, and its explanation; `sentence` is the explanation in words.
 
     `token` was predicted at `position` with `probability`; where the same pair of tokens stood
     before, at `first`, with `probability_first` (None if the text repeats nothing). `heads` give
     most of their attention to what followed the earlier copies of the token at `position`, if
-    `token` did: they do induction. `head` is the one of them whose removal costs most, or, if there
-    are none, the head that adds most to the logit; it adds `share` of `total` directly, and looks
-    at `source` with `weight`. It looks there because `writer` had written what it read at `wrote`
-    into its key or query (`side`); with `writer` switched off, the weight and the probability are
+    `token` did: they do induction. `head` is the one whose ablation costs most among them, or, if
+    there are none, the head that adds most to the logit. It adds `share` of `total` directly, and
+    attends to `source` with `weight`, because `writer` had written what it read at `wrote` into its
+    key or query (`side`). With `writer` switched off, the weight and the probability are
     `weight_without` and `probability_without`. `mlps` is None for a model without MLPs.
     """
 
@@ -69,6 +115,7 @@ class Story(Record, kind="page-story"):
     weight_without: float | None = None
     probability_without: float | None = None
     mlps: MlpShare | None = None
+    sentence: Sentence = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +140,8 @@ def story(bench: Workbench, params: StoryParams) -> Story:
     else:
         position = position_of(trace, params.position)
         first = dict(ranked)[position]
-    return _Teller(trace, position, bench.progress).tell(first)
+    numbers = StoryBuilder(trace, position, bench.progress).build(first)
+    return replace(numbers, sentence=sentence_of(numbers, trace))
 
 
 def _most_telling(
@@ -160,19 +208,20 @@ def _probabilities_without(
     return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
 
 
-class _Teller:
-    """What is told of the prediction at one position of a run."""
+class StoryBuilder:
+    """Measures the numbers of the story about one position of a run."""
 
     def __init__(self, trace: Trace, position: int, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
         self.token = token_of(trace, position, None)
         self.heads = _copying_heads(trace, position, self.token)
 
-    def tell(self, first: int | None) -> Story:
+    def build(self, first: int | None) -> Story:
+        """The numbers of the story; `first` is where the same pair of tokens stood before."""
         found = self._circuit()
         logits = self.trace.logits_at(self.position)[0]
         head, after_head = self._lead(found)
-        source, weight = self._looks_at(found, head)
+        source, weight = self._attended(found, head)
         placed = None if found is None else self._placed_by(found, head, source)
         writer = None if placed is None else placed.edge.writer.head
         cut = None if writer is None else self._without([writer])
@@ -213,7 +262,7 @@ class _Teller:
             return None
 
     def _lead(self, found: Circuit | None) -> tuple[HeadId | None, float | None]:
-        """The head that is told of, and the probability without it."""
+        """The head that the story is about, and the probability without it."""
         if self.heads:
             groups = [[head] for head in self.heads]
             after = _probabilities_without(self.trace, groups, [self.position] * len(groups))
@@ -224,7 +273,7 @@ class _Teller:
             return None, None
         return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
 
-    def _looks_at(self, found: Circuit | None, head: HeadId | None) -> tuple[int | None, float]:
+    def _attended(self, found: Circuit | None, head: HeadId | None) -> tuple[int | None, float]:
         if head is None:
             return None, 0.0
         if self.heads:
@@ -305,3 +354,153 @@ def _wrote(found: Circuit, edge: CircuitEdge) -> int | None:
     """The position of what a head wrote there: the strongest of its values."""
     values = found.inputs(edge.edge.writer, Side.V)
     return values[0].edge.writer.position if values else None
+
+
+def sentence_of(story: Story, trace: Trace) -> Sentence:
+    """The story in words."""
+    return _Sentence(story, trace).whole()
+
+
+class _Sentence:
+    """Fills the templates with the numbers of a story."""
+
+    def __init__(self, story: Story, trace: Trace) -> None:
+        self.story, self.model = story, trace.model
+        self.ids = trace.tokens[0].tolist()
+        self.predicted = Span(token_label(self.model, story.token), "token")
+
+    def whole(self) -> Sentence:
+        story, mlps = self.story, self._mlps()
+        if story.head is None or story.source is None:
+            return concat(self._opening(), mlps)
+        if not self._is_induction(story.source):
+            adds = "adds_most_of_heads" if mlps else "adds_most"
+            return concat(self._opening(), mlps, self._attends(adds, story.head, story.source))
+        opening = fill(WORDS["induction"], induction=strong("induction"))
+        many = len(story.heads) > 1
+        copies = self._attends("many_copy" if many else "one_copies", story.head, story.source)
+        return concat(self._opening(), opening, copies, mlps)
+
+    def _opening(self) -> Sentence:
+        story = self.story
+        first: Sentence = ()
+        if story.probability_first is not None:
+            rises = story.probability > 2 * story.probability_first
+            words = WORDS["first_rise" if rises else "first"]
+            first = fill(words, probability=percent(story.probability_first))
+        return fill(
+            WORDS["opening"],
+            before=self._word_start(),
+            token=self._token(story.position),
+            predicted=self.predicted,
+            probability=strong(percent(story.probability)),
+            first=first,
+        )
+
+    def _attends(self, words: str, head: str, source: int) -> Sentence:
+        """What the head attends to, and the reason, in the words of a template."""
+        story = self.story
+        named = story.heads[:MOST_NAMED]
+        left = len(story.heads) - len(named)
+        cell = Span(self._label(source), "cell", head, story.position, source)
+        attends = fill(
+            WORDS[words],
+            head=head_span(head),
+            source=cell,
+            token=self._token(story.position),
+            predicted=self.predicted,
+            share=signed(story.share, 1),
+            total=signed(story.total, 1),
+            itself=" itself" if source == story.position else "",
+            count=str(len(story.heads)),
+            heads=join_spans(map(head_span, named)),
+            more=f" and {left} more" if left else "",
+            least=percent(story.probability_without_head or 0.0),
+            **self._change(story.probability_without_heads),
+        )
+        if words != "many_copy":
+            comma = "," if words == "one_copies" and story.writer is not None else ""
+            return concat(attends, comma, self._because() or self._alone(head))
+        if story.writer is None:
+            return attends
+        return concat(attends, fill(WORDS["attends"], head=head_span(head)), self._because())
+
+    def _because(self) -> Sentence:
+        """The lower head that moved the attention there; nothing if there is none."""
+        story = self.story
+        if story.writer is None or story.weight_without is None:
+            return ()
+        return fill(
+            WORDS["because"],
+            # Most of the attention stays without it: it is not the whole reason.
+            partly="partly " if story.weight_without > story.weight / 3 else "",
+            writer=head_span(story.writer),
+            writer_name=story.writer,
+            wrote=self._wrote(),
+            weight=percent(story.weight),
+            weight_without=percent(story.weight_without),
+            predicted=self.predicted,
+            **self._change(story.probability_without),
+        )
+
+    def _wrote(self) -> Sentence:
+        story = self.story
+        side = "key" if story.side is Side.K else "query"
+        if story.wrote is None:
+            return fill(WORDS["wrote_something"], side=side)
+        read = self._token(story.wrote)
+        if story.side is Side.K and story.source is not None and story.wrote == story.source - 1:
+            return fill(WORDS["wrote_previous"], read=read)
+        return fill(WORDS["wrote"], read=read, side=side)
+
+    def _alone(self, head: str) -> Sentence:
+        return fill(
+            WORDS["alone"],
+            name=head,
+            predicted=self.predicted,
+            **self._change(self.story.probability_without_head),
+        )
+
+    def _mlps(self) -> Sentence:
+        """The MLPs' part, if they write most of the logit or one of them more than the head."""
+        mlps, total = self.story.mlps, self.story.total
+        if mlps is None or not (mlps.total > total / 2 or mlps.strongest_share > self.story.share):
+            return ()
+        left, after = mlps.without_heads, ()
+        # Without the heads, the MLPs above them read less.
+        if left is not None and mlps.total - left > mlps.total / 10:
+            heads = "these heads" if len(self.story.heads) > 1 else str(self.story.head)
+            after = fill(WORDS["mlps_after"], heads=heads, left=signed(left, 1))
+        return fill(
+            WORDS["mlps_most" if mlps.total > total / 2 else "mlps"],
+            total=fill(WORDS["mlps_total"], mlps=signed(mlps.total, 1), total=signed(total, 1)),
+            strongest=mlps.strongest,
+            share=signed(mlps.strongest_share, 1),
+            after=after,
+        )
+
+    def _change(self, probability: float | None) -> dict[str, str | Span]:
+        after = 0.0 if probability is None else probability
+        change = "drop to" if after < self.story.probability else "rise to"
+        return {"change": change, "probability": strong(percent(after))}
+
+    def _is_induction(self, source: int) -> bool:
+        """Whether the source is the predicted token, right after an earlier copy of this one."""
+        story, ids = self.story, self.ids
+        return source > 0 and ids[source] == story.token and ids[source - 1] == ids[story.position]
+
+    def _word_start(self) -> str:
+        """The beginning of the word that the token at the position continues."""
+        pieces = [shown_piece(self.model, token) for token in self.ids]
+        start = self.story.position
+        while start > 0 and pieces[start][:1].isalpha() and pieces[start - 1][-1:].isalpha():
+            start -= 1
+        text = "".join(pieces[start : self.story.position]).lstrip()
+        # Random tokens in a row are no word.
+        return "" if len(text) > LONGEST_START else text
+
+    def _token(self, position: int) -> Span:
+        return Span(self._label(position), "token", position=position)
+
+    def _label(self, position: int) -> str:
+        return token_label(self.model, self.ids[position])
