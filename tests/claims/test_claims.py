@@ -9,22 +9,35 @@ import torch
 from tests.explorer.variants import ALL
 
 from pathsum.base.errors import InputError
-from pathsum.explorer import paper
+from pathsum.base.estimate import Estimate
+from pathsum.claims import Paper, paper, verdict
+from pathsum.claims.claim import Measurement, Outline, Section, Statement, measure
+from pathsum.claims.paper import SECTIONS, find_statement, open_subject
+from pathsum.claims.picture import BarsPicture, PointsPicture, StacksPicture
+from pathsum.claims.stream import frequency_drift
+from pathsum.claims.verdict import (
+    SEEDS,
+    VERDICTS,
+    OverSeeds,
+    Rule,
+    SeedValue,
+    Verdict,
+    over_seeds,
+    summarize_seeds,
+    verdict_over,
+    write_seeds,
+)
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.wire import decode
 from pathsum.model import Model, construct
-from pathsum.paper import rules, seeds
-from pathsum.paper.claim import Outline, Section, Statement
-from pathsum.paper.measured import Paper
-from pathsum.paper.picture import BarsPicture, PointsPicture, StacksPicture
-from pathsum.paper.rule import VERDICTS, Rule, Verdict, verdict_over
-from pathsum.paper.seeds import OverSeeds, SeedValue, over_seeds, summarize, write_seeds
-from pathsum.paper.tour import SECTIONS
-from pathsum.paper.zero_layers import frequency_drift
 
 STATEMENTS = [one for section in SECTIONS for one in section.statements]
 IDS = [one.id for one in STATEMENTS]
 IN_TWO = [one.id for one in SECTIONS[3].statements]
+
+
+def rule(name: str) -> Rule:
+    return find_statement(name)[1].rule
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +66,12 @@ def test_every_rule_is_in_words_and_the_papers_own_value_holds(one: Statement) -
 
 def test_a_value_that_is_no_number_has_no_verdict() -> None:
     with pytest.raises(InputError, match="the loss saved on the second copy is not a number"):
-        rules.RANDOM.verdict(math.nan)
+        rule("two-random").verdict(math.nan)
 
 
-def test_ids_are_unique_and_every_rule_is_used_once() -> None:
+def test_ids_and_rules_are_unique() -> None:
     assert len(set(IDS)) == len(IDS)
-    written = [value for value in vars(rules).values() if isinstance(value, Rule)]
-    assert sorted(map(str, written)) == sorted(str(one.rule) for one in STATEMENTS)
+    assert len({str(one.rule) for one in STATEMENTS}) == len(STATEMENTS)
 
 
 @pytest.mark.parametrize(
@@ -79,44 +91,48 @@ def test_one_verdict_over_seeds(verdicts: list[Verdict], together: Verdict) -> N
 
 
 def seed(number: int, value: float | None, tokens: int = 10_000_000) -> SeedValue:
-    verdict = "not applicable" if value is None else rules.COPYING.verdict(value)
+    verdict = "not applicable" if value is None else rule("one-copying").verdict(value)
     return SeedValue(f"run-{number}", number, 1, tokens, value, None, None, verdict, "")
 
 
 def test_seeds_are_summarized_with_an_interval_and_what_they_were_trained_on() -> None:
-    found = summarize(rules.COPYING, [seed(1, 0.5), seed(0, 1.0, 61_440_000), seed(2, 0.75)])
+    found = summarize_seeds(
+        rule("one-copying"), [seed(1, 0.5), seed(0, 1.0, 61_440_000), seed(2, 0.75)]
+    )
     assert [one.seed for one in found.seeds] == [0, 1, 2] and found.verdict == "partly"
     assert found.mean is not None and found.mean.value == 0.75
     assert found.mean.low == pytest.approx(0.75 - 4.303 * 0.25 / math.sqrt(3), abs=1e-3)
     assert found.mean.high == 1.0  # a share is never above 1
     assert found.note == "3 seeds (tokens trained: 1 on 61.4 M, 2 on 10 M): 2 hold, 1 partly"
-    assert summarize(rules.COPYING, []) == OverSeeds((), None, None, "not measured on other seeds")
-    assert summarize(rules.COPYING, [seed(0, None)]).verdict == "not applicable"
+    assert summarize_seeds(rule("one-copying"), []) == OverSeeds(
+        (), None, None, "not measured on other seeds"
+    )
+    assert summarize_seeds(rule("one-copying"), [seed(0, None)]).verdict == "not applicable"
 
 
 def test_an_error_has_no_negative_interval() -> None:
-    found = summarize(rules.PATHS, [seed(0, 1e-8), seed(1, 2e-6), seed(2, 1e-8)])
+    found = summarize_seeds(rule("paths"), [seed(0, 1e-8), seed(1, 2e-6), seed(2, 1e-8)])
     assert found.mean is not None and found.mean.low == 0.0
     # A difference can be negative, and stays so.
-    found = summarize(rules.DIRECT, [seed(0, -0.3), seed(1, 0.2), seed(2, 0.1)])
+    found = summarize_seeds(rule("two-direct"), [seed(0, -0.3), seed(1, 0.2), seed(2, 0.1)])
     assert found.mean is not None and found.mean.low is not None and found.mean.low < 0
 
 
 def test_seeds_are_read_by_claim_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "seeds.json"
     write_seeds({"one-copying": [vars(seed(0, 0.5)), vars(seed(1, 1.0))]}, file)
-    stored = seeds._stored(file)
-    assert seeds._stored(tmp_path / "none.json") == {}
-    monkeypatch.setattr(seeds, "_stored", lambda: stored)
-    assert len(over_seeds("one-copying", rules.COPYING, 1).seeds) == 2
-    assert over_seeds("one-copying", rules.COPYING, 2).seeds == ()
-    assert over_seeds("two-k", rules.MOSTLY_K).note == "not measured on other seeds"
+    stored = verdict._stored(file)
+    assert verdict._stored(tmp_path / "none.json") == {}
+    monkeypatch.setattr(verdict, "_stored", lambda: stored)
+    assert len(over_seeds("one-copying", rule("one-copying"), 1).seeds) == 2
+    assert over_seeds("one-copying", rule("one-copying"), 2).seeds == ()
+    assert over_seeds("two-k", rule("two-k")).note == "not measured on other seeds"
 
 
 def test_the_stored_verdicts_are_those_of_the_rules() -> None:
-    if not seeds.SEEDS.exists():
+    if not SEEDS.exists():
         pytest.skip("no seeds have been measured")
-    stored = json.loads(seeds.SEEDS.read_text(encoding="utf-8"))["claims"]
+    stored = json.loads(SEEDS.read_text(encoding="utf-8"))["claims"]
     assert set(stored) <= set(IDS)
     by_id = {one.id: one.rule for one in STATEMENTS}
     for claim, values in stored.items():
@@ -176,7 +192,7 @@ def test_the_tour_answers_without_measuring(monkeypatch: pytest.MonkeyPatch) -> 
     def fail(*_: object) -> None:
         raise AssertionError("nothing is measured")
 
-    monkeypatch.setattr("pathsum.paper.tour.measure", fail)
+    monkeypatch.setattr("pathsum.explorer.answers.paper.measure", fail)
     explorer = Explorer([construct.induction()])
     claims = decode(explorer.ask("paper"))["claims"]
     assert [one["id"] for one in claims] == IDS
@@ -187,7 +203,7 @@ def test_the_tour_answers_without_measuring(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_claim_about_another_depth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     explorer = Explorer([construct.induction()], bundled=())
     got = decode(explorer.ask("claim", {"claim": "zero-current"}))
     assert got["verdict"] == "not applicable" and got["value"] is None
@@ -200,15 +216,12 @@ def test_an_unknown_claim_is_an_error() -> None:
         explorer.ask("claim", {"claim": "two-q"})
 
 
-def test_a_measurement_that_is_no_number_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathsum.base.estimate import Estimate
-    from pathsum.explorer.params import ModelParams
-    from pathsum.paper.claim import Measurement, measure
-
-    odd = Statement("odd", "", "", rules.COPYING, lambda _: Measurement(Estimate(math.nan), ""))
+def test_a_measurement_that_is_no_number_does_not_apply() -> None:
+    odd = Statement(
+        "odd", "", "", rule("one-copying"), lambda _: Measurement(Estimate(math.nan), "")
+    )
     section = Section("odd", (odd,), lambda _: True, "any")
-    bench = Explorer([construct.induction()], bundled=()).workbench
-    found = measure(section, odd, bench, ModelParams())
+    found = measure(section, odd, open_subject(construct.induction()), open_subject)
     assert found.verdict == "not applicable" and "is not a number" in found.note
     assert isinstance(found.outline, Outline)
 

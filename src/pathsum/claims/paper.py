@@ -1,23 +1,46 @@
-"""`paper`: the claims measured on a model, as one result."""
+"""All claims in the paper's order, and `paper`: the claims measured on a model, as one result."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
-from pathsum.explorer.open_models import open_models
-from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
+from pathsum.claims.examples import examples
+from pathsum.claims.one_layer import ONE
+from pathsum.claims.stream import STREAM, ZERO
+from pathsum.claims.two_layers import TWO
+from pathsum.claims.verdict import OVER_SEEDS, VERDICTS, OverSeeds, Verdict
 from pathsum.model import Model
-from pathsum.paper.claim import Claim, measure, seeds_of
-from pathsum.paper.rule import OVER_SEEDS, VERDICTS, Verdict
-from pathsum.paper.seeds import OverSeeds
-from pathsum.paper.tour import SECTIONS, find_statement
+from pathsum.sources import load
+from pathsum.sources.named import BUNDLED, bundled_names
+
+SECTIONS = (
+    Section("the residual stream", STREAM, lambda _: True, "any number of layers"),
+    Section("zero layers", ZERO, lambda depth: depth == 0, "no layers"),
+    Section("one layer", ONE, lambda depth: depth == 1, "one layer"),
+    Section("two layers", TWO, lambda depth: depth >= 2, "two layers or more"),
+)
+STATEMENTS = tuple((section, one) for section in SECTIONS for one in section.statements)
+
+
+def find_statement(name: str) -> tuple[Section, Statement]:
+    """A claim by its id, and its section."""
+    for section, one in STATEMENTS:
+        if one.id == name:
+            return section, one
+    known = [one.id for _, one in STATEMENTS]
+    raise InputError(
+        f"there is no claim {name[:60]!r}{near_misses(name, known)}; the claims are "
+        f"{', '.join(known)}"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +121,16 @@ def seeds_table() -> Table:
         text_column("verdict"),
     )
     rows: list[tuple[str | None, ...]] = []
-    for section in SECTIONS:
-        for one in section.statements:
-            seeds = seeds_of(one)
-            values = [
-                "–" if each.value is None else format(each.value, ".3g") for each in seeds.seeds
-            ]
-            mean = None if seeds.mean is None else _seeds_text(seeds, one.rule.unit)
-            rows.append(
-                (
-                    *(one.id, str(one.rule), ", ".join(values) or None, mean),
-                    *(one.paper_value or None, seeds.verdict or "not measured"),
-                )
+    for _, one in STATEMENTS:
+        seeds = one.seeds()
+        values = ["–" if each.value is None else format(each.value, ".3g") for each in seeds.seeds]
+        mean = None if seeds.mean is None else _seeds_text(seeds, one.rule.unit)
+        rows.append(
+            (
+                *(one.id, str(one.rule), ", ".join(values) or None, mean),
+                *(one.paper_value or None, seeds.verdict or "not measured"),
             )
+        )
     return Table(columns, tuple(rows), "the paper's claims over seeds", OVER_SEEDS)
 
 
@@ -134,21 +154,34 @@ def paper(
     >>> [(one.outline.id, one.verdict) for one in found.claims]
     [('two-induction', 'holds'), ('two-mechanism', 'holds')]
 
-    A verdict says no more than its rule, which `outline.rule_text` states; the rules and their
-    thresholds are in `pathsum.paper.rules`.
+    A verdict is no more than its rule, `outline.rule_text`, which stands with its claim in
+    `pathsum.claims`.
     """
-    chosen = [find_statement(name) for name in claims] or [
-        (section, one) for section in SECTIONS for one in section.statements
-    ]
-    bench = Workbench(open_models([model]))
+    chosen = [find_statement(name) for name in claims] or STATEMENTS
+    at = 0
+
+    def report(_: int, __: int, what: str) -> None:
+        progress(at, len(chosen), f"{chosen[at][1].title}: {what}")
+
+    subject = replace(open_subject(model, report), over_bigram=over_bigram)
+
+    @cache
+    def bundled(name: str) -> Subject:
+        return replace(open_subject(name, report), is_own=False)
+
     found: list[Claim] = []
-    for number, (section, one) in enumerate(chosen):
-        progress(number, len(chosen), one.title)
-        within = bench.reporting(
-            lambda _, __, what, at=number, title=one.title: progress(
-                at, len(chosen), f"{title}: {what}"
-            )
-        )
-        found.append(measure(section, one, within, ModelParams(), over_bigram))
+    for at, (section, one) in enumerate(chosen):
+        progress(at, len(chosen), one.title)
+        found.append(measure(section, one, subject, bundled))
     progress(len(chosen), len(chosen), "done")
-    return Paper(bench.models[0].name, tuple(found), OVER_SEEDS)
+    return Paper(subject.name, tuple(found), OVER_SEEDS)
+
+
+def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subject:
+    """A model to measure claims on, opened by name, folder or hub id if it is not loaded."""
+    if isinstance(model, Model):
+        return Subject(model, model.name, examples(model), SharedResults(model, progress))
+    folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
+    loaded = load(model)
+    results = SharedResults(loaded, progress)
+    return Subject(loaded, folder.name, examples(loaded), results, folder=folder)

@@ -8,11 +8,11 @@ from types import ModuleType
 
 import pytest
 
+from pathsum.claims.paper import STATEMENTS
 from pathsum.cli.main import main
-from pathsum.paper.tour import SECTIONS
 
-ROOT = Path(__file__).parents[1]
-IDS = [one.id for section in SECTIONS for one in section.statements]
+ROOT = Path(__file__).parents[2]
+IDS = [one.id for _, one in STATEMENTS]
 
 
 @pytest.fixture

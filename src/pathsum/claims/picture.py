@@ -1,18 +1,14 @@
-"""Pictures of claims: small tagged records that the report and the browser switch on.
-
-A picture either holds what it draws (bars, points, lines, stacks) or names an answer that does.
-"""
+"""The picture of a claim as plain data; the report and the browser draw it by its `type`."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pathsum.base.estimate import Estimate
-from pathsum.explorer.params import PlainParams
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar with its interval and chance; `link` is the URL state of the view that shows it."""
+    """A bar with its interval and null; `link` leads to the view that shows it."""
 
     name: str
     value: float
@@ -71,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LinesPicture:
-    """Curves over positions 0, 1, 2 …; `mark` is the position where something begins."""
+    """Curves over positions 0, 1, 2 …; `mark` is the position where `mark_name` happens."""
 
     title: str
     x: str
@@ -143,20 +139,3 @@ Picture: TypeAlias = (
     | OffsetsPicture
     | GraphPicture
 )
-"""The picture of a claim; the report and the browser draw it by its `type`."""
-
-
-def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
-    """The questions that a picture is drawn from: names and parameters, without the model."""
-    match picture:
-        case PatternPicture(head, example):
-            text: PlainParams = {"example": example}
-            return (("run", text), ("attention", {**text, "head": head}))
-        case LossPicture(example):
-            return (("run", {"example": example}),)
-        case OffsetsPicture(head):
-            return (("head", {"head": head}),)
-        case GraphPicture():
-            return (("composition", {}),)
-        case BarsPicture() | PointsPicture() | LinesPicture() | StacksPicture():
-            return ()
