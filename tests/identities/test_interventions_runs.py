@@ -134,7 +134,7 @@ def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) 
 @settings(max_examples=24)
 def test_an_edge_takes_its_part_of_all_writes(drawn: Drawn) -> None:
     model, tokens = drawn
-    trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
+    other = model.trace(other_tokens(model, tokens))
     edges = list(edges_of(model))
     for edge in edges[:: max(1, len(edges) // 4)]:
         plain = trace_run(model, tokens, [Edit(edge, other.written(edge.writer))])
