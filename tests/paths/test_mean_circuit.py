@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from pathsum.model.edits import Writes
 from tests.training.planted import plant
 from torch import Tensor
 
@@ -13,7 +14,6 @@ from pathsum.base import Estimate, HeadId, NodeEdge
 from pathsum.base.errors import InputError, TokenError
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
-from pathsum.model.edits import Writes
 from pathsum.paths.circuit import Circuit, Prompt, cut, mean_circuit
 from pathsum.paths.circuit.cut import cut_values
 from pathsum.paths.target import Target

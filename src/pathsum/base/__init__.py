@@ -30,7 +30,7 @@ The grammar of names, `parse(str(x)) == x` everywhere:
     node    L0H7@4 | embed@2 | logits@9         a component at a position
             and edges between nodes, L0H7@4→L1H4@9.k
     site    L0H7 | L0H7@4 | L0H7→L1H4.k | L0H7→L1H4@9.k     the target of a patch
-    value   L1H4.pattern | L1H4.z | L1H4.k | residual@L1 | embed | mlp0 | logits    for hooks
+    value   L1H4.pattern | L1H4.z | L1H4.k | residual1 | embed | mlp0 | logits    for hooks
 
 Where `→` is hard to type, `>` and `->` are accepted.
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         LogitsRead,
         MlpRead,
         Reader,
-        parse_read,
     )
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from pathsum.base.node import Node, NodeEdge
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
-    from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_writer
+    from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
     from pathsum.base.table import (
         Column,
         Row,
@@ -71,9 +70,9 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "site": "LOGITS Side Site SiteName Writer parse_writer",
+    "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
     "arguments": "Progress parse_choice parse_option silent",
-    "edge": "Edge HeadRead LogitsRead MlpRead Reader parse_read",
+    "edge": "Edge HeadRead LogitsRead MlpRead Reader",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",
     "head_mapping": "HeadMapping",

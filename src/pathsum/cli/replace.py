@@ -47,7 +47,7 @@ def replace(
     knockout: Annotated[
         str,
         typer.Option(
-            help="What an ablated head is replaced by: zero, mean, resample or 'first token'."
+            help="What an ablated head is replaced by: zero, mean, resample or first_token."
         ),
     ] = "zero",
     patterns_preserved: Annotated[
@@ -87,7 +87,7 @@ def replace(
             pattern=_pattern(pattern, term),
             ov=_ov(copying, top_tokens),
             knockout=knockout,
-            after="patterns preserved" if patterns_preserved else "recomputed",
+            after="freeze_patterns" if patterns_preserved else "recomputed",
             from_position=from_position,
             targets=parse_targets(targets, tokens),
             metric=metric,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pathsum.base import Edge, HeadRead, Record, Side
+from pathsum.base import Record, Side, Site
 from pathsum.circuits.composition import Composition
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
@@ -26,7 +26,7 @@ class PartnerEdge(Record, kind="partner-edge"):
     edge's composition.
     """
 
-    edge: Edge
+    edge: Site
     stripe_left: float
     share_lost: float
     score: float
@@ -36,12 +36,14 @@ class PartnerEdge(Record, kind="partner-edge"):
     @property
     def writer(self) -> HeadId:
         """The lower head."""
-        return self.edge.heads[0]
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
 
     @property
     def side(self) -> Side:
         """Whether the edge leads into the query or the key."""
-        return self.edge.heads[1].side
+        assert self.edge.side is not None
+        return self.edge.side
 
 
 def candidate_partners(
@@ -81,7 +83,7 @@ def cut_edges(
         step(f"cutting edges from {writer} to")
         row = composed.heads.index(writer)
         for side in (Side.K, Side.Q):
-            edge = Edge(writer, HeadRead(reader, side))
+            edge = Site(writer, reader, side)
             patched = patched_pattern(trace, edge, other)
             left = float(stripe(patched[:, None], probe).mean())
             scores = composed.scores(side.value)

@@ -106,9 +106,12 @@ class Editor:
                 tensor, copied = self._call(edit, edit.value, tensor), False
                 continue
             given, at = self._given(edit, site, tensor), edit.site.at
+            if edit.sequence is None:
+                # Either may be of fewer copies than the other.
+                size = max(len(tensor), len(given))
+                tensor, given = repeat_batch(tensor, size), repeat_batch(given, size)
             if at is None and edit.sequence is None:
-                shape = torch.broadcast_shapes(tensor.shape, given.shape)
-                tensor, copied = given.expand(shape), False
+                tensor, copied = given.expand_as(tensor), False
                 continue
             if not copied:
                 tensor = tensor if edit.sequence is None else self.widen(tensor)
@@ -209,7 +212,10 @@ class Editor:
         """The stream before the first layer, with the embedding replaced."""
         own = self.weights.W_E[self.tokens]
         written = self.source(Source("embed"), own)
-        return stream if written is own else stream + (written - own)
+        if written is own:
+            return stream
+        stream, own = (repeat_batch(one, len(written)) for one in (stream, own))
+        return stream + (written - own)
 
     def source(self, source: Source, own: Stream) -> Stream:
         """The output of the embedding or of an MLP."""

@@ -286,9 +286,8 @@ class Recorder:
         """Repeat the tensors of layers that copies of the tokens share."""
         for recorded in (self.patterns, self.streams, self.edited_z, self.mlp_outputs):
             recorded[:] = [None if one is None else repeat(one) for one in recorded]
-        for recorded in (self.head_patterns, self._scales):
-            for name, found in recorded.items():
-                recorded[name] = [*map(repeat, found)] if isinstance(found, list) else repeat(found)
+        self.head_patterns = {head: repeat(one) for head, one in self.head_patterns.items()}
+        self._scales = {name: [*map(repeat, every)] for name, every in self._scales.items()}
 
     def scales(self, final: Scale) -> NormScales:
         """All scales, given that of the unembedding's read."""

@@ -41,6 +41,7 @@ def site_value(run: "Trace", site: Site) -> Tensor:
     """The value of a run at a site: a head's z, or the output of a writer, [batch, pos, width]."""
     if site.reader is None and isinstance(site.writer, HeadId):
         return run.head_z(site.writer)
+    assert isinstance(site.writer, HeadId | Source)
     return run.written(site.writer)
 
 

@@ -529,8 +529,8 @@ export interface Estimate {
 export interface Ablation {
   model: string;
   heads: string[];
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_without: Estimate;
   cost: Estimate;
@@ -543,8 +543,8 @@ export interface Replacement {
   model: string;
   head: string;
   description: string;
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_ablated: Estimate;
   loss_replaced: Estimate;

@@ -60,17 +60,17 @@ class Knockout(enum.StrEnum):
 class After(enum.StrEnum):
     """What is recomputed after the edit.
 
-    `RECOMPUTE`        everything is recomputed: the full ablation
+    `RECOMPUTED`       everything is recomputed: the full ablation
     `FREEZE_PATTERNS`  patterns are forced to the unedited run's and the rest is recomputed: the
                        head's effect through values and logits, not through attention
     """
 
-    RECOMPUTE = "recompute"
+    RECOMPUTED = "recomputed"
     FREEZE_PATTERNS = "freeze_patterns"
 
 
 AFTER = {
-    After.RECOMPUTE: "everything after it recomputed",
+    After.RECOMPUTED: "everything after it recomputed",
     After.FREEZE_PATTERNS: "patterns frozen",
 }
 
@@ -118,7 +118,7 @@ def ablate(
     batches: TextOrTokens,
     *,
     knockout: Knockout | str = Knockout.ZERO,
-    after: After | str = After.RECOMPUTE,
+    after: After | str = After.RECOMPUTED,
     from_position: int = 0,
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
@@ -229,7 +229,7 @@ def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[Head
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
     """Edits that force patterns to those of a run, if they are frozen."""
-    if after is After.RECOMPUTE:
+    if after is After.RECOMPUTED:
         return ()
     heads = [head.id for head in trace.model.heads]
     return tuple(Edit(Site(head, value="pattern"), trace.pattern(head)) for head in heads)

@@ -20,6 +20,7 @@ from pathsum.base import (
     Progress,
     Record,
     Site,
+    Source,
     Table,
     Writer,
     interval_columns,
@@ -269,7 +270,8 @@ def _parse_kind(
         return patched or PatchInto.CORRUPTED, None
     if patched is not None:
         raise InputError("into says which of two runs is patched; leave it out with by=")
-    return PatchInto.CLEAN, parse_choice(("zero", "mean"), by, "by")
+    choice = parse_choice(("zero", "mean"), by, "by")
+    return PatchInto.CLEAN, "zero" if choice == "zero" else "mean"
 
 
 def _result(
@@ -319,7 +321,8 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
             )
     if not sites:
         raise InputError("no nodes were given; name at least one, or leave nodes out for all heads")
-    return list(dict.fromkeys(site.writer for site in sites))
+    found = dict.fromkeys(site.writer for site in sites)
+    return [writer for writer in found if isinstance(writer, HeadId | Source)]
 
 
 def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[list[int], range]]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from pathsum.base import HeadId, Part, Side, Site, SiteName, parse_choice
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.base.shapes import HeadPattern
-from pathsum.model import Trace, trace_run, transformer
+from pathsum.model import Recording, Trace, trace_run, transformer
 from pathsum.model.edit import Edit
 from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
@@ -48,7 +48,9 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
     that raises NotExactError for what the edits make untrue.
     """
     parsed = [edit for name, value in edits.items() for edit in patch_edits(trace, name, value)]
-    return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), trace.lengths)
+    record = Recording.RESIDUAL if trace.recorded_logits is None else Recording.ALL
+    every = (*trace.edits, *parsed)
+    return trace_run(trace.model, trace.tokens, every, trace.lengths, record=record)
 
 
 def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:

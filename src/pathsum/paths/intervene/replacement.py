@@ -115,7 +115,7 @@ def replace(
     pattern: PatternDescription | str | None = None,
     ov: OvDescription | str | None = None,
     knockout: Knockout | str = Knockout.ZERO,
-    after: After | str = After.RECOMPUTE,
+    after: After | str = After.RECOMPUTED,
     from_position: int = 0,
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
