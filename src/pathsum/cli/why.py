@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MEAN_SEQUENCES = 64
 # Random circuits to compare with, unless a number is given.
 DRAWS = 20
-GRAPHS = (".json", ".dot", ".svg")
 
 Prompts: TypeAlias = Annotated[
     Path | None,
@@ -67,9 +66,7 @@ Cut: TypeAlias = Annotated[
 ]
 Graph: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--graph", help="Write the graph: .svg, .json (circuit-tracer) or .dot (Graphviz)."
-    ),
+    typer.Option("--graph", help="Write the graph to a .json file, for circuit-tracer's viewer."),
 ]
 Diff: TypeAlias = Annotated[
     str | None,
@@ -122,7 +119,7 @@ def why(
     position: Position = -1,
     token: TargetToken = None,
     versus: Versus = "mean",
-    threshold: Threshold = 0.05,
+    threshold: Threshold = 0.02,
     rival: Rival = None,
     other: Other = None,
     cut: Cut = True,
@@ -155,7 +152,7 @@ def why(
     }
 
     def find(one: "Model", advance: "Progress") -> Any:
-        """A `Circuit`, or a `MeanCircuit` over prompts."""
+        """The graph of one prediction, or the mean over prompts."""
         if prompts is not None:
             return mean_circuit(one, read_prompts(prompts), **asked, progress=advance)
         # Ids where the text is given by ids.
@@ -207,10 +204,7 @@ def _check_arguments(
     for name, value in single.items():
         if prompts is not None and value is not None:
             raise InputError(f"{name} is for one text; leave it out with --prompts")
-    if graph is not None and graph.suffix not in GRAPHS:
-        raise InputError(
-            f"--graph {graph}: the name must end in .svg, .json (circuit-tracer's format) or .dot "
-            "(Graphviz)"
-        )
+    if graph is not None and graph.suffix != ".json":
+        raise InputError(f"--graph {graph}: the name must end in .json (circuit-tracer's format)")
     if graph is not None:
         check_output(graph)

@@ -15,7 +15,8 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
-from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph, GraphEdge
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import find_target
 
@@ -198,7 +199,7 @@ class _Teller:
             mlps=mlps,
         )
 
-    def _circuit(self) -> Circuit | None:
+    def _circuit(self) -> Graph | None:
         try:
             return find_circuit(
                 self.trace,
@@ -211,7 +212,7 @@ class _Teller:
         except NotExactError:
             return None
 
-    def _lead(self, found: Circuit | None) -> tuple[HeadId | None, float | None]:
+    def _lead(self, found: Graph | None) -> tuple[HeadId | None, float | None]:
         """The head that is told of, and the probability without it."""
         if self.heads:
             groups = [[head] for head in self.heads]
@@ -223,7 +224,7 @@ class _Teller:
             return None, None
         return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
 
-    def _looks_at(self, found: Circuit | None, head: HeadId | None) -> tuple[int | None, float]:
+    def _looks_at(self, found: Graph | None, head: HeadId | None) -> tuple[int | None, float]:
         if head is None:
             return None, 0.0
         if self.heads:
@@ -236,9 +237,7 @@ class _Teller:
         attended = found.node(Node(head, self.position)).attended
         return (None, 0.0) if attended is None else (attended.source, attended.weight)
 
-    def _placed_by(
-        self, found: Circuit, head: HeadId | None, source: int | None
-    ) -> CircuitEdge | None:
+    def _placed_by(self, found: Graph, head: HeadId | None, source: int | None) -> GraphEdge | None:
         """The lower head that moved a head's attention most, by its key there or by its query."""
         if head is None or source is None:
             return None
@@ -292,7 +291,7 @@ class _Teller:
         return float(trace.patterns[head.layer][0, head.head, self.position, source])
 
 
-def _top_head(found: Circuit) -> HeadId | None:
+def _top_head(found: Graph) -> HeadId | None:
     """The head that raises the prediction most."""
     edges = found.inputs(Node("logits", found.position))
     return next(
@@ -300,7 +299,7 @@ def _top_head(found: Circuit) -> HeadId | None:
     )
 
 
-def _wrote(found: Circuit, edge: CircuitEdge) -> int | None:
+def _wrote(found: Graph, edge: GraphEdge) -> int | None:
     """The position of what a head wrote there: the strongest of its values."""
     values = found.inputs(edge.edge.writer, Side.V)
     return values[0].edge.writer.position if values else None
