@@ -34,6 +34,7 @@ from pathsum.algebra.rotations import (
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked, parse_choice
 from pathsum.base.errors import InputError
+from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import counted_p
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
@@ -90,15 +91,15 @@ class HeadCopying(Record, kind="head-copying"):
 
 
 @dataclass(frozen=True, eq=False)
-class Copying(Record, kind="copying"):
+class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     """Copying of several heads; `copying["L1H4"]` is that of one."""
 
     heads: tuple[HeadCopying, ...]
     draws: int
     note: str
 
-    def __getitem__(self, head: HeadName | Path) -> HeadCopying:
-        return find_circuit({each.head: each for each in self.heads}, head)
+    def __getitem__(self, name: HeadName | Path) -> HeadCopying:
+        return find_circuit(self.by_label(), name)
 
     def to_table(self) -> Table:
         """One row per head."""

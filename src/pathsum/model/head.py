@@ -48,6 +48,9 @@ class Head:
     model: "Model"
     id: HeadId
 
+    def __repr__(self) -> str:
+        return f"Head({self.model.name!r}, {self.id})"
+
     @property
     def label(self) -> HeadId:
         """Its name, `L1H4`."""

@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.base import Part, Side
+from pathsum.base import Part
 from pathsum.base.batching import batch_size
+from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
 from pathsum.paths.graph import Attended

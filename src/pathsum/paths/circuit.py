@@ -4,19 +4,21 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pathsum.base import Estimate, Node, NodeEdge, Progress, Side, silent
+from pathsum.base import Estimate, Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, PathsumError
+from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence
 from pathsum.paths.edge_cuts import Reference
+from pathsum.paths.edges import node_position, side_of
 from pathsum.paths.graph import (
     Graph,
     GraphEdge,
     GraphNode,
     LeftOut,
     Members,
-    NamedNode,
+    NamedSite,
     layer_of,
     mean_of,
     per_prompt,
@@ -146,21 +148,20 @@ def average_graphs(
     Numbers are means over all prompts, where a node or an edge that a prompt does not have counts
     as 0; so the inputs of a node add up to its value as they do in each prompt.
     """
-    names, count = _order_of_places(circuits, places), len(circuits)
+    names, count = tuple(_order_of_places(circuits, places)), len(circuits)
 
-    def rename(node: Node, here: Sequence[str]) -> NamedNode:
-        name = here[node.position]
-        return NamedNode(node.component, names.index(name), name)
+    def rename(site: Site, here: Sequence[str]) -> NamedSite:
+        at, to = (None if one is None else names.index(here[one]) for one in (site.at, site.to))
+        return NamedSite(site.writer, site.reader, site.side, at, to, names=names)
 
     members: list[dict[str, list[GraphEdge]]] = []
-    renamed: dict[str, NodeEdge] = {}
-    values: dict[NamedNode, float] = {}
-    rests: dict[tuple[NamedNode, Side], list[LeftOut]] = {}
+    renamed: dict[str, NamedSite] = {}
+    values: dict[NamedSite, float] = {}
+    rests: dict[tuple[NamedSite, Side], list[LeftOut]] = {}
     for circuit, here in zip(circuits, places, strict=True):
         members.append({})
         for edge in circuit.edges:
-            ends = rename(edge.edge.writer, here), rename(edge.edge.reader, here)
-            moved = NodeEdge(*ends, edge.kind)
+            moved = rename(edge.edge, here)
             renamed[str(moved)] = moved
             members[-1].setdefault(str(moved), []).append(edge)
         for one in circuit.nodes:
@@ -174,11 +175,13 @@ def average_graphs(
     edges = [_mean_edge(edge, members, cuts) for edge in renamed.values()]
     first, layers = circuits[0], circuits[0].n_layers
     nodes = [GraphNode(node, "", value) for node, value in values.items()]
-    nodes.sort(key=lambda one: (-layer_of(one.node, layers), one.node.position, str(one.node)))
+    nodes.sort(
+        key=lambda one: (-layer_of(one.node, layers), node_position(one.node), str(one.node))
+    )
     return replace(
         first,
-        tokens=tuple(names),
-        position=nodes[0].node.position,
+        tokens=names,
+        position=node_position(nodes[0].node),
         token_text="prediction",
         total=mean_of([one.total for one in circuits]).value,
         probability=mean_of([one.probability for one in circuits]).value,
@@ -217,7 +220,7 @@ def _cut_groups(circuit: Graph, members: Members, progress: Progress) -> dict[st
 
 
 def _mean_edge(
-    edge: NodeEdge, members: Sequence[Members], cuts: Sequence[dict[str, float]]
+    edge: NamedSite, members: Sequence[Members], cuts: Sequence[dict[str, float]]
 ) -> GraphEdge:
     name = str(edge)
     estimates: dict[str, Estimate] = {
@@ -229,7 +232,7 @@ def _mean_edge(
     return GraphEdge(
         edge=edge,
         exact=estimates["exact"].value,
-        unit="logits" if edge.side is Side.V else "score",
+        unit="logits" if side_of(edge) is Side.V else "score",
         share=estimates["share"].value,
         effect=estimates["effect"].value if "effect" in estimates else None,
         prompts=sum(name in group for group in members),
@@ -237,7 +240,7 @@ def _mean_edge(
     )
 
 
-def _mean_rest(node: NamedNode, kind: Side, found: Sequence[LeftOut], count: int) -> LeftOut:
+def _mean_rest(node: NamedSite, kind: Side, found: Sequence[LeftOut], count: int) -> LeftOut:
     return LeftOut(
         node,
         kind,

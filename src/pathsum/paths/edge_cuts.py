@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import HeadId, Node, NodeEdge, Progress, Source, silent
+from pathsum.base import HeadId, NodeEdge, Progress, Source, silent
 from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
+from pathsum.base.site import Site
 from pathsum.model import Model, Trace
 from pathsum.model.edits import CutEdges, Writes
 from pathsum.model.forward import run_logits
@@ -24,7 +25,7 @@ from pathsum.paths.graph import Prediction, one_sequence
 from pathsum.paths.intervene.patching import check_runs
 from pathsum.paths.target import Target
 
-Edges = Sequence[NodeEdge]
+Edges = Sequence[Site]
 
 
 class Reference(enum.StrEnum):
@@ -53,7 +54,10 @@ def values_without(
     layers = start.model.config.n_layers
 
     def lowest(row: Edges) -> int:
-        return min((e.reader.head.layer if e.reader.head else layers for e in row), default=layers)
+        return min(
+            (e.reader.layer if isinstance(e.reader, HeadId) else layers for e in row),
+            default=layers,
+        )
 
     # Rows that change the same layers are run together: layers below are not computed again.
     order = sorted(range(len(rows)), key=lambda number: -lowest(rows[number]))
@@ -88,7 +92,7 @@ def logits_without(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with the edges of each row taken from the reference."""
-    edit = CutEdges(tuple(tuple(row) for row in rows), reference)
+    edit = CutEdges(tuple(tuple(_names(row)) for row in rows), reference)
     positions = target.positions.expand(len(rows))
     return run_logits(start.weights, start.tokens, [edit], start, positions)[:, 0]
 
@@ -97,7 +101,11 @@ def logits_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with all other edges taken from the reference."""
-    return kept_logits(start, rows, reference, int(target.positions[0]))
+    return kept_logits(start, [_names(row) for row in rows], reference, int(target.positions[0]))
+
+
+def _names(row: Edges) -> list[NodeEdge]:
+    return [NodeEdge.parse(str(edge)) for edge in row]
 
 
 def _reported(
@@ -112,9 +120,9 @@ def _reported(
     progress(done, len(numbers), what)
 
 
-def is_written(node: Node) -> bool:
+def is_written(node: Site) -> bool:
     """Whether a component writes it into the stream: not positions, not biases."""
-    component = node.component
+    component = node.writer
     if isinstance(component, Source):
         return component.kind in ("embed", "mlp")
     return isinstance(component, HeadId)

@@ -23,9 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.base import Column, Estimate, NodeEdge, Progress, Record, Table, parse_option, silent
+from pathsum.base import Column, Estimate, Progress, Record, Table, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
+from pathsum.base.site import Site
 from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.model.sequences import TextOrTokens
@@ -37,7 +38,7 @@ from pathsum.paths.edge_cuts import (
     values_with_only,
     values_without,
 )
-from pathsum.paths.edge_order import random_order
+from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
 from pathsum.paths.graph import Graph, Prediction
 
@@ -197,7 +198,7 @@ class Curve:
 def measure_faithfulness(
     graph: Graph,
     predictions: Sequence[Prediction],
-    groups: Sequence[Sequence[Sequence[NodeEdge]]],
+    groups: Sequence[Sequence[Sequence[Site]]],
     options: "Options",
     progress: Progress = silent,
 ) -> Faithfulness:
@@ -221,7 +222,7 @@ def measure_faithfulness(
 
 def measure_curve(
     of: Prediction,
-    groups: Sequence[Sequence[NodeEdge]],
+    groups: Sequence[Sequence[Site]],
     options: Options,
     progress: Progress = silent,
 ) -> Curve:
@@ -232,7 +233,7 @@ def measure_curve(
     start, target = of.alone()
     position, config = int(target.positions[0]), start.model.config
     writes = reference_writes(of, options.reference, options.text)
-    written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
     written = [group for group in written if group]
     if not written:
         raise InputError(
@@ -242,7 +243,7 @@ def measure_curve(
     sizes = options.sizes or default_sizes(len(written))
     own = [[edge for group in written[:size] for edge in group] for size in sizes]
     counts = [len(row) for row in own]
-    orders: dict[str, list[NodeEdge]] = {}
+    orders: dict[str, list[Site]] = {}
     if Baseline.EAP in options.baselines:
         orders["eap"] = gradient_order(start, target, writes, counts[-1])
     if Baseline.EAP_IG in options.baselines:

@@ -13,21 +13,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import Node, NodeEdge, Side, Source
-from pathsum.base.node import Component
+from pathsum.base import Source
+from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
-from pathsum.paths.edge_order import best_first, read_positions
+from pathsum.paths.edges import (
+    best_first,
+    edge_between,
+    node_position,
+    read_positions,
+    side_of,
+)
 from pathsum.paths.target import Target
 
 
 def gradient_order(
     start: Trace, target: Target, reference: Writes, count: int, steps: int | None = None
-) -> list[NodeEdge]:
+) -> list[Site]:
     """The edges by |gradient · (written − reference)|, the largest into the circuit so far first.
 
     Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
@@ -35,10 +41,10 @@ def gradient_order(
     """
     scores = GradientScores(start, target, reference, steps)
 
-    def inputs(node: Node) -> Iterator[tuple[NodeEdge, float]]:
+    def inputs(node: Site) -> Iterator[tuple[Site, float]]:
         return ((edge, abs(score)) for edge, score in scores.into(node, count))
 
-    return best_first(Node("logits", scores.position), inputs, count)
+    return best_first(Site(LOGITS, at=scores.position), inputs, count)
 
 
 def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
@@ -99,9 +105,9 @@ class _Gradients:
         return _LayerGradients(at_z[0], at_scores[0]), below
 
     @torch.enable_grad()
-    def at_reads(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+    def at_reads(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
         """At the stream, position by position, as the three reads of a head node see it."""
-        head, here = node.head, node.position
+        head, here = node.head, node_position(node)
         assert head is not None
         whole, at, kv = self.run.weights.layers[head.layer], 0, 0
         config, layer = one_head(self.config), layer_of_one_head(self.config, whole, head.head)
@@ -146,12 +152,12 @@ class GradientScores:
         outputs = zip(own.mlp_outputs, reference.mlp_outputs, strict=True)
         self.mlp_outputs = [(here - there)[0] for here, there in outputs]
 
-    def into(self, node: Node, count: int) -> Iterator[tuple[NodeEdge, float]]:
+    def into(self, node: Site, count: int) -> Iterator[tuple[Site, float]]:
         """The edges into a node with the largest scores, in magnitude."""
         found = self.scores_into(node)
         flat = torch.cat([scores.flatten() for scores in found.values()])
         names = [
-            NodeEdge(Node(writer, place), node, side)
+            edge_between(writer, place, node, side)
             for side in found
             for writer in self._writers(node)
             for place in read_positions(self.config, node, side)
@@ -159,19 +165,20 @@ class GradientScores:
         for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
             yield names[number], float(flat[number])
 
-    def of(self, edges: Sequence[NodeEdge]) -> list[float]:
+    def of(self, edges: Sequence[Site]) -> list[float]:
         """The scores of some edges."""
-        known: dict[Node, dict[Side, Tensor]] = {}
+        known: dict[Site, dict[Side, Tensor]] = {}
         found: list[float] = []
         for edge in edges:
-            if edge.reader not in known:
-                known[edge.reader] = self.scores_into(edge.reader)
-            place = edge.writer.position - read_positions(self.config, edge.reader, edge.side).start
-            writer = self._writers(edge.reader).index(edge.writer.component)
-            found.append(float(known[edge.reader][edge.side][writer, place]))
+            if edge.end not in known:
+                known[edge.end] = self.scores_into(edge.end)
+            first = read_positions(self.config, edge.end, side_of(edge)).start
+            writer = [str(one) for one in self._writers(edge.end)].index(str(edge.writer))
+            scores = known[edge.end][side_of(edge)]
+            found.append(float(scores[writer, node_position(edge.start) - first]))
         return found
 
-    def scores_into(self, node: Node) -> dict[Side, Float[Tensor, "writer src"]]:
+    def scores_into(self, node: Site) -> dict[Side, Float[Tensor, "writer src"]]:
         """The scores of all edges into a node, by the side that reads them."""
         found: dict[Side, Tensor] = {}
         for side, along in self._directions(node).items():
@@ -180,17 +187,17 @@ class GradientScores:
             found[side] = self._along(self._layer(node), directions, places)
         return found
 
-    def _layer(self, node: Node) -> int:
+    def _layer(self, node: Site) -> int:
         return self.config.n_layers if node.head is None else node.head.layer
 
-    def _writers(self, node: Node) -> list[Component]:
+    def _writers(self, node: Site) -> list[Component]:
         return list(writers_below(self.config, self._layer(node)))
 
-    def _directions(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+    def _directions(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
         if node.head is None:
             mean = torch.stack([one.logits for one in self.gradients]).mean(0)
             directions = torch.zeros_like(self.embed)
-            directions[node.position] = mean
+            directions[node_position(node)] = mean
             return {Side.V: directions}
         each = [one.at_reads(node) for one in self.gradients]
         return {side: torch.stack([one[side] for one in each]).mean(0) for side in Side}

@@ -22,22 +22,22 @@ from pathsum.base import (
     Column,
     Estimate,
     HeadId,
-    Node,
-    NodeEdge,
     Progress,
     Record,
-    Side,
     Source,
     Table,
+    computed_field,
     silent,
     text_column,
 )
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
+from pathsum.base.sentence import Sentence, plain_text
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Trace
-from pathsum.paths.edge_order import best_first
-from pathsum.paths.sentence import Sentence, write_sentence
+from pathsum.paths.edges import best_first, side_of
+from pathsum.paths.sentence import write_sentence
 from pathsum.paths.target import Target
 
 if TYPE_CHECKING:
@@ -107,13 +107,27 @@ class Attended:
 
 
 @dataclass(frozen=True)
-class NamedNode(Node):
-    """A component at a named position, such as `L0H3@subject`; `position` numbers the names."""
+class NamedSite(Site):
+    """A site whose positions have names, `L0H3@subject→L1H0@last.k`; `at` and `to` number them."""
 
-    name: str
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.component}@{self.name}"
+        text = f"{self.writer}" if self.at is None else f"{self.writer}@{self.names[self.at]}"
+        if self.reader is None or self.to is None:
+            return text
+        side = "" if self.side is None else f".{self.side.value}"
+        return f"{text}{ARROW}{self.reader}@{self.names[self.to]}{side}"
+
+    @property
+    def start(self) -> "NamedSite":
+        """The node at which an edge starts."""
+        return NamedSite(self.writer, at=self.at, names=self.names)
+
+    @property
+    def end(self) -> "NamedSite":
+        """The node at which an edge ends."""
+        return NamedSite(self.reader, at=self.to, names=self.names)
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,7 @@ class GraphNode:
     up to it by itself. `note` is the reason why a head has no Q and K edges.
     """
 
-    node: Node
+    node: Site
     text: str
     value: float
     attended: Attended | None = None
@@ -149,7 +163,7 @@ class GraphEdge:
     `prompts` is the number of those that keep it. `estimates` has the intervals.
     """
 
-    edge: NodeEdge
+    edge: Site
     exact: float
     unit: Unit
     share: float
@@ -160,7 +174,7 @@ class GraphEdge:
     @property
     def kind(self) -> Side:
         """Whether the reader reads it for queries, keys or values."""
-        return self.edge.side
+        return side_of(self.edge)
 
     @property
     def name(self) -> str:
@@ -184,7 +198,7 @@ class GraphEdge:
 class LeftOut:
     """Edges into a node that are too small to keep, summed."""
 
-    node: Node
+    node: Site
     kind: Side
     exact: float
     share: float
@@ -245,10 +259,15 @@ class Graph(Record, kind="circuit"):
         """Whether it is a mean over named positions."""
         return bool(self._members)
 
-    @property
-    def sentence(self) -> Sentence:
-        """The strongest head's part in words, from the numbers."""
+    @computed_field
+    def sentence_spans(self) -> Sentence:
+        """`sentence` with its references to heads and tokens."""
         return write_sentence(self)
+
+    @property
+    def sentence(self) -> str:
+        """The strongest head's part in words, from the numbers."""
+        return plain_text(self.sentence_spans)
 
     @property
     def title(self) -> str:
@@ -269,13 +288,13 @@ class Graph(Record, kind="circuit"):
         """The prediction's total or probability, with its 95% interval over prompts."""
         return mean_of([getattr(one, measure) for one in self.circuits])
 
-    def node(self, name: str | Node) -> GraphNode:
+    def node(self, name: str | Site) -> GraphNode:
         """A node by its name, such as `L0H3@4`."""
         for found in self.nodes:
             if str(found.node) == str(name):
                 return found
         if not self.is_mean:
-            Node.parse(name)
+            Site.parse(name)
         raise InputError(f"the graph has no node {name}; see .nodes for those kept")
 
     def __getitem__(self, name: str) -> GraphEdge:
@@ -287,18 +306,18 @@ class Graph(Record, kind="circuit"):
         whose = "no prompt's circuit keeps" if self.is_mean else "the circuit does not keep"
         raise InputError(f"{whose} the edge {name!r}; see .edges for those kept")
 
-    def inputs(self, name: str | Node, kind: str | Side | None = None) -> list[GraphEdge]:
+    def inputs(self, name: str | Site, kind: str | Side | None = None) -> list[GraphEdge]:
         """The edges into a node, the largest share first."""
         side = None if kind is None else Side.parse(kind)
         found = [
             edge
             for edge in self.edges
-            if str(edge.edge.reader) == str(name) and (side is None or edge.kind == side)
+            if str(edge.edge.end) == str(name) and (side is None or edge.kind == side)
         ]
         return sorted(found, key=lambda edge: -abs(edge.share))
 
     @property
-    def top(self) -> Node:
+    def top(self) -> Site:
         """The node of the prediction itself."""
         return self.nodes[0].node
 
@@ -411,7 +430,7 @@ class Graph(Record, kind="circuit"):
     def __rich__(self) -> RenderableType:
         if self.is_mean:
             return Group(self.tree(), Text(), self.to_table(rows=30))
-        return Group(Text(self.sentence.text), self.tree(), self._note())
+        return Group(Text(self.sentence), self.tree(), self._note())
 
     def _note(self, shown: int = 0) -> str:
         if self.is_mean:
@@ -435,11 +454,11 @@ Members: TypeAlias = Mapping[str, Sequence[GraphEdge]]
 """The edges of one prompt's graph by their name in the mean."""
 
 
-def rank_edges(top: Node, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
+def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
     """Edges from the top down: of those into nodes reached so far, the largest share first."""
-    by_reader: dict[Node, list[tuple[NodeEdge, float]]] = {}
+    by_reader: dict[Site, list[tuple[Site, float]]] = {}
     for edge in edges:
-        by_reader.setdefault(edge.edge.reader, []).append((edge.edge, abs(edge.share)))
+        by_reader.setdefault(edge.edge.end, []).append((edge.edge, abs(edge.share)))
     known = {edge.edge: edge for edge in edges}
     return [known[edge] for edge in best_first(top, lambda node: by_reader.get(node, ()))]
 
@@ -456,8 +475,8 @@ def mean_of(values: Sequence[float]) -> Estimate:
     return mean_estimate(torch.tensor(values, dtype=torch.float64))
 
 
-def layer_of(node: Node, n_layers: int) -> int:
+def layer_of(node: Site, n_layers: int) -> int:
     """The layer of a node: −1 before the first, `n_layers` for the logits."""
-    if node.component == "logits":
+    if node.writer == LOGITS:
         return n_layers
-    return node.component.layer if isinstance(node.component, HeadId | Source) else -1
+    return node.writer.layer if isinstance(node.writer, HeadId | Source) else -1

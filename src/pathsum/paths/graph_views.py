@@ -10,9 +10,11 @@ import torch
 from rich.text import Text
 from rich.tree import Tree
 
-from pathsum.base import Column, Estimate, HeadId, Node, Part, Record, Side, Table, text_column
+from pathsum.base import Column, Estimate, HeadId, Part, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
+from pathsum.base.site import Side, Site
+from pathsum.paths.edges import node_position
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, layer_of
 
 # A smaller sum of left-out edges is not printed.
@@ -28,12 +30,12 @@ def print_tree(graph: Graph) -> Tree:
 
 
 def _grow(
-    graph: Graph, nodes: dict[str, GraphNode], tree: Tree, node: Node, opened: set[Node]
+    graph: Graph, nodes: dict[str, GraphNode], tree: Tree, node: Site, opened: set[Site]
 ) -> None:
     opened.add(node)
     for side in (Side.V, Side.K, Side.Q):
         for edge in graph.inputs(node, side):
-            writer = edge.edge.writer
+            writer = edge.edge.start
             branch = tree.add(Text(_line(edge, nodes[str(writer)])))
             if writer.head and writer in opened:
                 branch.add("(above)")
@@ -53,7 +55,7 @@ def _line(edge: GraphEdge, writer: GraphNode) -> str:
     text = f" {writer.text!r}" if writer.text else ""
     where = "" if writer.attended is None else f"  ({writer.attended})"
     share = f"{exact}{edge.estimate().format('+.2f')} logits{effect}"
-    return f"{edge.kind.value.upper()} {edge.edge.writer}{text}  {share}{where}"
+    return f"{edge.kind.value.upper()} {edge.edge.start}{text}  {share}{where}"
 
 
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
     have a weight, the share, as in that format; `kind`, `exact`, `unit` and `effect` are our own
     fields, and two nodes may have one link of each kind.
     """
-    rests = dict[Node, list[LeftOut]]()
+    rests = dict[Site, list[LeftOut]]()
     for rest in graph.left_out:
         if rest.share or rest.exact:
             rests.setdefault(rest.node, []).append(rest)
@@ -76,7 +78,7 @@ def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
         node["feature"] = node["ctx_idx"] if embedding else len(graph.tokens) + number
     _add_influence(nodes)
     links = [
-        _link(str(edge.edge.writer), str(edge.edge.reader), edge.kind, edge, edge.effect)
+        _link(str(edge.edge.start), str(edge.edge.end), edge.kind, edge, edge.effect)
         for edge in graph.edges
     ]
     for node, here in rests.items():
@@ -119,7 +121,7 @@ def _link(
 
 def _kept_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
     for node in graph.nodes:
-        label = f"{node.node.component} {node.text}".strip()
+        label = f"{node.node.writer} {node.text}".strip()
         probability = 0.0
         if node.node == graph.top:
             # The viewer parses token and probability from the label of the logit.
@@ -128,17 +130,18 @@ def _kept_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
             label = f'Output "{token}" (p={probability:.3f})'
         layer = layer_of(node.node, graph.n_layers)
         kind = _feature_type(node.node)
-        yield _node(str(node), node.node.position, layer, kind, label, node.value, probability)
+        column = node_position(node.node)
+        yield _node(str(node), column, layer, kind, label, node.value, probability)
 
 
-def _rest_nodes(graph: Graph, rests: dict[Node, list[LeftOut]]) -> Iterator[dict[str, Any]]:
+def _rest_nodes(graph: Graph, rests: dict[Site, list[LeftOut]]) -> Iterator[dict[str, Any]]:
     for node, here in rests.items():
         counts = ", ".join(f"{rest.kind.value.upper()} {rest.count}" for rest in here)
         # Its value is that of its V edge: Q and K are other views of the same number.
         value = sum(rest.share for rest in here if rest.kind is Side.V)
         layer, label = layer_of(node, graph.n_layers) - 1, f"left out ({counts})"
         name = f"left-out@{node}"
-        yield _node(name, node.position, layer, "left out error", label, float(value), 0.0)
+        yield _node(name, node_position(node), layer, "left out error", label, float(value), 0.0)
 
 
 def _node(
@@ -161,14 +164,14 @@ def _node(
     }
 
 
-def _feature_type(node: Node) -> str:
+def _feature_type(node: Site) -> str:
     """The viewer knows `logit` and `embedding`, and takes names with `error` as unexplained."""
-    if isinstance(node.component, HeadId):
+    if isinstance(node.writer, HeadId):
         return "attention head"
-    if isinstance(node.component, Part):
-        return node.component.kind
+    if isinstance(node.writer, Part):
+        return node.writer.kind
     kinds = {"logits": "logit", "embed": "embedding"}
-    return kinds.get(str(node.component), str(node.component))
+    return kinds.get(str(node.writer), str(node.writer))
 
 
 def _add_influence(nodes: list[dict[str, Any]]) -> None:

@@ -21,12 +21,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.base import Node, NodeEdge, Progress, Side, silent
+from pathsum.base import Progress, silent
 from pathsum.base.batching import batched
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
 from pathsum.model.grouped_query import kv_head
 from pathsum.paths.attention import Attention, Inputs
+from pathsum.paths.edges import edge_between, node_position, side_of
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut, Prediction
 from pathsum.paths.writes import FrozenRow
 
@@ -41,7 +43,7 @@ def grow_circuit(
     threshold: float,
     rival: int | None = None,
     max_nodes: int = 1000,
-    only: Sequence[NodeEdge] | None = None,
+    only: Sequence[Site] | None = None,
     progress: Progress = silent,
 ) -> "Growth":
     """The circuit of a prediction; the floor is raised until it has few enough nodes.
@@ -70,7 +72,7 @@ class Growth:
         of: Prediction,
         threshold: float,
         rival: int | None = None,
-        only: Sequence[NodeEdge] | None = None,
+        only: Sequence[Site] | None = None,
     ) -> None:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
         self.target = of.target.rows(slice(self.row, self.row + 1))
@@ -78,11 +80,11 @@ class Growth:
         self.run = FrozenRow.of(self.trace, self.row, self.position + 1)
         logits = self.trace.uncapped_logits_at(self.position)[self.row : self.row + 1]
         self.total = float(self.target.of_rows(logits)[0])
-        self.only: dict[tuple[Node, Side], list[Node]] | None = None
+        self.only: dict[tuple[Site, Side], list[Site]] | None = None
         if only is not None:
             self.only = {}
             for edge in only:
-                self.only.setdefault((edge.reader, edge.side), []).append(edge.writer)
+                self.only.setdefault((edge.end, side_of(edge)), []).append(edge.start)
         self.direct = self._direct()
         size = max(abs(self.total), CANCELED * float(self.direct.shares.abs().sum()))
         # Above zero, so that it can be raised.
@@ -92,9 +94,9 @@ class Growth:
     def restart(self, floor: float) -> None:
         """Begin with the logits, and keep edges from this floor on."""
         self.floor = floor
-        self.open: dict[Node, _Opened] = {}
+        self.open: dict[Site, _Opened] = {}
         self.nodes: list[GraphNode] = []
-        self.leaves: dict[Node, float] = {}
+        self.leaves: dict[Site, float] = {}
         self.edges: list[GraphEdge] = []
         self.left_out: list[LeftOut] = []
         self.quadrature_error = 0.0
@@ -105,8 +107,8 @@ class Growth:
         layers = self.run.frozen.n_layers
         for layer in reversed(range(layers)):
             progress(layers - 1 - layer, layers, "decomposing layers")
-            heads: dict[HeadId, list[Node]] = {}
-            for node in sorted(self.open, key=lambda node: node.position):
+            heads: dict[HeadId, list[Site]] = {}
+            for node in sorted(self.open, key=node_position):
                 if node.head is not None and node.head.layer == layer:
                     heads.setdefault(node.head, []).append(node)
             reads = self.run.reads(layer) if heads else None
@@ -131,12 +133,12 @@ class Growth:
         """|the sum of the direct shares − the prediction|."""
         return abs(float(self.direct.shares.sum()) - self.total)
 
-    def _bytes_of_a_node(self, last: Node) -> int:
+    def _bytes_of_a_node(self, last: Site) -> int:
         """The memory of one node's candidate edges; the last node sees the most positions."""
         width = max(
             self.trace.model.config.d_model, len(self.run.writers(self.run.frozen.n_layers))
         )
-        return 4 * width * (last.position + 1) * self.run.streams[0].element_size()
+        return 4 * width * (node_position(last) + 1) * self.run.streams[0].element_size()
 
     def _direct(self) -> Inputs:
         """The direct contributions of all writers to the logits."""
@@ -156,15 +158,15 @@ class Growth:
         )
 
     def _logits(self) -> None:
-        node = Node("logits", self.position)
+        node = Site(LOGITS, at=self.position)
         self.left_out += self._keep([node], self.direct)
         predicted = self.trace.model.output_text(int(self.target.tokens[0]))
         self.nodes.append(GraphNode(node, predicted, self.total))
 
-    def _head(self, head: HeadId, nodes: Sequence[Node], reads: Reads) -> None:
+    def _head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
         """Decompose some nodes of a head."""
-        layer, length = self.run.layers[head.layer], nodes[-1].position + 1
-        places = torch.tensor([node.position for node in nodes], device=layer.W_O.device)
+        layer, length = self.run.layers[head.layer], node_position(nodes[-1]) + 1
+        places = torch.tensor([node_position(node) for node in nodes], device=layer.W_O.device)
         opened = [self.open[node] for node in nodes]
         gradients = torch.stack([one.gradient for one in opened])
         kv = kv_head(self.trace.model.config, head.head)
@@ -197,12 +199,12 @@ class Growth:
                 left_out[number].append(one)
         self.left_out += [one for each in left_out for one in each]
 
-    def _text(self, node: Node) -> str:
-        return self.trace.model.token_text(int(self.trace.tokens[self.row, node.position]))
+    def _text(self, node: Site) -> str:
+        return self.trace.model.token_text(int(self.trace.tokens[self.row, node_position(node)]))
 
     def _keep(
         self,
-        readers: Sequence[Node],
+        readers: Sequence[Site],
         inputs: Inputs,
         sinks: Float[Tensor, " node"] | None = None,
     ) -> list[LeftOut]:
@@ -211,14 +213,14 @@ class Growth:
         kept = self._mask(readers, inputs, shares)
         unit = "logits" if inputs.side is Side.V else "score"
         into, writers, columns = kept.nonzero().T
-        to_heads: dict[Node, list[int]] = {}
+        to_heads: dict[Site, list[int]] = {}
         numbers = (into, writers, columns, shares[kept], exact[kept])
         each = zip(*(values.tolist() for values in numbers), strict=True)
         for number, (reader, writer, column, share, own) in enumerate(each):
             place = column if inputs.places is None else inputs.places[reader]
-            node = Node(inputs.writers[writer], place)
-            edge = NodeEdge(node, readers[reader], inputs.side)
+            edge = edge_between(inputs.writers[writer], place, readers[reader], inputs.side)
             self.edges.append(GraphEdge(edge, own, unit, share))
+            node = edge.start
             if node.head is None:
                 self.leaves[node] = self.leaves.get(node, 0.0) + share
             else:
@@ -232,7 +234,7 @@ class Growth:
         return [LeftOut(reader, inputs.side, *numbers) for reader, *numbers in rows]
 
     def _mask(
-        self, readers: Sequence[Node], inputs: Inputs, shares: Float[Tensor, "node writer src"]
+        self, readers: Sequence[Site], inputs: Inputs, shares: Float[Tensor, "node writer src"]
     ) -> Bool[Tensor, "node writer src"]:
         """The edges that are kept."""
         if self.only is None:
@@ -241,14 +243,14 @@ class Growth:
         kept = torch.zeros_like(shares, dtype=torch.bool)
         for number, reader in enumerate(readers):
             for writer in self.only.get((reader, inputs.side), ()):
-                if writer.component in inputs.writers:
-                    column = 0 if inputs.places is not None else writer.position
-                    kept[number, inputs.writers.index(writer.component), column] = True
+                if writer.writer in inputs.writers:
+                    column = 0 if inputs.places is not None else node_position(writer)
+                    kept[number, inputs.writers.index(writer.writer), column] = True
         return kept
 
     def _open(
         self,
-        to_heads: dict[Node, list[int]],
+        to_heads: dict[Site, list[int]],
         inputs: Inputs,
         into: Int[Tensor, " edge"],
         columns: Int[Tensor, " edge"],

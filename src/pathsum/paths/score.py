@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pathsum.base import Node, NodeEdge, Progress, parse_option, silent
+from pathsum.base import Progress, parse_option, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.site import Site
 from pathsum.model import Trace
 from pathsum.paths.edge_cuts import (
     Reference,
@@ -23,6 +24,7 @@ from pathsum.paths.edge_cuts import (
     values_with_only,
     values_without,
 )
+from pathsum.paths.edges import node_position, side_of
 from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, Prediction, layer_of
 from pathsum.paths.growth import Growth, grow_circuit
@@ -33,7 +35,7 @@ from pathsum.paths.target import Target
 def score(
     trace: Trace,
     target: Target,
-    sites: Sequence[NodeEdge | str] | None = None,
+    sites: Sequence[Site | str] | None = None,
     by: Method | str = Method.SHARE,
     *,
     reference: Reference | Trace | str = Reference.ZERO,
@@ -64,7 +66,7 @@ def score(
     other = reference if isinstance(reference, Trace) else None
     of = Prediction(trace, target, sequence, other)
     _check(of, rival, threshold, max_nodes)
-    only = None if sites is None else [NodeEdge.parse(site) for site in sites]
+    only = None if sites is None else [Site.parse(site) for site in sites]
     growth = grow_circuit(of, threshold, rival, max_nodes, only, progress)
     graph = _graph(of, growth, threshold, max_nodes)
     if only is not None:
@@ -85,7 +87,7 @@ def score(
 
 def score_edges(
     of: Prediction,
-    edges: Sequence[NodeEdge],
+    edges: Sequence[Site],
     by: Method,
     reference: Reference | Trace = Reference.ZERO,
     steps: int = 5,
@@ -95,7 +97,7 @@ def score_edges(
 
     None for parts that no component writes: positions inside Q and K, biases.
     """
-    written = [edge for edge in edges if is_written(edge.writer)]
+    written = [edge for edge in edges if is_written(edge.start)]
     if by in (Method.GRADIENT, Method.IG):
         start, target = of.alone()
         runs = steps if by is Method.IG else None
@@ -115,7 +117,7 @@ def score_edges(
 
 def cut_effects(
     of: Prediction,
-    groups: Sequence[Sequence[NodeEdge]],
+    groups: Sequence[Sequence[Site]],
     reference: Reference | Trace = Reference.ZERO,
     progress: Progress = silent,
 ) -> list[float | None]:
@@ -124,7 +126,7 @@ def cut_effects(
     Only the reading nodes are affected: all other readers, and the same head at other
     destinations, see the writer unchanged. None for a group that no component writes.
     """
-    written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
     numbers = [number for number, group in enumerate(written) if group]
     rows = [written[number] for number in numbers]
     values = values_without(of, rows, reference, progress=progress)
@@ -143,11 +145,11 @@ def _graph(of: Prediction, growth: Growth, threshold: float, max_nodes: int) -> 
     logits = trace.logits_at(at)[sequence]
     tokens = tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1])
 
-    def order(node: Node) -> tuple[int, int, str]:
-        return -layer_of(node, layers), node.position, str(node.component)
+    def order(node: Site) -> tuple[int, int, str]:
+        return -layer_of(node, layers), node_position(node), str(node.writer)
 
     def edge_order(edge: GraphEdge) -> tuple[tuple[int, int, str], int]:
-        return order(edge.edge.reader), "vkq".index(edge.kind)
+        return order(edge.edge.end), "vkq".index(edge.kind)
 
     def node_order(node: GraphNode) -> tuple[int, int, str]:
         return order(node.node)
@@ -179,9 +181,9 @@ def _graph(of: Prediction, growth: Growth, threshold: float, max_nodes: int) -> 
     )
 
 
-def _unreached(edge: NodeEdge) -> GraphEdge:
+def _unreached(edge: Site) -> GraphEdge:
     """An edge that no other given edge leads to from the prediction."""
-    return GraphEdge(edge, 0.0, "logits" if edge.side == "v" else "score", 0.0)
+    return GraphEdge(edge, 0.0, "logits" if side_of(edge) == "v" else "score", 0.0)
 
 
 def _check(of: Prediction, rival: int | None, threshold: float, max_nodes: int) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError
-from pathsum.base.files import digest_file
+from pathsum.base.files import cache_folder, digest_file, locked
 from pathsum.model import Config, Model
 from pathsum.sources.gguf_model import open_gguf
-from pathsum.text.cache import cache_folder, locked
 
 
 @dataclass(frozen=True)

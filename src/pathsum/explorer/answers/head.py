@@ -16,6 +16,7 @@ from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.circuits.trigrams.skip_trigrams import text_runs
+from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,
@@ -25,7 +26,6 @@ from pathsum.explorer.answers.tokens import (
     scaled_to,
     strongest_rows,
 )
-from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
