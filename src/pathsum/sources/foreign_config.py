@@ -1,4 +1,4 @@
-"""Facts: another program's config.json, read value by value, with errors that name the file."""
+"""ForeignConfig: another program's config.json, read value by value; errors name the file."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _BOUNDED: dict[str, str] = {
 }
 
 
-class Facts:
+class ForeignConfig:
     """The values of a config.json; null stands for absent, as it does there."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -33,19 +33,19 @@ class Facts:
         self.where = where
 
     @classmethod
-    def read(cls, file: Path) -> "Facts":
-        """The facts of a file."""
+    def read(cls, file: Path) -> "ForeignConfig":
+        """The values of a file."""
         return cls(read_object(file, "download or save it again"), str(file))
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{self.where} says {name}={value!r}, which is not a size")
+            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a size")
         largest = CEILINGS[_BOUNDED.get(name, "n_ctx")]
         if value > largest:
             raise ConfigError(
-                f"{self.where} says {name}={value}, which is more than {largest}, the most that "
+                f"{self.where} has {name}={value}, which is more than {largest}, the most that "
                 "pathsum reads; the file is damaged"
             )
         return value
@@ -54,42 +54,42 @@ class Facts:
         """A finite number."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{self.where} says {name}={value!r}, which is not a number")
+            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a number")
         if abs(value) > 1e300 or not math.isfinite(value):
-            raise ConfigError(f"{self.where} says {name}={value!r}, which is not finite")
+            raise ConfigError(f"{self.where} has {name}={value!r}, which is not finite")
         return float(value)
 
     def numbers(self, name: str) -> list[float]:
         """A list of finite numbers."""
         values = self._get(name, None)
         if not isinstance(values, list):
-            raise ConfigError(f"{self.where} says {name}={values!r}, which is not a list")
-        return [Facts({name: one}, self.where).number(name) for one in values]
+            raise ConfigError(f"{self.where} has {name}={values!r}, which is not a list")
+        return [ForeignConfig({name: one}, self.where).number(name) for one in values]
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
-            raise ConfigError(f"{self.where} says {name}={value!r}, which is not true or false")
+            raise ConfigError(f"{self.where} has {name}={value!r}, which is not true or false")
         return value
 
     def cap(self, name: str) -> float | None:
         """A soft cap, or None where there is none."""
         return self.number(name) if name in self.values else None
 
-    def table(self, name: str) -> "Facts":
+    def table(self, name: str) -> "ForeignConfig":
         """A nested table; empty if it is absent."""
         value = self.values.get(name, {})
         if not isinstance(value, dict):
-            raise ConfigError(f"{self.where} says {name}={value!r}, which is not a JSON object")
-        return Facts(value, f"{name} in {self.where}")
+            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a JSON object")
+        return ForeignConfig(value, f"{name} in {self.where}")
 
     def mlp(self, name: str, default: str | None = None) -> Mlp:
         """The `Config.mlp` of an activation's name."""
         value = self._get(name, default)
         if not isinstance(value, str) or value not in _MLP:
             raise ConfigError(
-                f"{self.where} says {name}={value!r}, an activation that pathsum does not compute; "
+                f"{self.where} has {name}={value!r}, an activation that pathsum does not compute; "
                 f"it computes {', '.join(_MLP)}"
             )
         return _MLP[value]
@@ -106,18 +106,18 @@ class Facts:
             or not all(kind in ("sliding_attention", "full_attention") for kind in kinds)
         ):
             raise ConfigError(
-                f"{self.where} says layer_types={kinds!r}, but each of {n_layers} layers is "
+                f"{self.where} has layer_types={kinds!r}, but each of {n_layers} layers is "
                 "'sliding_attention' or 'full_attention'"
             )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
-    def only(self, name: str, *allowed: Any, default: Any = None) -> None:
+    def require_value(self, name: str, *allowed: Any, default: Any = None) -> None:
         """Refuse a checkpoint whose `name` is set to anything but `allowed` (or absent)."""
         value = self.values.get(name, allowed[0] if default is None else default)
         if value not in allowed:
             choices = " or ".join(repr(choice) for choice in allowed)
             raise ConfigError(
-                f"{self.where} says {name}={value!r}, which pathsum does not compute (only "
+                f"{self.where} has {name}={value!r}, which pathsum does not compute (only "
                 f"{choices}), so the checkpoint was not loaded"
             )
 
