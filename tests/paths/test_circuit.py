@@ -248,7 +248,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="sequence 1 is out of range"):
         find_circuit(trace, sequence=1)
     with pytest.raises(PathError, match="not a site"):
-        trace.circuit().node("L0H3→")
+        trace.circuit().node("nonsense")
     with pytest.raises(InputError, match="no node L0H3"):
         trace.circuit().node("L0H3")
 
