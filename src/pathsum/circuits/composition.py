@@ -343,7 +343,9 @@ def composition(
     notes = _standing_notes(config, centered, offset)
     if config.n_layers < 2:
         nothing = PairScores(*(torch.full((len(labels),) * 2, torch.nan).double(),) * 6)
-        notes += (f"n_layers={config.n_layers}: no head is above another, so none can read another.",)
+        notes += (
+            f"n_layers={config.n_layers}: no head is above another, so none can read another.",
+        )
         scores = [nothing] * 3
     else:
         grams, squares = _inner_products(model, centered, offset, progress)

@@ -313,13 +313,10 @@ def paper(
     """
     from json import dumps
 
-    from pathsum.explorer import paper as measure_paper
-    from pathsum.explorer.open_models import open_model
-    from pathsum.paper.tour import find_statement
+    from pathsum.claims import paper as measure_paper
+    from pathsum.claims.paper import find_statement, open_subject, seeds_table
 
     if seeds:
-        from pathsum.paper.measured import seeds_table
-
         if json:
             print(printable_json(dumps(seeds_table().to_dicts(), ensure_ascii=False)))
         else:
@@ -327,7 +324,7 @@ def paper(
         return
     for name in claim or []:
         find_statement(name)  # an unknown claim fails before the computation, not after it
-    use_one_thread_if_small(open_model(model).model)
+    use_one_thread_if_small(open_subject(model).model)
     with progress(json) as advance:
         found = measure_paper(model, claims=claim or (), progress=advance)
     show(found, json)

@@ -62,7 +62,6 @@ def train(
     corpus: str | None = None,
     vocab: int | None = None,
     set_: list[str] | None = None,
-    strategy: str = "ddp",
     show_: bool = False,
     json: bool = False,
 ) -> None:
@@ -84,7 +83,6 @@ def train(
         --corpus: Training text: a corpus name, a file or a folder.
         --vocab: Vocabulary size.
         --set NAME=VALUE: Change any setting, for example optimizer.clip=1.0.
-        --strategy: Under torchrun: ddp or fsdp.
         --show: Print the recipe as TOML and exit.
     """
     # Threads that spin while waiting slow each other down on a busy machine.
@@ -96,8 +94,7 @@ def train(
     if show_:
         _show_recipe(what, preset, changes)
     else:
-        alone = {"resume": resume, "strategy": strategy}
-        _train(what, preset, seeds, json, alone, {"out": out, **changes})
+        _train(what, preset, seeds, json, {"resume": resume}, {"out": out, **changes})
 
 
 def _train(
