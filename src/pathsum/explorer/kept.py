@@ -137,7 +137,7 @@ def _model_fingerprint(one: OpenModel) -> str | None:
 
 def _weights_fingerprint(model: Model) -> str | None:
     weights = model.weights
-    if any(not edit.in_weights for edit in weights.edits):
+    if any(edit.value is not None for edit in weights.edits):
         return None
     counts = "" if model.token_counts is None else model.token_counts.tolist()
     tokens = "" if model.tokenizer is None else model.tokenizer.to_json()

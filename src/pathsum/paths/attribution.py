@@ -10,16 +10,15 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.base import (
+    LOGITS,
     Column,
-    Edge,
     Estimate,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
     Progress,
     Record,
     Side,
+    Site,
     Table,
     computed_field,
     silent,
@@ -139,11 +138,11 @@ class LogitAttribution(Record, kind="toward"):
         effects = (replace(one, frozen=self._frozen_share(one.edge)) for one in found.effects)
         return replace(found, effects=tuple(effects))
 
-    def _frozen_share(self, edge: Edge) -> float | None:
-        if isinstance(edge.reader, LogitsRead):
+    def _frozen_share(self, edge: Site) -> float | None:
+        if edge.reader == LOGITS:
             return self.by_edge[edge.writer, "logits"]
-        if isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V:
-            return self.by_edge[edge.writer, edge.reader.head]
+        if edge.side is Side.V:
+            return self.by_edge[edge.writer, edge.reader]
         return None  # no path enters a query, a key or an MLP
 
     @property
