@@ -223,3 +223,24 @@ def test_zero_writes_have_the_shapes_of_a_run() -> None:
     torch.testing.assert_close(found.embed, expected.embed)
     torch.testing.assert_close(found.z, expected.z)
     torch.testing.assert_close(found.mlp_outputs, expected.mlp_outputs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+@pytest.mark.parametrize("reader", ["L1H0.k", "mlp1", "logits"])
+def test_an_edge_at_a_position_replaces_the_edge_as_a_whole(
+    changes: dict[str, Any], reader: str
+) -> None:
+    model, _ = real_model(changes)
+    if reader == "mlp1" and model.config.mlp == "none":
+        return
+    trace = model.trace(torch.tensor([[3, 1, 4, 1]]))
+    first, second = (other_run(model, trace.tokens + shift) for shift in (0, 3))
+    head, dot, side = reader.partition(".")
+    there = f"L0H1@3→{head}@3{dot}{side}"
+    found = trace.patch({f"L0H1→{reader}": first, there: second})
+    alone = trace.patch({f"L0H1→{reader}": second})
+    written = first.written("L0H1").clone()
+    written[:, 3] = second.written("L0H1")[:, 3]
+    mixed = trace.patch({f"L0H1→{reader}": written})
+    torch.testing.assert_close(found.logits[:, 3], mixed.logits[:, 3])
+    assert not torch.allclose(found.logits[:, 3], alone.logits[:, 3]) or reader != "L1H0.k"

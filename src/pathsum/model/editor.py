@@ -177,7 +177,11 @@ class Editor:
                 places = torch.arange(change.shape[1], device=change.device)
                 change = change * (places == at)[:, None]
             seen[writer, sequence] = before + change
-            stream[rows] += change if sequence is not None else repeat_batch(change, len(stream))
+            change = change if sequence is not None else repeat_batch(change, len(stream))
+            stream[rows] += change
+            if self.nodes.overrides(writer, read):
+                whole = self.nodes.whole_edges.setdefault((writer, read), torch.zeros_like(stream))
+                whole[rows] += change
         reader = read.reader
         if isinstance(reader, Source) and self.nodes.reach(reader):
             stream = self.nodes.as_read(reader, self.widen(stream))

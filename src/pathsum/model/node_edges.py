@@ -120,6 +120,10 @@ class NodeEdges:
         self._written = self._changes(slots, values)
         self.changes = weights.W_E.new_zeros(len(slots), self.config.d_model)
         self._found: NodeValues | None = None
+        # Edges that are also replaced at all positions, and what that changed in the read.
+        self._overrides = {(edit.site.writer, edit.site.read) for edit in edits}
+        self._writers = [writer for _, writer, _, _ in slots]
+        self.whole_edges: dict[tuple[object, Site], Stream] = {}
 
     def _long(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.weights.device)
@@ -167,6 +171,10 @@ class NodeEdges:
         row, head, place = (self._long(column) for column in zip(*nodes, strict=True))
         return row, head, place, reads
 
+    def overrides(self, writer: object, read: Site) -> bool:
+        """Whether single positions of an edge are replaced, whatever replaces the whole edge."""
+        return (writer, read) in self._overrides
+
     def in_layer(self, layer: int) -> bool:
         """Whether a layer has heads to compute apart."""
         return layer in self._tensors
@@ -178,7 +186,25 @@ class NodeEdges:
     def as_read(self, reader: Source, stream: Stream) -> Stream:
         """The stream of all sequences as an MLP or the logits read it."""
         rows, places, slots = self._at_reader[reader]
-        return stream.index_put((rows, places), self.changes[slots], accumulate=True)
+        changes = self._changes_of(Site(None, reader), rows, places, slots)
+        return stream.index_put((rows, places), changes, accumulate=True)
+
+    def _changes_of(
+        self,
+        read: Site,
+        rows: Int[Tensor, " change"],
+        places: Int[Tensor, " change"],
+        slots: Int[Tensor, " change"],
+    ) -> Float[Tensor, "change d"]:
+        """The changes of some slots in a read, in place of those of the same edges as a whole."""
+        changes = self.changes[slots]
+        if not self.whole_edges:
+            return changes
+        for number, slot in enumerate(slots.tolist()):
+            whole = self.whole_edges.get((self._writers[slot], read))
+            if whole is not None:
+                changes[number] -= whole[rows[number] % len(whole), places[number]]
+        return changes
 
     def attend(
         self,
@@ -211,7 +237,9 @@ class NodeEdges:
         for group in groups:
             base = streams.get((group.head, group.side), stream)
             seen = base[row[group.node] % len(base), group.place]
-            seen = seen.index_add(0, group.reads, self.changes[group.slots])
+            read = Site(None, HeadId(layer.index, group.head), group.side)
+            rows, places = row[group.node][group.reads], group.place[group.reads]
+            seen = seen.index_add(0, group.reads, self._changes_of(read, rows, places, group.slots))
             at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
             reads[group.side][group.node, at] = transformer.head_read(
                 self.config, layer, group.head, group.side, seen[None], group.place

@@ -82,6 +82,8 @@ class CausalEffects(Record, kind="causal-effects"):
     def edge(self, edge: SiteName) -> EdgeEffect:
         """The effect of an edge with its interval and its frozen share."""
         wanted = Site.parse(edge)
+        if not wanted.is_edge:
+            raise InputError(f"{str(wanted)!r} is not an edge; use a name such as 'L0H7→L1H4.k'")
         for found in self.effects:
             if found.edge == wanted:
                 return found
