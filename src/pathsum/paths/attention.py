@@ -25,9 +25,9 @@ from pathsum.base.batching import batch_size
 from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
+from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
-from pathsum.paths.writes import FrozenRow
 
 # Nodes of the first rule, doubled until the split is complete to this share of the range of v.
 _NODES = 16
