@@ -658,6 +658,7 @@ export interface VirtualWeights {
   singular_values: Matrix;
   dimension: number;
   centered: boolean;
+  note: string;
 }
 
 export interface PatchEffectOn {
