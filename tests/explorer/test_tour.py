@@ -207,7 +207,7 @@ def test_a_measurement_that_is_no_number_does_not_apply(monkeypatch: pytest.Monk
 
     odd = Statement("odd", "", "", rules.COPYING, lambda _: Measurement(Estimate(math.nan), ""))
     section = Section("odd", (odd,), lambda _: True, "any")
-    bench = Explorer([construct.induction()], bundled=()).workbench
+    bench = Explorer([construct.induction()], bundled=()).session
     found = measure(section, odd, bench, ModelParams())
     assert found.verdict == "not applicable" and "is not a number" in found.note
     assert isinstance(found.outline, Outline)

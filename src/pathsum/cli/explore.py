@@ -40,15 +40,13 @@ def explore(
     """
     import webbrowser
 
-    from pathsum.base.allocator import return_freed_memory
     from pathsum.explorer.explorer import Explorer
     from pathsum.explorer.server import ExplorerServer
     from pathsum.explorer.server.guard import LOOPBACK
 
-    return_freed_memory()
     fetch_models([model, *(others or [])])
-    explorer = Explorer([model, *(others or [])], keep=True)
-    use_one_thread_if_small(explorer.workbench.models[0].model)
+    explorer = Explorer([model, *(others or [])])
+    use_one_thread_if_small(explorer.session.models[0].model)
     server = ExplorerServer(explorer, host, port, token, allow_anyone)
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
@@ -60,6 +58,5 @@ def explore(
         out.print("There is no token: everyone who can reach it can use it.")
     if not no_open:
         webbrowser.open(server.url)
-    explorer.prepare()
     server.run()
     out.print("closed")

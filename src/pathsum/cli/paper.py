@@ -31,7 +31,7 @@ def paper(
     A claim about models of another depth is measured on a bundled model of that depth.
     """
     from pathsum.explorer import paper as measure_paper
-    from pathsum.explorer.open_models import open_model
+    from pathsum.explorer.session import open_model
     from pathsum.paper.tour import find_statement
 
     if seeds:

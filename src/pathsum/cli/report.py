@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pathsum.base.allocator import keep_freed_memory
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
-from pathsum.base.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
 from pathsum.cli.options import AsJson, ModelName, OtherModels, fetch_models
 from pathsum.cli.view import progress, show, use_one_thread_if_small
 
@@ -56,27 +54,22 @@ def report(
     target = check_output(out or Path(f"{Path(model).name}.html"))
     given = [] if texts is None else read_texts(texts)
     names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
-    # A report of a few views is not shared with other processes.
-    helpers = 0 if names is not None or fragment else MAX_PROCESSES - 1
-    with started_early(REPORT_HELPER, helpers):
-        with importing():
-            from pathsum.explorer.open_models import open_model
-            from pathsum.explorer.report import report as write
+    from pathsum.explorer.report import report as write
+    from pathsum.explorer.session import open_model
 
-        keep_freed_memory()
-        fetch_models([model, *(others or [])], as_json)
-        use_one_thread_if_small(open_model(model).model)
-        with progress(as_json) as advance:
-            written = write(
-                model,
-                target,
-                others=others or [],
-                texts=given,
-                views=names,
-                position=position,
-                fragment=fragment,
-                progress=advance,
-            )
+    fetch_models([model, *(others or [])], as_json)
+    use_one_thread_if_small(open_model(model).model)
+    with progress(as_json) as advance:
+        written = write(
+            model,
+            target,
+            others=others or [],
+            texts=given,
+            views=names,
+            position=position,
+            fragment=fragment,
+            progress=advance,
+        )
     show(written, as_json)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from pathsum.base import Record
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
-from pathsum.explorer.open_models import bundled_config
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session, bundled_config
 from pathsum.model import Model
 from pathsum.paper.picture import PatternPicture, Picture
 from pathsum.paper.rule import Rule, Verdict
@@ -75,7 +74,7 @@ class Subject:
     where that is known; by default it is read from the model's card.
     """
 
-    bench: Workbench
+    bench: Session
     params: ModelParams
     over_bigram: Estimate | None = None
 
@@ -148,9 +147,7 @@ class Section:
     depths: str
 
 
-def outline(
-    section: Section, statement: Statement, bench: Workbench, params: ModelParams
-) -> Outline:
+def outline(section: Section, statement: Statement, bench: Session, params: ModelParams) -> Outline:
     """A claim in words, and the model it would be measured on: this one, or a bundled one."""
     where = _fitting(section, bench, params)
     layers = _layers(bench, params)
@@ -178,7 +175,7 @@ def outline(
 def measure(
     section: Section,
     statement: Statement,
-    bench: Workbench,
+    bench: Session,
     params: ModelParams,
     over_bigram: Estimate | None = None,
 ) -> Claim:
@@ -208,13 +205,13 @@ def _not_applicable(about: Outline, note: str, subject: Subject) -> Claim:
     return Claim(about, "not applicable", None, "", note, subject.link("text"), None)
 
 
-def _fitting(section: Section, bench: Workbench, params: ModelParams) -> ModelParams | None:
+def _fitting(section: Section, bench: Session, params: ModelParams) -> ModelParams | None:
     """This model if the section is about its depth, else the first bundled one that fits."""
     bundled = (ModelParams(model=name) for name in bundled_names())
     return next((one for one in (params, *bundled) if section.fits(_layers(bench, one))), None)
 
 
-def _layers(bench: Workbench, params: ModelParams) -> int:
+def _layers(bench: Session, params: ModelParams) -> int:
     """How many layers a model has; a bundled one is not loaded for this."""
     name = params.model
     if name in bundled_names() and name not in {one.name for one in bench.models}:

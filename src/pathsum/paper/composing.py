@@ -4,8 +4,8 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
 from pathsum.circuits.composition.edges import Edges
 from pathsum.circuits.composition.reads_and_writes import KINDS
-from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
+from pathsum.explorer.answers.whole_model import whole_atlas
 from pathsum.heads.atlas import HeadEntry
 from pathsum.paper import rules
 from pathsum.paper.claim import Measurement, Statement, Subject, as_estimate

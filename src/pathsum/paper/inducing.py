@@ -5,7 +5,7 @@ from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
 from pathsum.circuits.tokens.qk import token_qk
-from pathsum.explorer.answers.atlas import whole_atlas
+from pathsum.explorer.answers.whole_model import whole_atlas
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import InductionHead
 from pathsum.heads.kinds import COPYING_BY_WEIGHTS
@@ -163,7 +163,7 @@ def _resting(subject: Subject) -> Measurement:
 
 
 def _found(subject: Subject) -> Induction:
-    return subject.bench.slow_result(
+    return subject.bench.result(
         subject.params, "induction", lambda model, to: induction(model, progress=to)
     )
 

@@ -10,9 +10,8 @@ import torch
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.estimate import Estimate
-from pathsum.explorer.open_models import open_models
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session, open_models
 from pathsum.model import Model
 from pathsum.paper.claim import Claim, measure, seeds_of
 from pathsum.paper.rule import OVER_SEEDS, VERDICTS, Verdict
@@ -140,7 +139,7 @@ def paper(
     chosen = [find_statement(name) for name in claims] or [
         (section, one) for section in SECTIONS for one in section.statements
     ]
-    bench = Workbench(open_models([model]))
+    bench = Session(open_models([model]))
     found: list[Claim] = []
     for number, (section, one) in enumerate(chosen):
         progress(number, len(chosen), one.title)

@@ -27,7 +27,7 @@ def terms_on_text(subject: Subject) -> TermImportance:
         found = term_importance(model, tokens, sets=sets, progress=progress)
         return replace(found, note=f"on {name}")
 
-    return subject.bench.slow_result(subject.params, "terms on text", compute)
+    return subject.bench.result(subject.params, "terms on text", compute)
 
 
 def order_bars(found: TermImportance) -> tuple[Bar, ...]:

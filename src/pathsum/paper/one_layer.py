@@ -7,7 +7,7 @@ from pathsum.circuits import positional, skip_trigrams
 from pathsum.circuits.tokens.token import common_tokens
 from pathsum.circuits.trigrams.trigram_records import SkipTrigrams
 from pathsum.circuits.trigrams.triple import Pattern
-from pathsum.explorer.answers.atlas import atlas_with
+from pathsum.explorer.answers.whole_model import atlas_with
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.kinds import COPYING_BY_DATA, COPYING_BY_WEIGHTS, INDUCTION_STRIPE
 from pathsum.model import Model
@@ -133,7 +133,7 @@ def _strongest(subject: Subject) -> SkipTrigrams:
         k = min(TRIPLES, int(common_tokens(model).sum()) ** 2)
         return skip_trigrams(model, k=k, progress=progress)
 
-    found = subject.bench.slow_result(subject.params, "trigrams", compute)
+    found = subject.bench.result(subject.params, "trigrams", compute)
     if len(found) == 0:
         raise InputError(found.note)
     return found

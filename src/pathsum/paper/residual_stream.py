@@ -112,7 +112,7 @@ def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
 
 
 def _shared_channel(subject: Subject) -> Measurement:
-    found = subject.bench.slow_result(
+    found = subject.bench.result(
         subject.params, "bandwidth", lambda model, to: bandwidth(model, progress=to)
     )
     last = found.stream[-1]

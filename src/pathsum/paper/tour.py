@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session
 from pathsum.paper.claim import Claim, Outline, Section, Statement, measure, outline
 from pathsum.paper.one_layer import ONE
 from pathsum.paper.residual_stream import STREAM
@@ -41,7 +41,7 @@ SECTIONS = (
 )
 
 
-def tour(bench: Workbench, params: ModelParams) -> Tour:
+def tour(bench: Session, params: ModelParams) -> Tour:
     """Every claim in words, with its rule and what other seeds gave."""
     every = tuple(
         outline(section, one, bench, params) for section in SECTIONS for one in section.statements
@@ -49,12 +49,12 @@ def tour(bench: Workbench, params: ModelParams) -> Tour:
     return Tour(every, OVER_SEEDS)
 
 
-def claim(bench: Workbench, params: ClaimParams) -> Claim:
+def claim(bench: Session, params: ClaimParams) -> Claim:
     """Measure one claim."""
     section, statement = find_statement(params.claim)
     about = ModelParams(model=params.model, step=params.step)
     # Kept, since a report asks again what its picture is drawn from.
-    return bench.slow_result(
+    return bench.result(
         about,
         f"claim {statement.id}",
         lambda _, report: measure(section, statement, bench.reporting(report), about),

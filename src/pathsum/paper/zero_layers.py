@@ -47,7 +47,9 @@ def _current_token_only(subject: Subject) -> Measurement:
 
 def _bigram(subject: Subject) -> Measurement:
     over = subject.over_bigram or _from_card(subject)
-    drift = subject.bench.result(subject.params, "drift of frequencies", frequency_drift)
+    drift = subject.bench.result(
+        subject.params, "drift of frequencies", lambda model, _: frequency_drift(model)
+    )
     note = (
         "on held-out text that does not come with the model, the table from its training text; "
         "the picture is of the held-out text that does"
@@ -61,7 +63,9 @@ def _bigram(subject: Subject) -> Measurement:
         Estimate.around(abs(over.value), over.stderr),
         f"loss {over.value:+.3f} nats from that of the smoothed bigram table",
         view=subject.link("text", e=0),
-        picture=subject.bench.result(subject.params, "bigrams of held-out text", _bigrams),
+        picture=subject.bench.result(
+            subject.params, "bigrams of held-out text", lambda model, _: _bigrams(model)
+        ),
         note=note,
     )
 
