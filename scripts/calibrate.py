@@ -184,19 +184,14 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
     "ScoredEdge.p": (COMPOSITION, VIRTUAL),
-    "CompositionScores.p": (COMPOSITION,),
+    "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
     "PartnerEdge.p": (COMPOSITION,),
-    "EmpiricalScores.p": (COMPOSITION,),
-    "EmpiricalScores.p_direction": (DIRECTION,),
-    "KernelScores.p": (KERNEL,),
     "PairComponents.p": (COMPOSITION,),
     "PairComponents.p_cosine": (COSINE,),
     "PairComponents.kernel_p": (KERNEL,),
     "VirtualWeights.p": (VIRTUAL,),
 }
 """Every field of the library that is a p, and the rows of the table in which it is tested."""
-BY_CONSTRUCTION = ("EmpiricalScores.p_permuted", "EmpiricalScores.p_twin")
-"""Those that are not: shares of the model's own heads, and of untrained models."""
 
 
 def with_text(model: Model, seed: int) -> Model:
@@ -230,8 +225,8 @@ def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
     lower, upper = ([h.id for h in model.heads if h.id.layer == layer] for layer in (0, 1))
     for kind in ("q", "k", "v"):
-        found[COMPOSITION] += against.scores(kind).p.flatten().tolist()
-        found[DIRECTION] += against.scores(kind).p_direction.flatten().tolist()
+        found[COMPOSITION] += against.composed.scores(kind).p.flatten().tolist()
+        found[DIRECTION] += against.direction.scores(kind).p.flatten().tolist()
         found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
         # Cosines with one direction are dependent, so each direction is used once.
         pair = (lower[seed % len(lower)], upper[seed % len(upper)])

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pathsum.algebra import Factored
     from pathsum.base.errors import PathsumError
     from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
-    from pathsum.explorer import paper, report
+    from pathsum.claims import paper
+    from pathsum.explorer import report
     from pathsum.explorer.server import explore
     from pathsum.heads import atlas, in_context_learning, induction
     from pathsum.model import (
@@ -76,7 +77,8 @@ _NAMES = {
     "heads": "atlas in_context_learning induction",
     "training": "dynamics train",
     "program": "Program decompile",
-    "explorer": "paper report",
+    "claims": "paper",
+    "explorer": "report",
     "explorer.server": "explore",
 }
 """The public names by their room."""

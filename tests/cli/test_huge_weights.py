@@ -14,7 +14,7 @@ from pathsum.explorer.server.app import make_app
 from pathsum.explorer.server.guard import Access, names_of
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
-from pathsum.training.snapshots import save_small_snapshot
+from pathsum.training.checkpoint import save_small_snapshot
 
 SCALES = (1e10, 1e30)
 

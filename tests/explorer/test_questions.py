@@ -72,7 +72,7 @@ NEEDS_A_RUN = {"training"}
 def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The tour measures on the model at hand only: the bundled ones would take their time."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+        monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

@@ -19,7 +19,7 @@ from pathsum.paths.circuit.cut import cut_values
 from pathsum.paths.target import Target
 from pathsum.sources import load
 from pathsum.text.probes import random_repeats
-from pathsum.training.snapshots import read_snapshots
+from pathsum.training.checkpoint import read_snapshots
 
 Rows = Sequence[Sequence[NodeEdge]]
 

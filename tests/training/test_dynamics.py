@@ -17,9 +17,9 @@ from pathsum.heads import in_context_learning
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import HELD_OUT
 from pathsum.training import Curve, Dynamics, train
-from pathsum.training.dynamics.dynamics_record import line_plot
+from pathsum.training.checkpoint import save_snapshot
+from pathsum.training.dynamics_record import line_plot
 from pathsum.training.run_folder import held_out_tokens
-from pathsum.training.snapshots import save_snapshot
 
 MIDDLE = 90.0
 

@@ -46,8 +46,8 @@ def composition(
     """
     from pathsum.circuits import composition as compute
     from pathsum.circuits import empirical_composition
-    from pathsum.circuits.composition.pair_components import compare_pair
-    from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
+    from pathsum.circuits.composition_pairs import compare_pair
+    from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
     from pathsum.model.processes import join_world
 
     loaded = session.open()

@@ -197,7 +197,7 @@ def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
     """The traceback in a file of the cache folder, or of the temporary folder; its path."""
     folders = [Path(tempfile.gettempdir())]
     with suppress(ImportError, PathsumError):  # torch cannot be imported, or there is no home
-        from pathsum.text.cache import cache_folder
+        from pathsum.base.files import cache_folder
 
         folders.insert(0, cache_folder() / "logs")
     text = f"pathsum {__version__}, Python {sys.version}\n{arguments!r}\n\n"

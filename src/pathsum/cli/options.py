@@ -232,7 +232,7 @@ def open_model(
 
 def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
     """Fetch the models among these that are downloaded on first use, with progress."""
-    from pathsum.sources.fetched import FETCHED, fetch
+    from pathsum.sources.named import FETCHED, fetch
 
     for name in names:
         if name in FETCHED:

@@ -30,12 +30,11 @@ def paper(
     Each with its value here, over seeds and in the paper, and a verdict.
     A claim about models of another depth is measured on a bundled model of that depth.
     """
-    from pathsum.explorer import paper as measure_paper
-    from pathsum.explorer.session import open_model
-    from pathsum.paper.tour import find_statement
+    from pathsum.claims import paper as measure_paper
+    from pathsum.claims.paper import find_statement, open_subject
 
     if seeds:
-        from pathsum.paper.measured import seeds_table
+        from pathsum.claims.paper import seeds_table
 
         if as_json:
             print(printable_json(json.dumps(seeds_table().to_dicts(), ensure_ascii=False)))
@@ -44,7 +43,7 @@ def paper(
         return
     for name in claim or []:
         find_statement(name)  # an unknown claim fails before the computation, not after it
-    use_one_thread_if_small(open_model(model).model)
+    use_one_thread_if_small(open_subject(model).model)
     with progress(as_json) as advance:
         found = measure_paper(model, claims=claim or (), progress=advance)
     show(found, as_json)

@@ -54,7 +54,6 @@ def train(
             help="Change any setting, for example optimizer.clip=1.0.",
         ),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",
     recipe_only: Annotated[
         bool, typer.Option("--show", help="Print the recipe as TOML and exit.")
     ] = False,
@@ -72,8 +71,7 @@ def train(
     if recipe_only:
         _show_recipe(what, preset, changes)
     else:
-        alone = {"resume": resume, "strategy": strategy}
-        _train(what, preset, seeds, as_json, alone, {"out": out, **changes})
+        _train(what, preset, seeds, as_json, {"resume": resume}, {"out": out, **changes})
 
 
 def _train(

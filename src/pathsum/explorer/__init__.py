@@ -3,7 +3,6 @@
 Everything that the front end shows is the answer to a question. In reading order:
 
     params           parameters of questions, and the key of an answer
-    examples         example texts, and the sequences that costs are measured on
     cache            the one cache, and how a computation is canceled
     session          open models, cached runs and results
     answers/         the functions that compute answers, most of them records of the library
@@ -24,6 +23,5 @@ from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.report import Report, report
 from pathsum.explorer.session import open_model
-from pathsum.paper.measured import paper
 
-__all__ = ["CanceledError", "Explorer", "Report", "open_model", "paper", "report"]
+__all__ = ["CanceledError", "Explorer", "Report", "open_model", "report"]

@@ -10,13 +10,13 @@ from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.composition import composition, edge, ends
 from pathsum.explorer.answers.head import ablation, head, own_logits, places, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
+from pathsum.explorer.answers.paper import claim, tour
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
 from pathsum.explorer.answers.text import attention, run, scores
 from pathsum.explorer.answers.whole_model import atlas, compare, terms, training
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import Session
 from pathsum.explorer.story import story
-from pathsum.paper.tour import claim, tour
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from pathsum.base import Progress, is_number, silent
 from pathsum.base.errors import FileError, InputError, TokenError, near_misses
 from pathsum.base.files import exists, read_text
-from pathsum.explorer.cache import Cache
-from pathsum.explorer.examples import (
+from pathsum.claims.examples import (
     Example,
     Sequences,
     examples,
@@ -20,6 +19,7 @@ from pathsum.explorer.examples import (
     measured_sequences,
     text_pieces,
 )
+from pathsum.explorer.cache import Cache
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
 from pathsum.model.recording import Recording

@@ -22,7 +22,7 @@ from pathsum.base import (
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.circuits.composition.composition import composition
+from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note

@@ -19,8 +19,7 @@ from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import ProbabilityColumn
-from pathsum.circuits.composition.composition import composition
-from pathsum.circuits.composition.edges import MEANING
+from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product

@@ -596,21 +596,23 @@ export interface HeadPlaces {
   note: string;
 }
 
-export interface CompositionScores {
+export interface PairScores {
   score: Matrix;
   excess: Matrix;
   z: Matrix;
   p: Matrix;
   null_sd: Matrix;
   skewness: Matrix;
+  component: Matrix | null;
+  tried: Matrix | null;
 }
 
 export interface Composition {
   model: string;
   heads: string[];
-  q: CompositionScores;
-  k: CompositionScores;
-  v: CompositionScores;
+  q: PairScores;
+  k: PairScores;
+  v: PairScores;
   dimension: number;
   centered: boolean;
   offset: number | null;
@@ -656,6 +658,7 @@ export interface VirtualWeights {
   singular_values: Matrix;
   dimension: number;
   centered: boolean;
+  note: string;
 }
 
 export interface PatchEffectOn {

@@ -5,5 +5,6 @@ text          `run`, `attention`, `scores`: a text, its predictions, patterns an
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
 head          `head`, `copying`, `token`, `trigrams`, `places`, `ablation`: the page of one head
 composition   `composition`, `ends`, `edge`: the composition graph, and one edge of it
+paper         `paper`, `claim`: the paper's claims, and one of them measured
 whole_model   `atlas`, `terms`, `training`, `compare`: analyses of whole models
 """

@@ -19,12 +19,12 @@ from pathsum.circuits import (
     virtual_weights,
 )
 from pathsum.circuits import composition as compose
-from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
+from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.tokens.token import joined
+from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.head import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
-from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import Session
 from pathsum.model import Model

@@ -17,13 +17,13 @@ from pathsum.circuits import (
     token_ov,
     token_qk,
 )
-from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
+from pathsum.circuits.copying import CopyingNull, HeadCopying
 from pathsum.circuits.tokens.ov import Effect
 from pathsum.circuits.tokens.qk import Attention
 from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
 from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.circuits.trigrams.skip_trigrams import text_runs
-from pathsum.explorer.examples import Sequences
+from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
 from pathsum.heads.places import HeadPlaces, head_places, read_places
@@ -226,7 +226,7 @@ def head(session: Session, params: HeadParams) -> HeadPage:
     name = model.head(params.head).label
     null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
     measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
-    copies = copying(model, name, measures=measures, null=null).heads[0]
+    copies = null.measure([name], measures=measures).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
     circuits = head_circuits(session, params)
@@ -249,8 +249,7 @@ def _distinct(*notes: str) -> list[str]:
 def own_logits(session: Session, params: HeadParams) -> OwnLogits:
     """The shares of tokens whose own logit a head raises; they take vocabulary² products."""
     null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
-    model, name = session.model(params), params.head
-    found = copying(model, name, null=null, progress=session.progress).heads[0]
+    found = null.measure([params.head], progress=session.progress).heads[0]
     return OwnLogits(found.head, found.positive_diagonal, found.top_1, found.top_5)
 
 

@@ -8,7 +8,7 @@ from pathsum._version import __version__
 from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.alignment.align_heads import can_align
-from pathsum.explorer.examples import Example
+from pathsum.claims.examples import Example
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import OpenModel, Session
 from pathsum.model import Model

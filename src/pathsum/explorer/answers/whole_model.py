@@ -1,6 +1,5 @@
 """`atlas`, `terms`, `training` and `compare`: analyses of whole models."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,17 +44,6 @@ def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
 def whole_atlas(session: Session, params: ModelParams) -> Atlas:
     """The library's atlas of a model, cached."""
     return session.result(params, "atlas", lambda model, to: make_atlas(model, progress=to))
-
-
-def atlas_with(session: Session, params: ModelParams, scores: Sequence[str]) -> Atlas:
-    """An atlas with some of the scores: the whole one of an open model, which its page shows."""
-    if session.open_model(params) in session.models:
-        return whole_atlas(session, params)
-    return session.result(
-        params,
-        f"atlas of {', '.join(scores)}",
-        lambda model, to: make_atlas(model, scores=scores, progress=to),
-    )
 
 
 def _thumbnail_eigenvalues(model: Model, progress: Progress) -> Tensor:
