@@ -107,6 +107,9 @@ def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
         for name, inner in node["properties"].items():
             yield from mismatches(got[name], inner, f"{where}.{name}")
     elif node["type"] == "object":
+        if not isinstance(got, dict):
+            yield f"{where} is {got!r}"
+            return
         for name, value in got.items():
             yield from mismatches(value, node["additionalProperties"], f"{where}.{name}")
     elif "items" in node or "prefixItems" in node:

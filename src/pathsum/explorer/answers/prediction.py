@@ -18,8 +18,9 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.edits import Message
 from pathsum.model.losses import trace_losses
 from pathsum.paths import expand_logits
-from pathsum.paths.circuit import Circuit, find_circuit
+from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
+from pathsum.paths.graph import Graph
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import Target, Versus, find_target
 
@@ -90,7 +91,7 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
     return int(trace.logits_at(position)[0].argmax())
 
 
-def why(session: Session, params: PredictionParams) -> Circuit:
+def why(session: Session, params: PredictionParams) -> Graph:
     """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
     at = find_prediction(session, params)
     return find_circuit(
