@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathsum.model.sequences import TextOrTokens
 
 # Random tokens for a model that comes with no text, repeated after different lengths: if all were
-# the same, a match and a distance would be the same clue.
+# the same, a match and a distance would be the same feature.
 SEQUENCES, REPEATS, LENGTHS = 15, 3, (5, 8, 12, 17)
 
 
