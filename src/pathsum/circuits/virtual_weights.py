@@ -15,6 +15,7 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import compact, svdvals, thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.base import (
+    ARROW,
     LOGITS,
     Column,
     HeadId,
@@ -137,7 +138,7 @@ def virtual_weights(
     right = _read(model, reader, centered, offset)
     if right.time <= left.time:
         raise InputError(
-            f"{reader} cannot read what {writer} writes: it reads the stream earlier; "
+            f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream earlier; "
             "name a write and a later read"
         )
     small_left, small_right = _unit(left.rows, writer), _unit(right.rows, reader)
