@@ -58,7 +58,7 @@ class CorpusInfo(Record, kind="corpus-info"):
         """One row per property."""
         every = self.tokens + self.held_out_tokens
         rows: tuple[tuple[str, str], ...] = (
-            ("what it is", self.about),
+            ("source", self.about),
             ("documents", f"{self.documents:,} ({self.duplicates:,} copies left out)"),
             ("held out", f"{self.held_out_documents:,} documents, {self.held_out_tokens:,} tokens"),
             ("to train on", f"{self.tokens:,} tokens"),
@@ -165,12 +165,12 @@ class Corpus:
         if counts != (self.info.tokens, self.info.held_out_tokens):
             raise FileError(
                 f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
-                f"but {HEAD} says {self.info.tokens:,} and {self.info.held_out_tokens:,}"
+                f"but {HEAD} lists {self.info.tokens:,} and {self.info.held_out_tokens:,}"
             )
         if self.tokenizer.size != self.info.vocabulary:
             raise FileError(
-                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} says "
-                f"{self.info.vocabulary}"
+                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} "
+                f"lists {self.info.vocabulary}"
             )
 
     @cached_property
@@ -262,7 +262,7 @@ class NamedCorpus(Record, kind="named-corpus"):
     """A corpus that `Corpus.open` opens by name."""
 
     name: Annotated[str, text_column("name")]
-    about: Annotated[str, prose_column("what it is")]
+    about: Annotated[str, prose_column("description")]
 
 
 @dataclass(frozen=True)
@@ -270,5 +270,8 @@ class CorpusList(Record, kind="corpus-list"):
     """All named corpora."""
 
     corpora: tuple[NamedCorpus, ...]
-    table_title = ""
-    table_note = "or name a file, a folder, or a dataset on the hub (owner/name)"
+
+    @property
+    def table_note(self) -> str:
+        """The other ways to name a corpus."""
+        return "or name a file, a folder, or a dataset on the hub (owner/name)"

@@ -298,7 +298,7 @@ def _open_corpus(chosen: Recipe, resumed: Path | None, world: World, progress: P
 def _with_start_token(chosen: Recipe, corpus: Corpus) -> Recipe:
     if corpus.info.vocabulary != chosen.config.d_vocab:
         raise FailedError(
-            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe says "
+            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe has "
             f"{chosen.config.d_vocab}"
         )
     return dataclasses.replace(chosen, config=chosen.config.replace(start_token=corpus.start_token))
