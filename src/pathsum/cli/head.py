@@ -52,10 +52,10 @@ def head(
         session.show(token_card(loaded, circuit, token, k, offset=offset))
         return
     if places:
-        from pathsum.heads.places import K, head_places
+        from pathsum.heads.contexts import K, top_contexts
 
         with session.progress() as advance:
-            strongest = head_places(loaded, name, k=K if k is None else k, progress=advance)
+            strongest = top_contexts(loaded, name, k=K if k is None else k, progress=advance)
         session.show(strongest)
         return
     if offset is not None:

@@ -7,7 +7,7 @@ import torch
 from pathsum.circuits.tokens.token import joined
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
-from pathsum.heads.places import HeadPlaces, head_places, read_places
+from pathsum.heads.contexts import TopContexts, read_contexts
 
 # Places in each order on a page, and sequences that are read: fewer than the library's, so that a
 # page does not keep its reader waiting.
@@ -16,7 +16,7 @@ PLACES, PLACE_SEQUENCES = 8, 24
 SHARED_HEADS = 16
 
 
-def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
+def places(bench: Workbench, params: HeadParams) -> TopContexts:
     """A head's places in the held-out text that comes with its model, else in example texts."""
     model = bench.model(params)
     if model.held_out is not None:
@@ -30,28 +30,15 @@ def places(bench: Workbench, params: HeadParams) -> HeadPlaces:
             ],
             "the example texts",
         )
-    reading = None
-    if len(model.heads) <= SHARED_HEADS:
-        # The pages of all heads share what was read.
-        reading = bench.slow_result(
-            params,
-            "places",
-            lambda model, report: read_places(
-                model,
-                [head.label for head in model.heads],
-                text,
-                sequences=PLACE_SEQUENCES,
-                progress=report,
-            ),
-        )
-    found = head_places(
-        model,
-        params.head,
-        text,
-        k=PLACES,
-        sequences=PLACE_SEQUENCES,
-        reading=reading,
-        progress=bench.progress,
+    # In a small model the pages of all heads share one reading of the text.
+    shared = len(model.heads) <= SHARED_HEADS
+    labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
+    read = bench.slow_result(
+        params,
+        "contexts" if shared else f"contexts of {labels[0]}",
+        lambda model, report: read_contexts(
+            model, labels, text, sequences=PLACE_SEQUENCES, progress=report
+        ),
     )
-    read = f"{found.sequences} sequences of {name}"
-    return replace(found, note=joined((f"on {read}", found.note)))
+    found = read.top(params.head, PLACES)
+    return replace(found, note=joined((f"on {found.sequences} sequences of {name}", found.note)))

@@ -17,10 +17,10 @@ from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
-from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.kinds.kind import DataScore
 from pathsum.heads.layer_view import LayerView, layer_views
+from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import copy_losses
+from pathsum.heads.score import DataScore
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.text.probes import RepeatedTokens

@@ -12,11 +12,11 @@ from pathsum.algebra.decompositions import eigh
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
-from pathsum.heads.induction import attention_scores
-from pathsum.heads.kinds.kind import ALPHA
-from pathsum.heads.kinds.prefix_matching import PREFIX_MATCHING
+from pathsum.heads.induction import induction_scores
+from pathsum.heads.pattern_scores import PREFIX_MATCHING
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
 from pathsum.heads.probe import repeats_probe
+from pathsum.heads.score import ALPHA
 from pathsum.model import Model
 from pathsum.model.sequences import check_tokens
 from pathsum.text.probes import RepeatedTokens
@@ -155,7 +155,7 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     if best is None:
         return "the model has no layers, so positions do not see each other"
     trace = last.trace(probe.tokens)
-    score = attention_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
+    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""
