@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pathsum.base import Node, Progress, Record, Side
+from pathsum.base import Progress, Record, Side
 from pathsum.base.errors import NotExactError
 from pathsum.base.sentence import (
     Sentence,
@@ -22,6 +22,7 @@ from pathsum.base.sentence import (
     signed,
     strong,
 )
+from pathsum.base.site import Site
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
 from pathsum.explorer.answers.run import predictions, rank_telling
@@ -31,7 +32,8 @@ from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
-from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph, GraphEdge
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import find_target
 
@@ -223,7 +225,7 @@ class StoryBuilder:
         head, after_head = self._lead(found)
         source, weight = self._attended(found, head)
         placed = None if found is None else self._placed_by(found, head, source)
-        writer = None if placed is None else placed.edge.writer.head
+        writer = None if placed is None else placed.edge.start.head
         cut = None if writer is None else self._without([writer])
         after_heads, mlps = self._without_heads(after_head)
         return Story(
@@ -248,7 +250,7 @@ class StoryBuilder:
             mlps=mlps,
         )
 
-    def _circuit(self) -> Circuit | None:
+    def _circuit(self) -> Graph | None:
         try:
             return find_circuit(
                 self.trace,
@@ -261,7 +263,7 @@ class StoryBuilder:
         except NotExactError:
             return None
 
-    def _lead(self, found: Circuit | None) -> tuple[HeadId | None, float | None]:
+    def _lead(self, found: Graph | None) -> tuple[HeadId | None, float | None]:
         """The head that the story is about, and the probability without it."""
         if self.heads:
             groups = [[head] for head in self.heads]
@@ -273,7 +275,7 @@ class StoryBuilder:
             return None, None
         return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
 
-    def _attended(self, found: Circuit | None, head: HeadId | None) -> tuple[int | None, float]:
+    def _attended(self, found: Graph | None, head: HeadId | None) -> tuple[int | None, float]:
         if head is None:
             return None, 0.0
         if self.heads:
@@ -283,21 +285,19 @@ class StoryBuilder:
             )
             return source, float(row[source])
         assert found is not None
-        attended = found.node(Node(head, self.position)).attended
+        attended = found.node(Site(head, at=self.position)).attended
         return (None, 0.0) if attended is None else (attended.source, attended.weight)
 
-    def _placed_by(
-        self, found: Circuit, head: HeadId | None, source: int | None
-    ) -> CircuitEdge | None:
+    def _placed_by(self, found: Graph, head: HeadId | None, source: int | None) -> GraphEdge | None:
         """The lower head that moved a head's attention most, by its key there or by its query."""
         if head is None or source is None:
             return None
-        reader = Node(head, self.position)
+        reader = Site(head, at=self.position)
         edges = [
             edge
             for side, at in ((Side.K, source), (Side.Q, self.position))
             for edge in found.inputs(reader, side)
-            if edge.edge.writer.head and edge.edge.writer.position == at and edge.share > 0
+            if edge.edge.start.head and edge.edge.start.at == at and edge.share > 0
         ]
         return edges[0] if edges else None
 
@@ -342,18 +342,16 @@ class StoryBuilder:
         return float(trace.patterns[head.layer][0, head.head, self.position, source])
 
 
-def _top_head(found: Circuit) -> HeadId | None:
+def _top_head(found: Graph) -> HeadId | None:
     """The head that raises the prediction most."""
-    edges = found.inputs(Node("logits", found.position))
-    return next(
-        (head for edge in edges if (head := edge.edge.writer.head) and edge.share > 0), None
-    )
+    edges = found.inputs(found.top)
+    return next((head for edge in edges if (head := edge.edge.start.head) and edge.share > 0), None)
 
 
-def _wrote(found: Circuit, edge: CircuitEdge) -> int | None:
+def _wrote(found: Graph, edge: GraphEdge) -> int | None:
     """The position of what a head wrote there: the strongest of its values."""
-    values = found.inputs(edge.edge.writer, Side.V)
-    return values[0].edge.writer.position if values else None
+    values = found.inputs(edge.edge.start, Side.V)
+    return values[0].edge.start.at if values else None
 
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.algebra.rotations import DRAWS
 from pathsum.base import (
     Progress,
     Record,
@@ -48,7 +49,7 @@ from pathsum.heads.kinds import (
     without_kind,
 )
 from pathsum.heads.layer_view import in_full_precision
-from pathsum.heads.null import DRAWS, RandomHeads
+from pathsum.heads.null import RandomHeads
 from pathsum.heads.pattern_scores import PREVIOUS_TOKEN
 from pathsum.heads.probe import SEQUENCES, attention_trace, repeats_probe
 from pathsum.heads.probe_scores import (

@@ -15,18 +15,11 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_mean
-from pathsum.algebra.rotations import rotated_cores, sequential_p, significant_values
+from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, significant_values
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Progress, silent
-from pathsum.circuits.copying import (
-    DRAWS,
-    LEAST_DRAWS,
-    CopyingNull,
-    eigenvalues_above_noise,
-    layer_eigenvalues,
-)
+from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
 from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
-from pathsum.circuits.tokens.token_basis import as_path, require_logit_edges
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import (
     PAPER,
@@ -38,7 +31,7 @@ from pathsum.heads.score import (
     data_score,
     weight_info,
 )
-from pathsum.model import HeadId, Model
+from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import value_reads
 from pathsum.model.processes import threaded_map
 
@@ -80,22 +73,13 @@ COPYING_BY_DATA = data_score(
 def _copying_by_weights(
     model: Model, draws: int, seed: int, progress: Progress
 ) -> dict[HeadId, Score]:
-    require_logit_edges(model, "copying")
-    draws = max(draws, LEAST_DRAWS)
-    null = CopyingNull(model, draws=draws, seed=seed)
-    by_layer = [
-        [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
-        for layer in range(model.config.n_layers)
-    ]
-    for layer, paths in enumerate(by_layer):
-        progress(layer, len(by_layer), "chance for copying")
-        null.cores(paths[0])  # computed here because the layers, which run in threads, share it
+    null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
+    for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "chance for copying")
+        null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads
 
     def layer_scores(layer: int) -> list[Score]:
-        paths = by_layer[layer]
-        spectra = layer_eigenvalues(model.weights, layer, null.product(paths[0]))
-        values = positivity(spectra).cpu()
-        return against_rotations(values, null.p(paths, values), draws)
+        return against_rotations(*null.layer(layer), null.draws)
 
     return score_layers(model, layer_scores, progress, "copying")
 

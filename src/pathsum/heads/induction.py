@@ -9,6 +9,7 @@ from dataclasses import replace as replace_fields
 
 import torch
 
+from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
@@ -32,7 +33,7 @@ from pathsum.heads.mechanism import (
     matching_through,
     score_shares,
 )
-from pathsum.heads.null import DRAWS, RandomHeads
+from pathsum.heads.null import RandomHeads
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import ALPHA, Score

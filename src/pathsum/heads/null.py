@@ -27,8 +27,6 @@ from pathsum.model.grouped_query import kv_head
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import layer_of_one_head, one_head
 
-DRAWS = 200
-"""Random versions of each head, so p can be as small as 1/201."""
 # Bytes of one head's random patterns computed at a time, so that they stay in a core's cache.
 CACHE_BYTES = 1 << 22
 # Blocks of rows in a product with a triangular matrix.

@@ -15,8 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError, first_line
-from pathsum.base.files import parse_json
-from pathsum.text.cache import cache_folder, locked
+from pathsum.base.files import cache_folder, locked, parse_json
 
 LEAST_CHARACTERS = 500
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.
@@ -128,7 +127,7 @@ class Files:
             yield from _documents(file, file.relative_to(self.path).as_posix(), self.field)
 
 
-def decode(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """The text of a file's bytes, or an error if they are not UTF-8 text."""
     if b"\0" in content[:_BINARY_SAMPLE]:
         raise FileError(
@@ -170,7 +169,7 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
         yield from _parquet(file, name, field)
         return
     try:
-        text = decode(file.read_bytes(), str(file))
+        text = decode_text(file.read_bytes(), str(file))
     except OSError as error:
         raise FileError(f"{file} cannot be read ({error.strerror})") from error
     if suffix in (".jsonl", ".ndjson"):

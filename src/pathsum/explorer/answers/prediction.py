@@ -8,8 +8,9 @@ from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
-from pathsum.paths.circuit import Circuit, find_circuit
+from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
+from pathsum.paths.graph import Graph
 from pathsum.paths.target import Versus
 
 
@@ -37,7 +38,7 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-def why(bench: Workbench, params: PredictionParams) -> Circuit:
+def why(bench: Workbench, params: PredictionParams) -> Graph:
     """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
