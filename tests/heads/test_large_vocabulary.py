@@ -5,7 +5,7 @@ import torch
 
 import pathsum as ps
 from pathsum.base import silent
-from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.qk_ov import token_ov
 from pathsum.heads.kinds import fuzzy_induction, word_piece
 from pathsum.heads.layer_view import RandomFrames, layer_view
 from pathsum.heads.probe import attention_trace, repeats_probe

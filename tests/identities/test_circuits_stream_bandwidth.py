@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 
 from pathsum.circuits import bandwidth, virtual_weights
-from pathsum.circuits.stream.dimensions import joint_use
+from pathsum.circuits.dimensions import joint_use
 from pathsum.model import Model
 from pathsum.model.symmetries import scrambled
 

@@ -7,7 +7,7 @@ from pathsum.cli.options import Session, analysis
 def bandwidth(session: Session) -> None:
     """Show which stream dimensions are written, read and free.
 
-    Also the heads and neurons that delete what others wrote.
+    Also the heads that delete what others wrote.
     """
     from pathsum.circuits import bandwidth as compute
 

@@ -23,9 +23,6 @@ def trigrams(
             "--k", "-k", help="How many (default 50), or tokens per list with --source (5)."
         ),
     ] = None,
-    rare: Annotated[
-        int, typer.Option("--rare", help="Hide tokens that training saw fewer times than this.")
-    ] = 100,
     rank: Annotated[
         str | None,
         typer.Option(
@@ -47,9 +44,7 @@ def trigrams(
     found: Record
     with session.progress() as advance:
         if source is not None:
-            found = source_table(
-                loaded, source, head, k, rare=rare, offset=offset, progress=advance
-            )
+            found = source_table(loaded, source, head, k, offset=offset, progress=advance)
         else:
             text = None if corpus is None else open_text(loaded, corpus, progress=advance)
             found = skip_trigrams(
@@ -58,7 +53,6 @@ def trigrams(
                 k,
                 corpus=text,
                 rank=rank,
-                rare=rare,
                 offset=offset,
                 progress=advance,
             )

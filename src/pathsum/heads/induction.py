@@ -21,8 +21,8 @@ from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
+from pathsum.circuits.qk_ov import token_qk
+from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import NULL_HEADS, check_draws
 from pathsum.heads.head_entry import why_silent
 from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.base import Estimate, Record
-from pathsum.circuits.tokens.token import Scored, Token
+from pathsum.circuits.token_basis import Scored, Token
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.look import Look
 from pathsum.program.stage import Stage

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pathsum.base import Progress, Record
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.token_basis import token_product
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.heads.atlas import Atlas

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathsum.base import Record
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import ScoredEdge, virtual_weights
-from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.token_basis import joined
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

@@ -13,9 +13,7 @@ from pathsum.circuits import (
     skip_trigrams,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.tokens.token import common_tokens, joined
-from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.circuits.trigrams.skip_trigrams import text_runs
+from pathsum.circuits.token_basis import as_path, common_tokens, joined
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
@@ -129,20 +127,12 @@ def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = bench.model(params)
     most = int(common_tokens(model).sum()) ** 2
-    runs = None
-    if model.held_out is not None:
-        # The pages of all heads share the runs of the text.
-        text = model.held_out
-        runs = bench.result(
-            params, "text runs", lambda model: text_runs(model, text, TRIPLE_SEQUENCES)
-        )
     k = min(TRIPLES, most)
     found = skip_trigrams(
         model,
         params.head,
         k,
         sequences=TRIPLE_SEQUENCES,
-        runs=runs,
         progress=bench.progress,
     )
     listed = {(each.source, each.destination, each.out) for each in found}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.token_basis import joined
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.heads.places import HeadPlaces, head_places, read_places

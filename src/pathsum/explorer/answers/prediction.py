@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pathsum.base.errors import InputError
-from pathsum.circuits.tokens.token import find_token
+from pathsum.circuits.token_basis import find_token
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace

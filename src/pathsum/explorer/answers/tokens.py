@@ -8,9 +8,8 @@ from torch import Tensor
 from pathsum.algebra import Factored, extremes
 from pathsum.base import Record
 from pathsum.circuits import attention, effect, token_ov, token_qk
-from pathsum.circuits.tokens.ov import Effect
-from pathsum.circuits.tokens.qk import Attention
-from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
+from pathsum.circuits.qk_ov import Attention, Effect
+from pathsum.circuits.token_basis import Scored, Token, common_tokens, joined, token_of, top_scored
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.circuits import align_heads
-from pathsum.circuits.alignment.align_heads import HeadAlignment
+from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
