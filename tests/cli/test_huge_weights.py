@@ -47,7 +47,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
         ["patch", "def f(", "--with", "def g("],
         ["replace", "L1H0", "--copying"],
         ["trigrams", "--head", "L0H0"],
-        ["precision", "--low", "bfloat16"],
         ["report", "-o", "page.html"],
     ],
     ids=lambda command: command[0],

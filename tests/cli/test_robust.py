@@ -86,8 +86,6 @@ class TestBadInput:
         for command in (
             ["report", MODEL, "-o", none],
             ["why", MODEL, "a b a", "--graph", none],
-            ["atlas", MODEL, "--html", none],
-            ["dynamics", "two-layer", "--html", none],
             ["demo", "--report", none],
         ):
             assert "does not exist, so file.json cannot be written" in refused(capsys, *command)

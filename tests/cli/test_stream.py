@@ -31,7 +31,7 @@ def test_composition_against_other_nulls(capsys: pytest.CaptureFixture[str]) -> 
     assert [edge["edge"] for edge in found["shown"]] == ["L0H0→L1H0.k"]
     assert found["permuted"]["k"]["p"][0][2] == 0.25
     assert main([*command, "--pair", "L0H0", "L1H0"]) == 2
-    assert "--nulls goes with neither" in capsys.readouterr().err
+    assert "--nulls and --pair were both given" in capsys.readouterr().err
 
 
 def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--offset", "2"], "offset=2 was given"),
+        (["--offset", "2"], "--offset 2 was given"),
         (["--pair", "L0H0", "L7H0"], "head L7H0 does not exist"),
         (["--pair", "L1H0", "L0H0"], "cannot read what L1H0 writes"),
         (["--max-p", "3"], "is not a probability"),

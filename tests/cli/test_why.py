@@ -115,7 +115,7 @@ def test_prompts_of_a_file_are_averaged(tmp_path: Path, capsys: pytest.CaptureFi
     assert '"L0H0@answer" ->' in (tmp_path / "mean.dot").read_text()
     assert main([*asked, "--other", "a b"]) == 2
     assert main([*asked[:2], "a b a", *asked[2:]]) == 2
-    assert "TEXT is for one text" in capsys.readouterr().err
+    assert "TEXT and --prompts were both given" in capsys.readouterr().err
 
 
 def test_bad_prompt_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

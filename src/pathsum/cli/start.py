@@ -1,15 +1,14 @@
-"""`pathsum demo`: a trained model reverse-engineered in the order of the paper."""
+"""Start: `demo` takes a trained model apart in the order of the paper, `models` lists models."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.text import Text
 
 from pathsum.base.errors import TokenError
 from pathsum.base.files import check_output
-from pathsum.cli.options import open_model
-from pathsum.cli.view import SMALL_MODEL, console, progress, use_one_thread_if_small
+from pathsum.cli.options import command, open_model
+from pathsum.cli.view import SMALL_MODEL, console, progress, show, use_one_thread_if_small
 
 if TYPE_CHECKING:
     from pathsum.heads import Induction, InductionHead
@@ -29,41 +28,43 @@ NEXT = (
 )
 
 
-def demo(
-    name: Annotated[
-        str,
-        typer.Option("--model", metavar="MODEL", help="A model that reads text, such as smollm2."),
-    ] = DEFAULT,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            help=f"File to write the report to; default: {REPORT} for a small model, none for a "
-            "large one.",
-        ),
-    ] = None,
-) -> None:
-    """Take a trained model apart, from induction to one prediction."""
+@command()
+def models(*, json: bool = False) -> None:
+    """List the bundled models, trained and hand-built."""
+    from pathsum.sources import named_models
+
+    show(named_models(), json)
+
+
+@command()
+def demo(*, model: str = DEFAULT, report: Path | None = None) -> None:
+    """Take a trained model apart, from induction to one prediction.
+
+    Options:
+        --model MODEL: A model that reads text, such as smollm2.
+        --report: File to write the report to; default: pathsum-demo.html for a small model, none
+            for a large one.
+    """
     from pathsum.heads import induction
     from pathsum.heads.probe import SEQUENCES
 
-    if report is not None or name == DEFAULT:
+    if report is not None or model == DEFAULT:
         check_output(report or REPORT)
-    model = open_model(name, None, None, as_json=False)
-    small = model.weights.n_parameters < SMALL_MODEL
+    loaded = open_model(model, None, None, as_json=False)
+    small = loaded.weights.n_parameters < SMALL_MODEL
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
-    _print(f"{_described(name, model)}\n")
+    _print(f"{_described(model, loaded)}\n")
     with progress() as advance:
         # Every edge into a candidate is patched: a large model gets fewer sequences.
-        found = induction(model, sequences=SEQUENCES if small else 4, progress=advance)
+        found = induction(loaded, sequences=SEQUENCES if small else 4, progress=advance)
     _show_induction(found)
     if found.heads:
-        _show_prediction(model, found.heads[0])
+        _show_prediction(loaded, found.heads[0])
     if report is not None or small:
-        _write_report(name, report or REPORT)
+        _write_report(model, report or REPORT)
     _print("Next", bold=True)
-    for command, what in NEXT:
-        _print(f"  {command.format(model=name):<34} {what}")
+    for line, what in NEXT:
+        _print(f"  {line.format(model=model):<34} {what}")
 
 
 def _described(name: str, model: "Model") -> str:
@@ -116,7 +117,7 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
     shown, prompt = _prompt(model)
     _print(f"   {shown}")
     trace = model.trace(prompt)
-    token = _what_followed(trace)
+    token = _next_after_earlier_copy(trace)
     last = model.token_text(int(trace.tokens[0, -1]))
     relation = "the prediction" if token is None else f"which followed {last!r} earlier"
     token = int(trace.logits[0, -1].argmax()) if token is None else token
@@ -141,7 +142,7 @@ def _prompt(model: "Model") -> tuple[str, list[int]]:
         return " ".join(map(model.token_text, tokens)), tokens
 
 
-def _what_followed(trace: "Trace") -> int | None:
+def _next_after_earlier_copy(trace: "Trace") -> int | None:
     """The token that followed the last one the first time it occurred, if it did."""
     tokens = trace.tokens[0].tolist()
     first = tokens.index(tokens[-1])
