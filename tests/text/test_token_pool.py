@@ -3,6 +3,8 @@
 import dataclasses
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pathsum as ps
 from pathsum.text.token_pool import TokenPool
@@ -31,9 +33,10 @@ def test_without_counts_all_but_the_excluded_are_drawn() -> None:
 def test_tables_show_all_tokens_if_none_is_common() -> None:
     assert bool(TokenPool(2, torch.tensor([1, 2])).shown.all())
     assert TokenPool(2, torch.tensor([1, 200])).shown.tolist() == [False, True]
-    assert bool(TokenPool(2, torch.tensor([1, 2]), minimum_count=2).shown.tolist() == [False, True])
+    assert TokenPool(2, torch.tensor([1, 2]), minimum_count=2).shown.tolist() == [False, True]
 
 
+@given(st.lists(st.integers(0, 300), min_size=2, max_size=40), st.integers(1, 60))
 def test_the_pool_is_sorted_distinct_and_never_holds_what_is_excluded(
     counts: list[int], at_least: int
 ) -> None:
