@@ -138,8 +138,8 @@ def virtual_weights(
     right = _read(model, reader, centered, offset)
     if right.time <= left.time:
         raise InputError(
-            f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream earlier; "
-            "name a write and a later read"
+            f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "
+            "earlier; name a write and a later read"
         )
     small_left, small_right = _unit(left.rows, writer), _unit(right.rows, reader)
     values = svdvals(small_left @ small_right.mT)

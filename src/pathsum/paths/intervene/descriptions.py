@@ -17,7 +17,7 @@ from pathsum.base import LOGITS, Part, PartName, Site, Source, parse_option
 from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.shapes import HeadPattern, Logits, Tokens
-from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.qk_ov import token_ov
 from pathsum.model import Head, HeadId, Trace, transformer
 from pathsum.model.edit import Edit
 from pathsum.model.folding import bias_in_z, unembed_through
