@@ -1,11 +1,11 @@
 """What a page of the explorer waits for: seconds on 2 threads, against a budget.
 
 Questions are asked as the page asks them, of an explorer that has just been opened: a text of 128
-tokens that was never run, why a token was predicted, the page of a head the first time and again
-(then it is cached), a head switched off, the atlas with its first report of progress. On SmolLM2,
-if it is in the cache, on a model of 12 layers × 12 heads, d_model 768, with random weights, and on
-the bundled two-layer model, whose Training, Compare and Paper views are measured cold, with nothing
-kept on disk.
+tokens that was never run, the paths and the circuit of a prediction, the page of a head the first
+time and again (then it is cached), a head switched off, the atlas with its first report of
+progress. On SmolLM2, if it is in the cache, on a model of 12 layers × 12 heads, d_model 768, with
+random weights, and on the bundled two-layer model, whose Training, Compare and Paper views are
+measured cold, with nothing kept on disk.
 """
 
 import torch
@@ -43,7 +43,8 @@ def large(name: str, model: Model) -> list[Measurement]:
     there = {"ids": ids, "position": POSITION}
     return [
         asked(f"{name}: new text", explorer, "run", {"ids": ids}, 1.5),
-        asked(f"{name}: why", explorer, "why", there, 3.0),
+        asked(f"{name}: paths", explorer, "paths", there, 3.0),
+        asked(f"{name}: why", explorer, "why", there, 4.0),
         asked(f"{name}: a head switched off", explorer, "without", {**there, "off": head}, 2.0),
         asked(f"{name}: head page, first time", explorer, "head", {"head": head}, 3.0),
         asked(f"{name}: head page, again", explorer, "head", {"head": head}, 0.3),

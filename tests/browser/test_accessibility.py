@@ -14,7 +14,7 @@ PLACES = {
     **{view: f"#/{view.lower()}" for view in VIEWS},
     "Text with locks": f"#/text?e=4&h={INDUCTION}&t=40&d=40.16",
     "Head": f"#/head?h={INDUCTION}",
-    "Edge": f"#/circuit?edge={EDGE}",
+    "Edge": f"#/composition?edge={EDGE}",
 }
 
 
@@ -35,7 +35,7 @@ def test_the_help_has_none_either(page: Page, live: str, scheme: Any) -> None:
     if not AXE.is_file():
         missing("axe-core is not installed (make web brings it)")
     page.emulate_media(color_scheme=scheme)
-    page.goto(f"{live}#/circuit")
+    page.goto(f"{live}#/composition")
     settled(page)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()

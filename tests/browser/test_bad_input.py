@@ -23,7 +23,7 @@ STALE = (
     "head?h=L9H9",
     f"head?h={INDUCTION}&ht=99999999",
     "atlas?ax=gone&ay=gone&f=garbage&sort=gone&as=1",
-    f"circuit?edge=L9H9-{INDUCTION}-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
+    f"composition?edge=L9H9-{INDUCTION}-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
     "paths?pos=9999&tok=999999&vs=id:99999999&open=gone&p=gone",
     "training?s=7",
     "paper?claim=gone",

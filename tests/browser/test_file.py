@@ -19,7 +19,7 @@ ESSENTIALS = {
     "text": ("section[aria-label=Details]", "predicts"),
     "why": ("section[aria-label=Circuit]", "moved"),
     "atlas": ("section[aria-label='Table of scores']", "induction"),
-    "circuit": ("main", "edges"),
+    "composition": ("main", "edges"),
     "paths": ("section[aria-label=Waterfall]", "direct"),
     "training": ("main", "step"),
     "paper": ("main", "holds"),
@@ -42,7 +42,7 @@ def test_it_has_the_tabs_that_have_something_to_show(page: Page, report_file: st
     tabs = page.get_by_role("navigation", name="Views").get_by_role("link").all_inner_texts()
     views = [view for view in held(report_file) if view != "head"]
     assert [tab.lower() for tab in tabs] == views
-    assert {"text", "why", "atlas", "circuit", "paths", "paper", "compare"} <= {*views}
+    assert {"text", "why", "atlas", "composition", "paths", "paper", "compare"} <= {*views}
     for view in {view.lower() for view in VIEWS} - {*views}:
         page.goto(f"{report_file}#/{view}")
         expect(page.get_by_role("status").filter(has_text="does not hold the view")).to_be_visible()
@@ -96,7 +96,7 @@ def test_predictions_without_an_explanation_are_marked(page: Page, report_file: 
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-@pytest.mark.parametrize("view", ["text", "why", "paths", "atlas", "circuit", "paper"])
+@pytest.mark.parametrize("view", ["text", "why", "paths", "atlas", "composition", "paper"])
 def test_its_layout(page: Page, report_file: str, view: str) -> None:
     page.goto(f"{report_file}#/{view}")
     found: dict[int, list[str]] = {}
@@ -114,7 +114,7 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     page.goto(f"{report_file}#/head?h={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
-    page.goto(f"{report_file}#/circuit?edge={EDGE}")
+    page.goto(f"{report_file}#/composition?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.goto(f"{report_file}#/paper?claim=two-mechanism")
     expect(page.get_by_text("takes away").first).to_be_visible()
@@ -155,6 +155,6 @@ def test_both_sides_of_a_comparison_are_in_it(page: Page, report_file: str) -> N
 
 
 def test_it_helps(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/circuit")
+    page.goto(f"{report_file}#/composition")
     page.get_by_role("button", name="how to read it").click()
     expect(page.get_by_role("dialog")).to_contain_text("K, dotted")

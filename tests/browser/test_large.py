@@ -94,9 +94,11 @@ def test_large_counts_can_be_read(large: tuple[Page, str, int, int]) -> None:
     expect(counts).not_to_contain_text(re.compile(r"e\+\d|\d(,\d{3}){4}"))
 
 
-def test_labels_of_the_circuit_do_not_cover_each_other(large: tuple[Page, str, int, int]) -> None:
+def test_labels_of_the_composition_graph_do_not_overlap(
+    large: tuple[Page, str, int, int],
+) -> None:
     page, address, layers, heads = large
-    page.goto(f"{address}#/circuit")
+    page.goto(f"{address}#/composition")
     nodes = page.locator("[data-node]")
     expect(nodes).to_have_count(layers * heads, timeout=4 * PATIENCE_MS)
     for width in (1280, 390):

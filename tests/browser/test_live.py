@@ -279,8 +279,8 @@ def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -
     page.screenshot(path=pictures / "head.png", full_page=True)
 
 
-def test_an_edge_of_the_circuit_opens(page: Page, live: str, pictures: Path) -> None:
-    page.goto(f"{live}#/circuit?edge={EDGE}")
+def test_an_edge_of_the_composition_graph_opens(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/composition?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.screenshot(path=pictures / "edge.png")
 
@@ -353,4 +353,4 @@ def test_the_page_opens_with_few_questions(page: Page, live: str, watched: Watch
     expect(page.get_by_role("listbox")).to_be_visible()
     settled(page)
     asked = {url.rsplit("/", 1)[-1] for url in watched.requests if "/api/" in url}
-    assert asked <= {"model", "vocabulary", "run", "attention", "story", "why", "circuit", "scores"}
+    assert asked <= {"model", "vocabulary", "run", "attention", "story", "why", "paths", "scores"}

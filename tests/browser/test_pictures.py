@@ -18,7 +18,7 @@ PLACES = {
     "text": f"#/text?e=4&h={INDUCTION}&t=40&w=effect",
     "atlas": "#/atlas",
     "head": f"#/head?h={INDUCTION}",
-    "circuit": f"#/circuit?edge={EDGE}",
+    "composition": f"#/composition?edge={EDGE}",
     "why": "#/why?e=0",
     "paths": "#/paths?e=0",
     "compare": "#/compare?other=one-layer",
@@ -28,7 +28,7 @@ HOLDS = {
     "text": ((INDUCTION, "predicts", "logits", "strongest paths"), 0),
     "atlas": (("prefix matching", "previous token", "chance", PREVIOUS), 10),
     "head": (("Skip-trigrams: [source] … [destination] → [out]", "writes nothing"), 6),
-    "circuit": (("previous token", "Strongest tokens", "Singular values", "z at least"), 4),
+    "composition": (("previous token", "Strongest tokens", "Singular values", "z at least"), 4),
     "why": ((INDUCTION, "tokens", "layer 1", "logit", "left out", "put into a key"), 1),
     "paths": (("left out", "tokens, from 0", "strongest from"), 2),
     "compare": ((" of two-layer", " of one-layer", "Matched heads"), 1),
@@ -62,7 +62,7 @@ def test_the_svg_holds_the_whole_view(page: Page, live: str, view: str) -> None:
     page.goto(f"{live}{PLACES[view]}")
     expect(page.get_by_role("button", name="SVG", exact=True)).to_be_visible()
     settled(page)
-    if view == "circuit":  # kinds of heads come from the atlas, which fills in
+    if view == "composition":  # kinds of heads come from the atlas, which fills in
         expect(page.locator("main")).to_contain_text("previous token", timeout=PATIENCE_MS)
     before = page.evaluate("document.querySelector('main').innerHTML.length")
     picture = ET.fromstring(saved(page, "SVG"))

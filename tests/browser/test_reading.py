@@ -88,7 +88,7 @@ def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:
     expect(story(page).locator("p em").first).to_have_text(focused.strip())
 
 
-@pytest.mark.parametrize("view", ["circuit?n=embed", f"head?h={INDUCTION}", "paths", "atlas"])
+@pytest.mark.parametrize("view", ["composition?n=embed", f"head?h={INDUCTION}", "paths", "atlas"])
 def test_formulas_are_set(page: Page, live: str, view: str) -> None:
     page.goto(f"{live}#/{view}")
     settled(page)
@@ -136,10 +136,12 @@ async (image) => {
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_patterns_in_the_circuit_can_be_seen(page: Page, live: str, theme: str, width: int) -> None:
+def test_patterns_in_the_composition_graph_can_be_seen(
+    page: Page, live: str, theme: str, width: int
+) -> None:
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 800})
-    page.goto(f"{live}#/circuit")
+    page.goto(f"{live}#/composition")
     settled(page)
     for head in HEADS:
         image = page.locator(f'[data-node="{head}"] image')
@@ -175,7 +177,7 @@ def test_the_graph_of_a_prediction_fits_a_phone_in_height(page: Page, live: str)
     assert hidden <= 1
 
 
-@pytest.mark.parametrize("view", ["text", "why", "atlas", "circuit", "paths", "training"])
+@pytest.mark.parametrize("view", ["text", "why", "atlas", "composition", "paths", "training"])
 def test_the_actions_of_a_view_take_one_line_of_a_phone(page: Page, live: str, view: str) -> None:
     page.set_viewport_size(PHONE)
     page.goto(f"{live}#/{view}")
@@ -226,7 +228,7 @@ def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None
 
 
 def test_a_chosen_head_keeps_its_picture(page: Page, live: str) -> None:
-    page.goto(f"{live}#/circuit?n={INDUCTION}")
+    page.goto(f"{live}#/composition?n={INDUCTION}")
     settled(page)
     node = page.locator(f'[data-node="{INDUCTION}"]')
     expect(node.locator("image")).to_have_count(1)

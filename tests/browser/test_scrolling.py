@@ -47,7 +47,7 @@ def test_a_page_begins_at_its_top_and_back_returns_to_where_one_was(page: Page, 
     link = part.get_by_role("link").filter(has_text=re.compile(r"\d\.\d")).first
     box = at_rest(page, link)
     link.click()
-    expect(page).to_have_url(re.compile("#/circuit"))
+    expect(page).to_have_url(re.compile("#/composition"))
     page.go_back()
     settled(page)
     expect(link).to_be_in_viewport()

@@ -112,7 +112,7 @@ def test_every_panel_of_the_head_page_saves_its_numbers(
     assert INDUCTION in started.value.suggested_filename
 
 
-@pytest.mark.parametrize("view", ["why", "text", "paths", "circuit"])
+@pytest.mark.parametrize("view", ["why", "text", "paths", "composition"])
 def test_a_fragment_shows_its_view_inside_another_page(
     page: Page, tmp_path: Path, view: str
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_fragment_shows_its_view_inside_another_page(
         "why": inside.get_by_role("group", name=GRAPH),
         "text": inside.get_by_role("listbox"),
         "paths": inside.get_by_role("region", name="Waterfall"),
-        "circuit": inside.get_by_role("main").locator("canvas, svg").first,
+        "composition": inside.get_by_role("main").locator("canvas, svg").first,
     }
     expect(marks[view]).to_be_visible()
     expect(inside.get_by_role("alert")).to_have_count(0)

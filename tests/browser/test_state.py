@@ -62,7 +62,7 @@ def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watche
     expect(page).not_to_have_url(re.compile("x2="))
 
 
-def test_the_choice_of_compare_does_not_hide_edges_of_circuit(page: Page, live: str) -> None:
+def test_the_choice_of_compare_does_not_hide_edges_of_composition(page: Page, live: str) -> None:
     page.goto(f"{live}#/compare")
     settled(page)
     page.get_by_role("radio", name="QK").click()
@@ -193,7 +193,7 @@ def test_places_lead_to_the_text(page: Page, live: str) -> None:
 
 
 def test_embedding_and_logits_are_nodes(page: Page, live: str) -> None:
-    page.goto(f"{live}#/circuit")
+    page.goto(f"{live}#/composition")
     settled(page)
     graph = page.get_by_role("group", name="Composition graph")
     expect(graph.locator('[data-node="embed"]')).to_be_visible(timeout=60_000)

@@ -24,7 +24,7 @@ def own_pattern() -> Tensor:
     return model.trace(list(examples(model)[0].ids)).pattern(INDUCTION)[0]
 
 
-VIEWS = ("text", "atlas", "circuit", "paths", "training", "paper", "compare", "head")
+VIEWS = ("text", "atlas", "composition", "paths", "training", "paper", "compare", "head")
 
 
 @pytest.mark.parametrize("model", ["two-layer", "one-layer", "two-layer-seed-1"])
@@ -86,8 +86,8 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
         ("text?h=L9H9", "L9H9"),
         ("head?h=L2H0", "L2H0"),
         ("head?hd=L3H0", "L3H0"),
-        ("circuit?edge=L1H0→L0H0.k", "L1H0→L0H0.k"),
-        ("circuit?edge=garbage", "garbage"),
+        ("composition?edge=L1H0→L0H0.k", "L1H0→L0H0.k"),
+        ("composition?edge=garbage", "garbage"),
         ("why?off=L9H9@4", "L9H9@4"),
         ("why?off=L0H0&ph=L8H8", "L8H8"),
         ("compare?pair=L7H7~L0H0", "L7H7"),
@@ -115,7 +115,7 @@ def test_the_head_is_the_same_in_all_views(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?h={head}")
     expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
     for key, view in enumerate(
-        ("text", "why", "atlas", "circuit", "paths", "training", "paper", "compare"), 1
+        ("text", "why", "atlas", "composition", "paths", "training", "paper", "compare"), 1
     ):
         page.keyboard.press(str(key))
         expect(page).to_have_url(re.compile(f"#/{view}\\?.*h={head}"))

@@ -163,8 +163,8 @@ def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> N
         expect(page.get_by_role("region", name=where)).to_contain_text("logit difference")
 
 
-def test_circuit_leads_to_a_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/circuit?n={INDUCTION}")
+def test_composition_leads_to_a_text(page: Page, live: str) -> None:
+    page.goto(f"{live}#/composition?n={INDUCTION}")
     expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
     page.get_by_role("link", name=f"{INDUCTION} on this text").click()
     expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pathsum.base.errors import InputError
 from pathsum.explorer.answers.attention import AttentionParams
-from pathsum.explorer.answers.why import WhyParams
+from pathsum.explorer.answers.prediction import PredictionParams
 from pathsum.explorer.params import (
     MAX_CHARACTERS,
     ModelParams,
@@ -36,7 +36,7 @@ def test_defaults_do_not_change_a_key() -> None:
     spelled = parse_params(AttentionParams, {"example": 0, "weighting": "attention"})
     assert non_default_params(plain) == non_default_params(spelled) == {"example": 0}
     assert non_default_params(
-        parse_params(WhyParams, {"text": "a", "position": 3, "versus": "none"})
+        parse_params(PredictionParams, {"text": "a", "position": 3, "versus": "none"})
     ) == {
         "text": "a",
         "position": 3,
@@ -63,7 +63,7 @@ def test_bad_parameters_are_rejected_with_a_reason(
     parameters: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        parse_params(WhyParams, parameters)
+        parse_params(PredictionParams, parameters)
 
 
 def test_an_unknown_choice() -> None:

@@ -58,9 +58,9 @@ def test_a_text_is_unembedded_once_in_parts(model: Model, unembedded: list[int])
 @pytest.mark.parametrize(
     ("question", "params"),
     [
+        ("paths", {}),
         ("why", {}),
-        ("circuit", {}),
-        ("why", {"token": 4}),
+        ("paths", {"token": 4}),
         ("texts", {}),
     ],
 )

@@ -67,9 +67,9 @@ def test_why_shows_predictions_before_and_after(explorer: Explorer) -> None:
 @pytest.mark.parametrize(
     ("view", "question", "more"),
     [
-        ("why", "circuit", {"position": 5}),
-        ("why, the last token", "circuit", {"position": 6}),
-        ("why, a token against another", "circuit", {"position": 5, "token": 3, "versus": 4}),
+        ("why", "why", {"position": 5}),
+        ("why, the last token", "why", {"position": 6}),
+        ("why, a token against another", "why", {"position": 5, "token": 3, "versus": 4}),
     ],
 )
 def test_why_shows_the_same_circuit(
@@ -82,7 +82,7 @@ def test_why_shows_the_same_circuit(
 
 
 def test_paths_show_the_same_sum(explorer: Explorer) -> None:
-    answer: Any = explorer.answer("why", {"text": TEXT, "position": 5, "versus": "none"})
+    answer: Any = explorer.answer("paths", {"text": TEXT, "position": 5, "versus": "none"})
     assert shown("paths").total == pytest.approx(answer.toward.total, abs=1e-5)
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying_heads
 
-from pathsum.base import Record, schema
+from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
+from pathsum.base.schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
@@ -39,12 +40,12 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "attention": [{**text, "weighting": w} for w in ("attention", "information", "effect")]
         + [{**text, "head": last}],
         "scores": [{**text, "head": last}],
-        "why": [
+        "paths": [
             {**text, "position": 4},
             {**text, "position": 6, "versus": "none"},
             {**text, "position": 2, "token": 5, "versus": 3},
         ],
-        "circuit": [{**text, "position": 5}, {**text, "position": 2, "token": 5, "versus": 3}],
+        "why": [{**text, "position": 5}, {**text, "position": 2, "token": 5, "versus": 3}],
         "story": [text, {"ids": "1,2,3"}, {"ids": "1"}],
         "without": [
             {**text, "position": 5, "off": off}
@@ -134,7 +135,7 @@ def test_a_model_without_heads_answers_what_it_can() -> None:
             check_types(decode(explorer.ask(name, parameters)), find_question(name).answer, name)
     patterns = decode(explorer.ask("attention", {"ids": "1,2,3"}))
     assert patterns["dense"].shape == (0, 3, 3) and patterns["heads"] == []
-    why = decode(explorer.ask("why", {"ids": "1,2,3", "position": 1}))
+    why = decode(explorer.ask("paths", {"ids": "1,2,3", "position": 1}))
     assert why["toward"]["by_order"]["names"] == [0] and len(why["counts"]) == 1
     for name in ("atlas", "compare"):
         with pytest.raises(HeadError, match="has no layers, so it has no heads"):
@@ -157,7 +158,7 @@ def test_a_soft_capped_model_is_exact_before_the_cap() -> None:
     assert decode(explorer.ask("attention", {"ids": "1,2,3"}))["dense"].shape == (4, 3, 3)
     for name, parameters in (
         ("attention", {"ids": "1,2,3", "weighting": "effect"}),
-        ("why", {"ids": "1,2,3", "position": 1}),
+        ("paths", {"ids": "1,2,3", "position": 1}),
         ("scores", {"ids": "1,2,3", "head": "L1H0"}),
     ):
         assert decode(explorer.ask(name, parameters))
@@ -227,7 +228,7 @@ def test_texts_that_cannot_be_run(
 )
 def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        explorer_of("two layers").ask("why", {"ids": "1,2,3,1,2,3,1", **parameters})
+        explorer_of("two layers").ask("paths", {"ids": "1,2,3,1,2,3,1", **parameters})
 
 
 def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +429,7 @@ def test_a_story_can_be_told_of_any_position() -> None:
     assert decode(explorer.ask("story", {**text, "position": 5}))["source"] == 3
     for position in range(7):
         got = decode(explorer.ask("story", {**text, "position": position}))
-        why = decode(explorer.ask("why", {**text, "position": position}))
+        why = decode(explorer.ask("paths", {**text, "position": position}))
         assert got["position"] == position
         assert got["probability"] == pytest.approx(why["probability"], abs=1e-6)
     with pytest.raises(InputError, match="positions 0 to 6"):

@@ -182,7 +182,7 @@ def _positions(answers: dict[str, bytes], name: str) -> dict[int, list[int]]:
 def test_every_prediction_of_two_texts_is_explained(written: Path) -> None:
     answers = read_report(written)
     lengths = [len(each["ids"]) for each in decode(answers["model:{}"])["examples"]]
-    for name in ("why", "circuit"):
+    for name in ("why", "paths"):
         found = _positions(answers, name)
         complete = [at for at, length in enumerate(lengths) if found[at] == [*range(length)]]
         assert 0 in complete and len(complete) >= 2
@@ -192,18 +192,18 @@ def test_every_prediction_of_two_texts_is_explained(written: Path) -> None:
     for number, length in enumerate(lengths):
         run = decode(answers[answer_key("run", {"example": number})])
         story = decode(answers[answer_key("story", {"example": number})])["position"]
-        for name in ("why", "circuit"):
+        for name in ("why", "paths"):
             assert {run["telling"], story, length - 1} <= {*_positions(answers, name)[number]}
 
 
 def test_numbers_are_rounded_and_answers_to_one_question_share_a_block(written: Path) -> None:
     answers = read_report(written)
-    run = decode(answers[answer_key("circuit", {"example": 0, "position": 1})])
+    run = decode(answers[answer_key("why", {"example": 0, "position": 1})])
     assert len(f"{abs(run['total']):.12g}".replace(".", "").lstrip("0")) <= 6
     text = written.read_text(encoding="utf-8")
     places = json.loads(re.search(r'"answers":({.*?}),"start"', text)[1])  # type: ignore[index]
-    blocks = {place[0] for key, place in places.items() if key.startswith("why:")}
-    assert len(blocks) < sum(key.startswith("why:") for key in places)
+    blocks = {place[0] for key, place in places.items() if key.startswith("paths:")}
+    assert len(blocks) < sum(key.startswith("paths:") for key in places)
 
 
 def test_chosen_texts_and_views(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_chosen_texts_and_views(tmp_path: Path) -> None:
         ("Tokens 2", None),
     ]
     assert examples[1]["ids"] == [0, 1, 2]
-    found = _positions(answers, "circuit")
+    found = _positions(answers, "why")
     assert found == {at: [*range(len(each["ids"]))] for at, each in enumerate(examples)}
     names = {key.partition(":")[0] for key in answers}
     assert names.isdisjoint({"atlas", "head", "composition", "paper", "compare"})
@@ -227,7 +227,7 @@ def test_one_prediction(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=-1)
     answers = read_report(path)
-    assert _positions(answers, "circuit") == {0: [3]} and _positions(answers, "why") == {}
+    assert _positions(answers, "why") == {0: [3]} and _positions(answers, "paths") == {}
     assert '"start":"#/why?e=0&t=3"' in path.read_text()
     with pytest.raises(InputError, match="there is no position 9 in a text of 4 tokens"):
         ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=9)
@@ -235,7 +235,7 @@ def test_one_prediction(tmp_path: Path) -> None:
 
 def test_views_without_anything_to_show_are_not_in_it(tmp_path: Path) -> None:
     got = ps.report(ALL["one layer"](), tmp_path / "a.html")
-    assert {"training", "compare", "circuit"}.isdisjoint(got.views)
+    assert {"training", "compare", "composition"}.isdisjoint(got.views)
     assert {"text", "why", "atlas", "paths", "head"} <= {*got.views}
 
 

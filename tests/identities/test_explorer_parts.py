@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
+from pathsum.explorer.answers.prediction import PredictionParams, paths
 from pathsum.explorer.answers.scores import ScoresParams, scores
-from pathsum.explorer.answers.why import WhyParams, why
 from pathsum.explorer.open_models import open_model
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Config, Model, Path, random_model
@@ -92,11 +92,11 @@ def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], s
 
 @given(models_with_tokens(**SMALL), st.integers(0, 99), st.sampled_from(["mean", "none", 1]))
 @settings(max_examples=25)
-def test_why_adds_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | int) -> None:
+def test_paths_add_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | int) -> None:
     model, tokens = drawn
     position = chosen % tokens.shape[1]
-    params = WhyParams(ids=ids_of(tokens), position=position, token=0, versus=versus)
-    found = why(Workbench([open_model(model)]), params)
+    params = PredictionParams(ids=ids_of(tokens), position=position, token=0, versus=versus)
+    found = paths(Workbench([open_model(model)]), params)
     logits = model(tokens[0])[position]
     own = {"mean": logits.mean(), "none": 0.0, 1: logits[1]}[versus]
     toward, top = found.toward, found.top

@@ -2,8 +2,8 @@ import type { Component } from "svelte";
 import type { ModelInfo } from "./generated/answers";
 import type { Source } from "./lib/source";
 import Atlas from "./views/atlas/View.svelte";
-import Circuit from "./views/circuit/View.svelte";
 import Compare from "./views/compare/View.svelte";
+import Composition from "./views/composition/View.svelte";
 import Head from "./views/head/View.svelte";
 import Paper from "./views/paper/View.svelte";
 import Paths from "./views/paths/View.svelte";
@@ -29,7 +29,7 @@ export const VIEWS: readonly View[] = [
   { name: "text", title: "Text", key: "1", component: Text },
   { name: "why", title: "Why", key: "2", component: Why },
   { name: "atlas", title: "Atlas", key: "3", component: Atlas },
-  { name: "circuit", title: "Circuit", key: "4", component: Circuit },
+  { name: "composition", title: "Composition", key: "4", component: Composition },
   { name: "paths", title: "Paths", key: "5", component: Paths },
   { name: "training", title: "Training", key: "6", component: Training },
   { name: "paper", title: "Paper", key: "7", component: Paper },

@@ -19,7 +19,8 @@ Everything that the front end shows is the answer to a question. In reading orde
 """
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.open_models import open_model
 from pathsum.explorer.report import Report, report
 from pathsum.paper.measured import paper
 
-__all__ = ["Explorer", "Report", "paper", "report"]
+__all__ = ["Explorer", "Report", "open_model", "paper", "report"]

@@ -9,19 +9,18 @@ from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.atlas import atlas
 from pathsum.explorer.answers.attention import attention
-from pathsum.explorer.answers.circuit import circuit
 from pathsum.explorer.answers.composition import composition, edge
 from pathsum.explorer.answers.ends import ends
 from pathsum.explorer.answers.head import ablation, head, own_logits, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.places import places
+from pathsum.explorer.answers.prediction import paths, why
 from pathsum.explorer.answers.run import run
 from pathsum.explorer.answers.scores import scores
 from pathsum.explorer.answers.story import story
 from pathsum.explorer.answers.texts import texts
 from pathsum.explorer.answers.tokens import token
 from pathsum.explorer.answers.whole_model import compare, terms, training
-from pathsum.explorer.answers.why import why
 from pathsum.explorer.answers.without import without_parts
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
@@ -56,8 +55,8 @@ QUESTIONS = (
     Question("run", run, quick=True),
     Question("attention", attention, quick=True),
     Question("scores", scores, quick=True),
-    Question("why", why, quick=True),
-    Question("circuit", circuit),
+    Question("why", why),
+    Question("paths", paths, quick=True),
     Question("story", story, quick=True),
     Question("without", without_parts, quick=True),
     Question("atlas", atlas),

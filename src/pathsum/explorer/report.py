@@ -141,7 +141,7 @@ def _check_held(
 _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
     ReportView.TRAINING: "it has no snapshots of its training",
     ReportView.COMPARE: "name other models to compare with",
-    ReportView.CIRCUIT: "heads of one layer do not compose",
+    ReportView.COMPOSITION: "heads of one layer do not compose",
 }
 
 

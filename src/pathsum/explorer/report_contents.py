@@ -43,7 +43,7 @@ class ReportView(StrEnum):
     TEXT = "text"
     WHY = "why"
     ATLAS = "atlas"
-    CIRCUIT = "circuit"
+    COMPOSITION = "composition"
     PATHS = "paths"
     TRAINING = "training"
     PAPER = "paper"
@@ -53,10 +53,10 @@ class ReportView(StrEnum):
 # The question without whose answer a view has nothing to show.
 ESSENTIAL = {
     ReportView.TEXT: "run",
-    ReportView.WHY: "circuit",
+    ReportView.WHY: "why",
     ReportView.ATLAS: "atlas",
-    ReportView.CIRCUIT: "composition",
-    ReportView.PATHS: "why",
+    ReportView.COMPOSITION: "composition",
+    ReportView.PATHS: "paths",
     ReportView.TRAINING: "training",
     ReportView.PAPER: "paper",
     ReportView.COMPARE: "compare",
@@ -128,7 +128,7 @@ def report_parts(explorer: Explorer, contents: Contents) -> list[Part]:
     found = [Part(Parts.OPENING)]
     if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
         found += [Part(Parts.TEXT, number) for number in range(len(bench.examples(info)))]
-    if contents.has(ReportView.ATLAS, ReportView.CIRCUIT, ReportView.PAPER):
+    if contents.has(ReportView.ATLAS, ReportView.COMPOSITION, ReportView.PAPER):
         found.append(Part(Parts.HEADS))
     if contents.has(ReportView.ATLAS) and not contents.slim and _all_heads_shown(explorer):
         found += [Part(Parts.PAGES), Part(Parts.MEASURED)]
@@ -189,7 +189,7 @@ def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
         yield Recorded("atlas", {})
         if n_layers and not contents.slim and not _all_heads_shown(explorer):
             yield from _heads(explorer)  # in this part, since the atlas decides which heads
-    if contents.has(ReportView.CIRCUIT) and n_layers > 1:
+    if contents.has(ReportView.COMPOSITION) and n_layers > 1:
         # The graph is labeled with what each head is.
         yield Recorded("composition", {})
         yield Recorded("atlas", {})
@@ -264,9 +264,9 @@ def _explained(
         graphs = sorted(always.union(ranked[: CIRCUITS - 1]))
     for position in paths:
         if contents.has(ReportView.TEXT, ReportView.PATHS):
-            yield Recorded("why", {"example": example, "position": position})
+            yield Recorded("paths", {"example": example, "position": position})
     for position in graphs:
-        yield Recorded("circuit", {"example": example, "position": position})
+        yield Recorded("why", {"example": example, "position": position})
 
 
 def position_of(length: int, position: int) -> int:

@@ -21,7 +21,7 @@ def _composition(subject: Subject) -> Measurement:
         Estimate(found.found / found.expected),
         f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; chance would give "
         f"{found.expected:.1f}",
-        view=subject.link("circuit"),
+        view=subject.link("composition"),
         picture=GraphPicture(),
         note="a small p says that two heads share directions, not that they are a circuit",
     )
@@ -36,14 +36,14 @@ def _sparse(subject: Subject) -> Measurement:
             f"{kind.upper()}-composition",
             each.found / max(each.tested, 1),
             null=ALPHA,
-            link=subject.link("circuit"),
+            link=subject.link("composition"),
         )
         for kind, each in kinds.items()
     )
     return Measurement(
         Estimate(found.found / found.tested, null=ALPHA),
         f"{found.found} of {found.tested} edges have p ≤ {ALPHA}",
-        view=subject.link("circuit"),
+        view=subject.link("composition"),
         picture=BarsPicture(
             f"Edges of each kind with p ≤ {ALPHA}",
             "share of the edges (line: by chance)",
@@ -65,13 +65,13 @@ def _mostly_k(subject: Subject) -> Measurement:
         raise InputError(f"{writer.head} has no K edge to a later head")
     edge = every[number]
     bars = tuple(
-        Bar(str(each.edge), each.z, link=subject.link("circuit", edge=str(each.edge)))
+        Bar(str(each.edge), each.z, link=subject.link("composition", edge=str(each.edge)))
         for each in every[:MOST_BARS]
     )
     return Measurement(
         Estimate(float(number)),
         f"{edge.edge}: z {edge.z:.0f}, rank {number + 1} of {len(every)}",
-        view=subject.link("circuit", edge=str(edge.edge)),
+        view=subject.link("composition", edge=str(edge.edge)),
         picture=BarsPicture("The strongest edges between heads", "z of the composition", bars),
         note=f"{writer.head} gives the previous token "
         f"{writer.scores['previous_token'].value:.2f} of its attention",

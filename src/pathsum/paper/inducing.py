@@ -52,14 +52,14 @@ def _mechanism(subject: Subject) -> Measurement:
         Bar(
             str(edge.edge),
             edge.share_lost,
-            link=subject.link("circuit", edge=str(edge.edge)),
+            link=subject.link("composition", edge=str(edge.edge)),
         )
         for edge in best.edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
         f"cutting {name} takes away {by_k[0].share_lost:.0%} of the stripe of {best.head}",
-        view=subject.link("circuit", edge=name),
+        view=subject.link("composition", edge=name),
         picture=BarsPicture(
             f"What cutting one edge takes away of the induction stripe of {best.head}",
             "share of the stripe lost",

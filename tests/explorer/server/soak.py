@@ -53,7 +53,7 @@ WORDS = ("def", "class", "return", "import", "self", "the", "of", "and", "in", "
 
 # Questions with their weights: about as often as a page asks them.
 ASKED = {
-    "run": 20, "attention": 20, "scores": 10, "why": 4, "token": 6, "model": 4, "vocabulary": 2,
+    "run": 20, "attention": 20, "scores": 10, "paths": 4, "token": 6, "model": 4, "vocabulary": 2,
     "head": 2, "trigrams": 1, "edge": 1, "atlas": 2, "composition": 2, "files": 8, "nonsense": 8,
     "half": 6, "too much": 1, "no token": 3,
 }  # fmt: skip
@@ -248,7 +248,7 @@ def params_of(kind: str, rng: random.Random) -> dict[str, Any]:
             return {"model": "two-layer", "edge": f"{ends}.{rng.choice('qkv')}"}
         case "scores":
             return {**about, "text": text, "head": head}
-        case "why":
+        case "paths":
             return {**about, "text": text, "position": 3}
         case "attention":
             weighting = rng.choice(("attention", "information", "effect"))

@@ -106,6 +106,63 @@ export interface ScoreParts {
   total_max: number;
 }
 
+export interface Attended {
+  source: number;
+  weight: number;
+  score: number;
+  contrast: number;
+  rival: number | null;
+  uniform: number;
+  effect: number;
+  error: number;
+}
+
+export interface CircuitNode {
+  node: string;
+  text: string;
+  value: number;
+  attended: Attended | null;
+  note: string;
+}
+
+export interface CircuitEdge {
+  edge: string;
+  exact: number;
+  unit: "logits" | "score";
+  share: number;
+  effect: number | null;
+}
+
+export interface LeftOut {
+  node: string;
+  kind: "q" | "k" | "v";
+  exact: number;
+  share: number;
+  count: number;
+}
+
+export interface Circuit {
+  format: "pathsum-circuit";
+  version: 1;
+  model: string;
+  tokens: string[];
+  position: number;
+  token: number;
+  token_text: string;
+  versus: string | null;
+  total: number;
+  probability: number;
+  threshold: number;
+  floor: number;
+  raised_from: number | null;
+  max_nodes: number;
+  nodes: CircuitNode[];
+  edges: CircuitEdge[];
+  left_out: LeftOut[];
+  quadrature_error: number;
+  remainder: number;
+}
+
 export interface Breakdown {
   what: string;
   names: (number | string | "logits")[];
@@ -173,63 +230,6 @@ export interface PathsAnswer {
   toward: Toward;
   top: TopPaths;
   routes: Routes[];
-}
-
-export interface Attended {
-  source: number;
-  weight: number;
-  score: number;
-  contrast: number;
-  rival: number | null;
-  uniform: number;
-  effect: number;
-  error: number;
-}
-
-export interface CircuitNode {
-  node: string;
-  text: string;
-  value: number;
-  attended: Attended | null;
-  note: string;
-}
-
-export interface CircuitEdge {
-  edge: string;
-  exact: number;
-  unit: "logits" | "score";
-  share: number;
-  effect: number | null;
-}
-
-export interface LeftOut {
-  node: string;
-  kind: "q" | "k" | "v";
-  exact: number;
-  share: number;
-  count: number;
-}
-
-export interface Circuit {
-  format: "pathsum-circuit";
-  version: 1;
-  model: string;
-  tokens: string[];
-  position: number;
-  token: number;
-  token_text: string;
-  versus: string | null;
-  total: number;
-  probability: number;
-  threshold: number;
-  floor: number;
-  raised_from: number | null;
-  max_nodes: number;
-  nodes: CircuitNode[];
-  edges: CircuitEdge[];
-  left_out: LeftOut[];
-  quadrature_error: number;
-  remainder: number;
 }
 
 export interface MlpShare {
@@ -964,7 +964,7 @@ export interface ScoresParams {
   head: string;
 }
 
-export interface WhyParams {
+export interface PredictionParams {
   model?: string;
   step?: number;
   text?: string;
@@ -1048,8 +1048,8 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: WhyParams; answer: PathsAnswer };
-  circuit: { params: WhyParams; answer: Circuit };
+  why: { params: PredictionParams; answer: Circuit };
+  paths: { params: PredictionParams; answer: PathsAnswer };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };

@@ -72,7 +72,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     ],
     steps: ["Type a token to look it up in both circuits.", "Press ] and [ for the next and the previous head."],
   },
-  circuit: {
+  composition: {
     about: "Heads read what earlier heads wrote. An edge shows how strongly, compared with a random rotation between the two.",
     marks: [
       ["Q, dashed", "the earlier head changes the later one's queries"],

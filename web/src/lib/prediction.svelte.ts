@@ -1,4 +1,4 @@
-import type { ModelInfo, TextParams, TextRun, WhyParams } from "../generated/answers";
+import type { ModelInfo, TextParams, TextRun, PredictionParams } from "../generated/answers";
 import { type Answer, answerOf } from "./answer.svelte";
 import type { Explorer } from "./explorer.svelte";
 import type { Explaining } from "./source";
@@ -68,7 +68,7 @@ export class Prediction {
   }
 
   /** The parameters of a question about this prediction; null while the text is still loading. */
-  readonly params = $derived.by((): WhyParams | null => {
+  readonly params = $derived.by((): PredictionParams | null => {
     const { runs, position, token, other } = this;
     if (position === null || !this.info.exact || runs.loading || !runs.params) return null;
     return {
@@ -114,6 +114,6 @@ export function positionShown({ source, url, story }: Explorer, info: ModelInfo,
   const asked = url.number("t");
   if (asked !== undefined && asked < run.ids.length) return asked;
   const token = openingPosition({ story }, textParams(url, info), run);
-  const explained = source.explained("circuit", textParams(url, info));
+  const explained = source.explained("why", textParams(url, info));
   return !explained || explained.size === 0 || explained.has(token) ? token : ([...explained][0] as number);
 }

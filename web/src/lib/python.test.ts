@@ -29,8 +29,8 @@ const SHOWN = {
   paths: lines("paths", { vs: "none" }),
   "paths of ids": lines("paths", {}, { text: { example: 1 }, position: 2 }),
   head: lines("head", { h: "L1H0" }),
-  circuit: lines("circuit", {}),
-  "circuit, an edge": lines("circuit", { edge: "L0H0→L1H0.k" }),
+  composition: lines("composition", {}),
+  "composition, an edge": lines("composition", { edge: "L0H0→L1H0.k" }),
   compare: lines("compare", { other: "hand-built-induction" }),
   "compare, two texts": lines("compare", { what: "texts" }),
 };

@@ -44,7 +44,7 @@ function load({ info, text }: ShownState): string[] {
   if (text.step === undefined) return [...imports, "", `model = ps.load(${literal(info.path)})`];
   return [
     ...imports,
-    "from pathsum.explorer.open_models import open_model",
+    "from pathsum.explorer import open_model",
     "",
     `model = open_model(${literal(info.path)}).at(${text.step})`,
   ];
@@ -114,7 +114,7 @@ const VIEWS: Record<string, (state: ShownState) => string[]> = {
     const head = known(state) ?? state.info.heads[0];
     return [`head = model.head(${literal(head ?? "")})`, "shown = head.full_ov.topk(10)  # also head.full_qk, ps.skip_trigrams(model, ...)"];
   },
-  circuit: (state) => {
+  composition: (state) => {
     const edge = state.get("edge");
     if (edge === undefined) return ["shown = ps.composition(model)"];
     const [writer = "", read = ""] = edge.split("→");
@@ -134,6 +134,6 @@ const VIEWS: Record<string, (state: ShownState) => string[]> = {
     const other = state.get("other") ?? state.info.models.find((name) => name !== state.info.name) ?? state.info.name;
     const step = state.get("os");
     if (step === undefined) return [`shown = ps.align_heads(model, ps.load(${literal(other)}))`];
-    return ["from pathsum.explorer.open_models import open_model", "", `shown = ps.align_heads(model, open_model(${literal(other)}).at(${step}))`];
+    return ["from pathsum.explorer import open_model", "", `shown = ps.align_heads(model, open_model(${literal(other)}).at(${step}))`];
   },
 };

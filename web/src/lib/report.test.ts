@@ -21,9 +21,9 @@ const file = {
     'run:{"example":0}': at,
     'run:{"example":1}': [0, first.length, second.length] as const,
     'run:{"ids":"1,2","model":"other"}': at,
-    'why:{"example":0,"position":4}': at,
-    'why:{"example":0,"position":17}': at,
-    'circuit:{"example":1,"position":9}': at,
+    'paths:{"example":0,"position":4}': at,
+    'paths:{"example":0,"position":17}': at,
+    'why:{"example":1,"position":9}': at,
   },
 };
 const source = new ReportSource({ ...file, blocks: [await pack(block)] });
@@ -46,20 +46,20 @@ describe("a report", () => {
   });
   it("knows its views and which predictions it explains", () => {
     expect(source.views).toEqual(["text", "why"]);
-    expect([...source.explained("why", { example: 0 })]).toEqual([4, 17]);
-    expect([...source.explained("circuit", { example: 0 })]).toEqual([]);
-    expect([...source.explained("why", { text: "x" })]).toEqual([]);
+    expect([...source.explained("paths", { example: 0 })]).toEqual([4, 17]);
+    expect([...source.explained("why", { example: 0 })]).toEqual([]);
+    expect([...source.explained("paths", { text: "x" })]).toEqual([]);
   });
   it("says which predictions of a text it explains", async () => {
-    const problem = await problemOf(source.ask("why", { example: 0, position: 5 }));
+    const problem = await problemOf(source.ask("paths", { example: 0, position: 5 }));
     expect(problem.message).toBe(
       `This report explains the predictions at 4, 17 of this text as a sum of paths. For the rest, ${explore}`,
     );
-    const none = await problemOf(source.ask("circuit", { example: 0, position: 4 }));
+    const none = await problemOf(source.ask("why", { example: 0, position: 4 }));
     expect(none.message).toBe(`This report explains no prediction of this text as a graph. For the rest, ${explore}`);
   });
   it("does not call a position explained that is explained for another token only", async () => {
-    const problem = await problemOf(source.ask("why", { example: 0, position: 4, token: 3 }));
+    const problem = await problemOf(source.ask("paths", { example: 0, position: 4, token: 3 }));
     expect(problem.message).toBe(
       `This report explains the prediction at 4 of the next token only, against the mean of all tokens. For the rest, ${explore}`,
     );

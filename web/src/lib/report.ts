@@ -88,16 +88,16 @@ export class ReportSource extends CachedSource {
 
   /** What it holds of this, or that it holds nothing of it; true whatever was asked. */
   private lacking(name: QuestionName, params: PlainParams): string {
-    const isText = ["run", "attention", "scores", "why", "circuit", "story", "without"].includes(name);
+    const isText = ["run", "attention", "scores", "why", "paths", "story", "without"].includes(name);
     if (!isText) return "This report does not hold this.";
     const { example } = params as TextParams;
     if (example === undefined || !this.has("run", { example })) return `This report holds ${plural(this.texts, "example text")}.`;
     if (params["model"] !== undefined) return "This report holds this text of its first model only.";
     if (params["step"] !== undefined) return `This report does not hold this text at step ${params["step"]}.`;
     if (name === "scores") return "This report holds no score tables of this text.";
-    if (name !== "why" && name !== "circuit") return "This report does not hold this of this text.";
+    if (name !== "why" && name !== "paths") return "This report does not hold this of this text.";
     const explained = this.explained(name, { example });
-    const form = name === "why" ? "as a sum of paths" : "as a graph";
+    const form = name === "paths" ? "as a sum of paths" : "as a graph";
     if (explained.has(params["position"] as number)) {
       return `This report explains the prediction at ${params["position"]} of the next token only, against the mean of all tokens.`;
     }

@@ -13,13 +13,13 @@ describe("scrolling", () => {
     const memory = new ScrollMemory();
     expect(memory.moved("head", "#/head?h=L1H0")).toBeNull();
     memory.scrolledTo(1400);
-    memory.moved("circuit", "#/circuit");
+    memory.moved("composition", "#/composition");
     memory.returning(true);
     memory.scrolledTo(30);
     expect(memory.moved("head", "#/head?h=L1H0")).toBe(1400);
     memory.returning(true);
     memory.scrolledTo(1400);
-    expect(memory.moved("circuit", "#/circuit")).toBe(30);
+    expect(memory.moved("composition", "#/composition")).toBe(30);
     memory.returning(false);
     memory.scrolledTo(0);
     expect(memory.moved("head", "#/head?h=L1H0")).toBe(0);

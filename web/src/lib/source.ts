@@ -18,7 +18,7 @@ export function questionKey(name: string, params: PlainParams = {}): string {
 }
 
 /** The questions that explain one prediction. */
-export type Explaining = "why" | "circuit";
+export type Explaining = "why" | "paths";
 
 /** How far a computation is: steps done, steps in all (0: not known), and what is being done. */
 export interface Progress {

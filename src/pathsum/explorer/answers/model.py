@@ -82,7 +82,7 @@ GUIDE = (
     GuideLink("why", "Why this token", "docs/why.md"),
     GuideLink("atlas", "Who does what", "docs/heads.md"),
     GuideLink("head", "A head from its weights", "docs/heads-from-weights.md"),
-    GuideLink("circuit", "Composition", "docs/composition.md"),
+    GuideLink("composition", "Composition", "docs/composition.md"),
     GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
     GuideLink("training", "Training", "docs/training.md"),
     GuideLink("paper", "The paper's claims", "docs/paper.md"),

@@ -7,9 +7,8 @@ import torch
 
 from pathsum.base import Node, Progress, Record, Side
 from pathsum.base.errors import NotExactError
-from pathsum.explorer.answers.circuit import THRESHOLD
+from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
 from pathsum.explorer.answers.run import predictions, rank_telling
-from pathsum.explorer.answers.why import position_of, token_of
 from pathsum.explorer.answers.without import direct_parts
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench

@@ -9,8 +9,13 @@ from torch import Tensor
 
 from pathsum.base import LogitsRead, Record
 from pathsum.base.errors import HeadError, InputError
+from pathsum.explorer.answers.prediction import (
+    PredictionParams,
+    find_versus,
+    position_of,
+    token_of,
+)
 from pathsum.explorer.answers.run import predictions
-from pathsum.explorer.answers.why import WhyParams, find_versus, position_of, token_of
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import Message
@@ -23,7 +28,7 @@ TOP, MAX_SWITCHES = 8, 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutParams(WhyParams):
+class WithoutParams(PredictionParams):
     """`off` lists the names of what is off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
 
     `head` is the one whose pattern is sent, by default the one whose attention changed most.

@@ -1,4 +1,4 @@
-"""`why`: which paths made a prediction."""
+"""`why` and `paths`: a prediction as a circuit, and as a sum over paths."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,13 @@ from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
+from pathsum.paths.circuit import Circuit, find_circuit
 from pathsum.paths.explain.answer import PathsAnswer, answer
 from pathsum.paths.target import Versus
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyParams(TextParams):
+class PredictionParams(TextParams):
     """A position and a token: by default the next token, or the predicted one at the end.
 
     `versus` is as on the command line: "mean" (the vocabulary mean is subtracted), "none" (the raw
@@ -25,6 +26,8 @@ class WhyParams(TextParams):
     versus: str | int = "mean"
 
 
+# The circuit has edges from this share of the prediction on; the page shows the strongest first.
+THRESHOLD = 0.02
 # All paths are listed if there are at most this many, else the strongest that a search finds.
 MAX_PATHS = 600
 STRONGEST = 100
@@ -34,7 +37,16 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-def why(bench: Workbench, params: WhyParams) -> PathsAnswer:
+def why(bench: Workbench, params: PredictionParams) -> Circuit:
+    """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
+    trace = bench.run(params).trace
+    position = position_of(trace, params.position)
+    token = token_of(trace, position, params.token)
+    versus = find_versus(trace.model, params.versus)
+    return find_circuit(trace, position, token, versus, THRESHOLD, progress=bench.progress)
+
+
+def paths(bench: Workbench, params: PredictionParams) -> PathsAnswer:
     """Which paths made a prediction."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
