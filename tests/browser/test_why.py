@@ -56,7 +56,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
 ) -> None:
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url) if "/api/without" in one.url else None)
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     expect(page.get_by_label("Legend")).to_contain_text("put into a key")
     edges = graph(page).get_by_role("button", name=re.compile(r"L\dH\d at .*key: \+.*costs"))
     key = edges.first
@@ -80,7 +80,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     asked.clear()
     page.evaluate(
         """() => ["L0H0", "L0H1", "L0H2"].forEach((head) =>
-          document.querySelector(`[data-switch="${head}"]`).click())"""
+          document.querySelector(`[data-head="${head}"]`).click())"""
     )
     expect(page.get_by_role("button", name="Put L0H2 back")).to_be_visible()
     expect(page).to_have_url(re.compile("L0H0,L0H1,L0H2"))
@@ -91,7 +91,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
 
 
 def test_pointing_at_edges_moves_nothing_and_the_list_can_cut(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     node = graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first
     before = node.bounding_box()
     edges = page.locator("svg .edge .reach")
@@ -116,7 +116,7 @@ def test_pointing_at_edges_moves_nothing_and_the_list_can_cut(page: Page, live: 
 
 
 def test_an_edge_that_is_off_everywhere_is_drawn_cut(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0&off={PREVIOUS}→{INDUCTION}.k")
+    page.goto(f"{live}#/why?example=0&off={PREVIOUS}→{INDUCTION}.k")
     cut = graph(page).locator(".edge[aria-pressed=true]")
     expect(cut.first).to_be_visible()
     names = cut.evaluate_all("edges => edges.map((each) => each.getAttribute('aria-label'))")
@@ -133,12 +133,12 @@ def test_a_click_on_a_token_shows_its_predictions(page: Page, live: str) -> None
 
 
 def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     more = graph(page).get_by_role("button", name=re.compile("smaller input")).first
     expect(more).to_be_visible()
     count = page.locator("svg .edge").count()
     more.press("Enter")
-    expect(page).to_have_url(re.compile("ex="))
+    expect(page).to_have_url(re.compile("expanded="))
     page.wait_for_function(f"document.querySelectorAll('svg .edge').length > {count}")
     graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first.press("Enter")
     details = page.locator("section[aria-label=Details]")
@@ -151,20 +151,20 @@ def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
 
 
 def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> None:
-    page.goto(f"{live}#/paths?e=0")
+    page.goto(f"{live}#/paths?example=0")
     waterfall = page.get_by_role("region", name="Waterfall")
     expect(waterfall).to_contain_text(
         re.compile(rf"{INDUCTION} ← .*@\d+, looked there because of L0H\d \(K\)")
     )
     expect(waterfall).to_contain_text("near zero")
     expect(waterfall).to_contain_text("above the mean of all tokens")
-    page.goto(f"{live}#/paths?e=0&vs=5")
+    page.goto(f"{live}#/paths?example=0&versus=5")
     for where in ("Waterfall", "The chosen path"):
         expect(page.get_by_role("region", name=where)).to_contain_text("logit difference")
 
 
 def test_composition_leads_to_a_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/composition?n={INDUCTION}")
+    page.goto(f"{live}#/composition?node={INDUCTION}")
     expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
     page.get_by_role("link", name=f"{INDUCTION} on this text").click()
     expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))
@@ -192,7 +192,7 @@ def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) 
 
 
 def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&h={INDUCTION}")
+    page.goto(f"{live}#/text?example=0&head={INDUCTION}")
     matrix = page.locator("section.pattern canvas").first
     expect(matrix).to_be_visible()
     settled(page)
@@ -206,7 +206,7 @@ def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None
     linear = matrix.evaluate(ink)
     for choice, name in (("√", "sqrt"), ("per row", "row")):
         page.get_by_role("radio", name=choice, exact=True).click()
-        expect(page).to_have_url(re.compile(f"ct={name}"))
+        expect(page).to_have_url(re.compile(f"contrast={name}"))
         page.wait_for_function(
             f"(canvas) => ({ink})(canvas) > {linear}", arg=matrix.element_handle()
         )
@@ -220,7 +220,7 @@ def test_the_graph_fits(
     page = context.new_page()
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
-    page.goto(f"{live}#/why?e=0&off=L0H0")
+    page.goto(f"{live}#/why?example=0&off=L0H0")
     expect(graph(page)).to_be_visible()
     expect(page.get_by_role("region", name="Logit before and after")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -98,8 +98,8 @@ class Subject:
     def link(self, view: str, **state: str | int) -> str:
         """The URL state of a view of this model."""
         first = self.bench.models[0].name
-        model = {} if self.name == first else {"m": self.name}
-        step = {} if self.params.step is None else {"s": self.params.step}
+        model = {} if self.name == first else {"model": self.name}
+        step = {} if self.params.step is None else {"step": self.params.step}
         query = "&".join(f"{name}={value}" for name, value in (model | step | state).items())
         return f"#/{view}?{query}" if query else f"#/{view}"
 
@@ -112,11 +112,11 @@ class Subject:
         """The text view on repeated random tokens, at a head and so many tokens before the end."""
         example = self.probe_example()
         if example is None:
-            return self.link("text", **({"h": head} if head else {}))
-        state: dict[str, str | int] = {"e": example} | ({"h": head} if head else {})
+            return self.link("text", **({"head": head} if head else {}))
+        state: dict[str, str | int] = {"example": example} | ({"head": head} if head else {})
         if near_end is not None:
             length = len(self.bench.examples(self.params)[example].ids)
-            state["t"] = max(0, length - near_end)
+            state["position"] = max(0, length - near_end)
         return self.link("text", **state)
 
     def pattern_picture(self, head: str) -> PatternPicture | None:

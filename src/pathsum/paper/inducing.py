@@ -81,7 +81,7 @@ def _positive_corner(subject: Subject) -> Measurement:
             head.ov_positivity,
             head.qk_positivity or 0.0,
             "induction heads",
-            subject.link("head", h=name),
+            subject.link("head", head=name),
         )
         for name, head in found.items()
     }
@@ -113,7 +113,7 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
         through = token_qk(model, head.label, key_through=Path("embed", [previous]))
         qk = float(positivity(through.eigenvalues()))
         if ov == ov and qk == qk:
-            link = subject.link("head", h=head.label)
+            link = subject.link("head", head=head.label)
             others.append(Point(head.label, ov, qk, "other heads", link))
     return others
 

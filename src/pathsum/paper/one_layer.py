@@ -33,7 +33,7 @@ def _individual_heads(subject: Subject) -> Measurement:
         gain,
         f"the direct path gains {found.gain[0]:.2f} nats over a uniform guess, the heads "
         f"{gain.value:.2f} more",
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture(
             "Loss saved by the direct path, and by the heads on top of it",
             "loss saved, nats per token",
@@ -50,7 +50,7 @@ def _copying_heads(subject: Subject) -> Measurement:
         Bar.of(
             f"{entry.head}{' copies' if entry.head in copies else ''}",
             entry.scores[COPYING_BY_WEIGHTS.info.name],
-            subject.link("head", h=str(entry.head)),
+            subject.link("head", head=str(entry.head)),
         )
         for entry in found
     )
@@ -58,7 +58,7 @@ def _copying_heads(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(len(copies) / len(found)),
         f"{len(copies)} of {len(found)} heads",
-        view=subject.link("head", h=str(most.head)),
+        view=subject.link("head", head=str(most.head)),
         picture=BarsPicture(
             "Eigenvalues of each head's full OV circuit: the share that is positive",
             "Σλ / Σ|λ| of W_E OV W_U (line: by chance)",
@@ -88,7 +88,7 @@ def _skip_trigrams(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(share),
         f"{share:.0%} of the gain; the strongest is {best}",
-        view=subject.link("head", h=best.head),
+        view=subject.link("head", head=best.head),
         picture=BarsPicture(
             "What skip-trigrams gain where they are right, by pattern",
             "share of the gain",
@@ -109,14 +109,14 @@ def _bugs(subject: Subject) -> Measurement:
     cost = found.cost.cost_where_active if found.cost.positions else 0.0
     ranked = sorted(zip(found.bugs, found.cost.each, strict=True), key=lambda one: -abs(one[1]))
     bars = tuple(
-        Bar(f"{bug} ({bug.head})", 1e6 * each, link=subject.link("head", h=str(bug.head)))
+        Bar(f"{bug} ({bug.head})", 1e6 * each, link=subject.link("head", head=str(bug.head)))
         for bug, each in ranked[:MOST_BARS]
     )
     return Measurement(
         Estimate(cost),
         f"{len(found.bugs)} cross terms behind the {len(found)} strongest skip-trigrams add "
         f"{cost:+.4f} nats where they act",
-        view=subject.link("head", h=str(ranked[0][0].head if ranked else found[0].head)),
+        view=subject.link("head", head=str(ranked[0][0].head if ranked else found[0].head)),
         picture=BarsPicture(
             "What each bug costs on held-out text (below 0: it helps)",
             "loss added, millionths of a nat per token",
@@ -148,7 +148,7 @@ def _positional_heads(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(most.share),
         f"{most.head}: {most.share:.0%}, strongest {most.peak} tokens back",
-        view=subject.link("head", h=most.head),
+        view=subject.link("head", head=most.head),
         picture=OffsetsPicture(most.head),
         note=f"position explains at least half of the variance in {others} of {len(found)} heads",
     )

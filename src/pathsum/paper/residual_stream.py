@@ -63,7 +63,7 @@ def _sum_of_paths(subject: Subject) -> Measurement:
         Estimate(remainder),
         f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
         f"a relative error of {remainder:.1g}",
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture(
             f"The logit of the last prediction, {subject.model.output_text(token)!r}, by order",
             "logit",
@@ -85,7 +85,7 @@ def _no_basis(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(difference),
         f"log-probabilities change by at most {difference:.1g} nats",
-        view=subject.link("text", e=0),
+        view=subject.link("text", example=0),
         picture=PointsPicture(
             "Before and after a random rotation of the stream",
             "before the rotation, over the largest",

@@ -25,7 +25,7 @@ def _virtual_heads(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(virtual / single),
         f"virtual heads gain {virtual:.2f} nats, single heads {single:.2f}",
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture("What paths through heads gain", SAVED, order_bars(found)[1:]),
         note=found.note,
     )
@@ -40,7 +40,7 @@ def _heads_over_direct(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(difference),
         f"single heads gain {found.gain[1]:.2f} nats, the direct path {found.gain[0]:.2f}",
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture(
             "The loss that is left as longer paths are added",
             "loss, nats per token",
@@ -60,7 +60,7 @@ def _last_layer(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(last.given_others.value - first.given_others.value),
         "; ".join(f"{each.name}: {each.given_others.value:.2f} nats" for each in layers),
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture(
             "What each layer gains, given all the others",
             SAVED,
@@ -80,7 +80,7 @@ def _first_layer(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(given.value / alone.value),
         f"{alone.value:.2f} nats alone, {given.value:.2f} given the others",
-        view=subject.link("paths", e=0),
+        view=subject.link("paths", example=0),
         picture=BarsPicture(
             "What the first layer gains",
             SAVED,

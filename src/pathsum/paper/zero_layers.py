@@ -34,7 +34,7 @@ def _current_token_only(subject: Subject) -> Measurement:
     return Measurement(
         Estimate(difference),
         f"reversing the earlier tokens changes the last prediction by {difference:.1g} nats",
-        view=subject.link("text", e=0),
+        view=subject.link("text", example=0),
         picture=PointsPicture(
             "The likeliest tokens at the end of a text, and with the earlier tokens reversed",
             "log-probability after the text, nats",
@@ -60,7 +60,7 @@ def _bigram(subject: Subject) -> Measurement:
     return Measurement(
         Estimate.around(abs(over.value), over.stderr),
         f"loss {over.value:+.3f} nats from that of the smoothed bigram table",
-        view=subject.link("text", e=0),
+        view=subject.link("text", example=0),
         picture=subject.bench.result(subject.params, "bigrams of held-out text", _bigrams),
         note=note,
     )

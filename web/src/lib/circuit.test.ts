@@ -102,11 +102,11 @@ describe("the circuit of a prediction", () => {
   it("stands in columns of the positions that take part, rows of layers, nothing overlapping", () => {
     const token = (position: number) => `token${position}`;
     for (const width of [280, 1000]) {
-      const layout = layOut(graph, graph.shown(0, new Set()), { width, height: 400 }, token, "ble");
-      expect(layout.columns.map((column) => column.position)).toEqual([4, 5, 9]);
-      expect(layout.rows.map((row) => row.label)).toEqual(["tokens", "layer 0", "layer 1", "logit"]);
-      expect(layout.lines).toHaveLength(7);
-      const boxes = [...layout.nodes.values()];
+      const layout = layOut(graph, { edges: graph.shown(0, new Set()), room: { width, height: 400 }, token, predicted: "ble", off: new Set(), open: new Set() });
+      expect(layout.columns?.map((column) => column.position)).toEqual([4, 5, 9]);
+      expect(layout.rowNames).toEqual(["tokens", "layer 0", "layer 1", "logit"]);
+      expect(layout.edges).toHaveLength(7);
+      const boxes = layout.nodes;
       for (const a of boxes) {
         expect(a.x - a.width / 2).toBeGreaterThan(0);
         expect(a.x + a.width / 2).toBeLessThan(layout.width);
