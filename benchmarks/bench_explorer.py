@@ -15,7 +15,7 @@ from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.in_flight import CanceledError
 from pathsum.model import Config, Model, random_model
 from pathsum.sources import load
-from pathsum.sources.fetched import FETCHED
+from pathsum.sources.named import FETCHED
 
 THREADS, TOKENS, POSITION = 2, 128, 100
 LARGE = Config(12, 12, 768, 64, 50_257, 1024, positions="residual", norm="layer", start_token=0)

@@ -17,7 +17,7 @@ from pathsum.heads import atlas, induction
 from pathsum.model import Config, random_model
 from pathsum.sources import load
 from pathsum.training import dynamics
-from pathsum.training.snapshots import save_snapshot, snapshot_steps
+from pathsum.training.checkpoint import save_snapshot, snapshot_steps
 
 THREADS = 2
 SMALL = Config(12, 12, 768, 64, 50_257, 1024, positions="residual", norm="layer", start_token=0)

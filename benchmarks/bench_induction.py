@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Measurement
+from pathsum.model.processes import World
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
-from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import ignore
 
@@ -28,7 +28,7 @@ class Race:
 
     def __init__(self, chosen: Recipe, corpus: Corpus, folder: Path) -> None:
         world = World(0, 1, torch.device("cpu"))
-        self.loop = TrainingLoop(chosen, corpus, folder, world, "ddp", ignore)
+        self.loop = TrainingLoop(chosen, corpus, folder, world, ignore)
         self.seconds = 0.0
         self.arrived = False
 

@@ -29,7 +29,7 @@ from benchmarks.bench_composition import give_back
 from benchmarks.measurement import Measurement, peak_memory, status
 from pathsum.model import Config
 from pathsum.model.storage import TENSORS
-from pathsum.sources.fetched import FETCHED
+from pathsum.sources.named import FETCHED
 
 SMALL = bool(os.environ.get("PATHSUM_BENCH_SMALL"))
 WIDTH, HEADS, SHALLOW, DEEP = (64, 4, 2, 8) if SMALL else (1024, 16, 12, 48)

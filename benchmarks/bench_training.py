@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from benchmarks.measurement import Measurement, run_peer
 from pathsum.base.allocator import keep_freed_memory
 from pathsum.model import Config
+from pathsum.model.processes import World
 from pathsum.text import Corpus
 from pathsum.training import Recipe, recipe
-from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
 from pathsum.training.metrics import flops_per_token, gemm_rate, ignore
 
@@ -146,7 +146,7 @@ def compare(what: str, chosen: Recipe) -> list[Measurement]:
     corpus = Corpus.open(chosen.data.corpus, vocabulary=chosen.data.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         world = World(0, 1, torch.device("cpu"))
-        ours = TrainingLoop(chosen, corpus, Path(folder), world, "ddp", ignore)
+        ours = TrainingLoop(chosen, corpus, Path(folder), world, ignore)
         loops = (
             ours.learn,
             PlainLoop(chosen, corpus, muon=False).step,

@@ -44,9 +44,9 @@ from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
-from pathsum.paths.circuit.circuit import Prediction
-from pathsum.paths.circuit.edge_orders import random_order
-from pathsum.paths.circuit.faithfulness import Options, measure_curve, summarize
+from pathsum.paths.edges import random_order
+from pathsum.paths.faithfulness import Options, measure_curve, summarize
+from pathsum.paths.graph import Prediction
 
 LEVELS = (0.05, 0.01)
 # Long enough for scores of a part of the context.
@@ -184,19 +184,14 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
     "ScoredEdge.p": (COMPOSITION, VIRTUAL),
-    "CompositionScores.p": (COMPOSITION,),
+    "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
     "PartnerEdge.p": (COMPOSITION,),
-    "EmpiricalScores.p": (COMPOSITION,),
-    "EmpiricalScores.p_direction": (DIRECTION,),
-    "KernelScores.p": (KERNEL,),
     "PairComponents.p": (COMPOSITION,),
     "PairComponents.p_cosine": (COSINE,),
     "PairComponents.kernel_p": (KERNEL,),
     "VirtualWeights.p": (VIRTUAL,),
 }
 """Every field of the library that is a p, and the rows of the table in which it is tested."""
-BY_CONSTRUCTION = ("EmpiricalScores.p_permuted", "EmpiricalScores.p_twin")
-"""Those that are not: shares of the model's own heads, and of untrained models."""
 
 
 def with_text(model: Model, seed: int) -> Model:
@@ -212,7 +207,7 @@ def with_text(model: Model, seed: int) -> Model:
 def of_heads(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     """Every p of the atlas and of `bandwidth`."""
     found: dict[str, list[float]] = defaultdict(list)
-    for entry in ps.atlas(with_text(model, seed), seed=seed):
+    for entry in ps.atlas(with_text(model, seed), seed=seed).heads:
         for name, score in entry.scores.items():
             found[name].append(math.nan if score.p is None else score.p)
             if score.part is not None and score.part.p is not None:
@@ -230,8 +225,8 @@ def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
     lower, upper = ([h.id for h in model.heads if h.id.layer == layer] for layer in (0, 1))
     for kind in ("q", "k", "v"):
-        found[COMPOSITION] += against.scores(kind).p.flatten().tolist()
-        found[DIRECTION] += against.scores(kind).p_direction.flatten().tolist()
+        found[COMPOSITION] += against.composed.scores(kind).p.flatten().tolist()
+        found[DIRECTION] += against.direction.scores(kind).p.flatten().tolist()
         found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
         # Cosines with one direction are dependent, so each direction is used once.
         pair = (lower[seed % len(lower)], upper[seed % len(upper)])

@@ -113,15 +113,15 @@ def scores(model: Model) -> dict[str, dict[tuple[str, str, str], float]]:
     against = empirical_composition(model)
     found: dict[str, dict[tuple[str, str, str], float]] = {}
     for kind in ("q", "k", "v"):
-        c, e, s = composed.scores(kind), against.scores(kind), kernel.scores(kind)
+        c, s, direction = (x.scores(kind) for x in (composed, kernel, against.direction))
         each: dict[str, Tensor] = {
             "score": c.score,
             "z (rotations)": c.z,
-            "p (permuted)": -e.p_permuted,
-            "p (twins)": -e.p_twin,
-            "best direction": e.direction,
-            "p of best direction": -e.p_direction,
-            "projection kernel": s.kernel,
+            "p (permuted)": -against.permuted.scores(kind).p,
+            "p (twins)": -against.twin.scores(kind).p,
+            "best direction": direction.score,
+            "p of best direction": -direction.p,
+            "projection kernel": s.score,
             "z of the kernel": s.z,
         }
         for name, values in each.items():

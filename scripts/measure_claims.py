@@ -1,4 +1,4 @@
-"""The paper's claims on models trained from several seeds: src/pathsum/paper/seeds.json.
+"""The paper's claims on models trained from several seeds: src/pathsum/claims/seeds.json.
 
     python scripts/measure_claims.py RUN ...
 
@@ -23,14 +23,13 @@ from cards import SEQUENCES, bigram_losses
 from torch import Tensor
 
 from pathsum.base.estimate import Estimate, ratio
-from pathsum.explorer import paper
+from pathsum.claims import paper
+from pathsum.claims.claim import Claim
+from pathsum.claims.paper import SECTIONS, seeds_table
+from pathsum.claims.verdict import SEEDS, SeedValue, write_seeds
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import CONFIG
-from pathsum.paper.claim import Claim
-from pathsum.paper.measured import seeds_table
-from pathsum.paper.seeds import SEEDS, SeedValue, write_seeds
-from pathsum.paper.tour import SECTIONS
 from pathsum.sources import load
 from pathsum.text import Corpus
 from pathsum.training import Recipe

@@ -50,7 +50,7 @@ def fields_of_p() -> set[str]:
 
 
 def test_every_p_of_the_library_is_a_row_of_the_guide(script: ModuleType) -> None:
-    assert fields_of_p() == {*script.PRINTED, *script.BY_CONSTRUCTION}
+    assert fields_of_p() == {*script.PRINTED}
     rows = {name for names in script.PRINTED.values() for name in names}
     assert rows == {rate.p_of for rate in script.read_kept()}
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pathsum.algebra import Factored
     from pathsum.base.errors import PathsumError
     from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
-    from pathsum.explorer import paper, report
+    from pathsum.claims import paper
+    from pathsum.explorer import report
     from pathsum.explorer.server import explore
     from pathsum.heads import atlas, in_context_learning, induction
     from pathsum.model import (
@@ -58,7 +59,8 @@ if TYPE_CHECKING:
         term_importance,
         virtual_head,
     )
-    from pathsum.paths.circuit import Prompt, mean_circuit
+    from pathsum.paths.circuit import mean_circuit
+    from pathsum.paths.prompts import Prompt
     from pathsum.program import Program, decompile
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -72,11 +74,13 @@ _NAMES = {
     "sources": "from_hf from_transformer_lens load",
     "circuits": "align_heads bandwidth bigram composition copying skip_trigrams",
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
-    "paths.circuit": "Prompt mean_circuit",
+    "paths.circuit": "mean_circuit",
+    "paths.prompts": "Prompt",
     "heads": "atlas in_context_learning induction",
     "training": "dynamics train",
     "program": "Program decompile",
-    "explorer": "paper report",
+    "claims": "paper",
+    "explorer": "report",
     "explorer.server": "explore",
 }
 """The public names by their room."""

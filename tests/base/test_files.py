@@ -358,11 +358,11 @@ def _is_same(descriptor: int, folder: Path) -> bool:
 
 class TestOutputs:
     def test_what_a_killed_output_left_is_removed(self, tmp_path: Path) -> None:
-        (tmp_path / ".pathsum-abc123.part").write_text("half a page")
-        (tmp_path / "pathsum-abc123.part").write_text("of somebody else")
+        (tmp_path / ".page.html.123.part").write_text("half a page")
+        (tmp_path / "page.html.123.part").write_text("of somebody else")
         write_output(tmp_path / "page.html", "page")
         left = sorted(file.name for file in tmp_path.iterdir())
-        assert left == ["page.html", "pathsum-abc123.part"]
+        assert left == ["page.html", "page.html.123.part"]
 
     def test_a_file_is_replaced_whole_and_keeps_its_mode(self, tmp_path: Path) -> None:
         file = tmp_path / "page.html"

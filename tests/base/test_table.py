@@ -1,12 +1,27 @@
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pathsum.base import Column, Table, prose_column, text_column, token_column
+from pathsum.base import (
+    Column,
+    Estimate,
+    HeadId,
+    Record,
+    Row,
+    Table,
+    interval_columns,
+    prose_column,
+    rows_table,
+    schema,
+    text_column,
+    token_column,
+)
 from pathsum.base.p_value import ProbabilityColumn
 from pathsum.base.table import Cell, fit_columns
 
@@ -115,3 +130,57 @@ def test_long_paths_break_between_heads(width: int) -> None:
     lines = [line.replace("+0.250", "").strip() for line in text.splitlines()]
     assert path in "".join(lines)
     assert all(re.fullmatch(r"(embed→)?(L\d+H\d+→?)+", part) for part in lines if "H" in part)
+
+
+@dataclass(frozen=True)
+class Cost:
+    head: Annotated[HeadId, text_column("head")]
+    cost: Annotated[Estimate, *interval_columns("cost", ".2f"), ProbabilityColumn(format=".2g")]
+    share: Annotated[float | None, Column("share", ".0%")] = None
+    samples: int = 3
+
+
+@dataclass(frozen=True)
+class Costs(Record, kind="test-table-costs"):
+    costs: tuple[Cost, ...]
+    note: str
+
+    @property
+    def table_title(self) -> str:
+        return "costs of heads"
+
+
+@dataclass(frozen=True)
+class Losses(Record, kind="test-table-losses"):
+    loss: Annotated[Estimate, Row("loss of the model", ".2f")]
+    gain: Annotated[float, Row("gain", ".1%")]
+    samples: int = 3
+
+
+def test_columns_come_from_the_fields_of_rows() -> None:
+    cost = Cost(HeadId(0, 1), Estimate(0.5, 0.1, 0.3, 0.7, p=1 / 401, draws=400))
+    table = Costs((cost,), "over 3 samples").to_table()
+    assert table.to_dicts() == [
+        {"head": "L0H1", "cost": 0.5, "low": 0.3, "high": 0.7, "p": 1 / 401}
+    ]
+    assert (table.title, table.note) == ("costs of heads", "over 3 samples")
+    assert "< 0.0025" in table.to_text()
+    empty = Costs((), "none").to_table()
+    assert [column.name for column in empty.columns] == [
+        *("head", "cost", "low", "high"),
+        *("p", "share"),
+    ]
+    assert schema(Costs)["properties"]["costs"]["items"]["properties"]["samples"]
+
+
+def test_a_column_is_omitted_only_if_no_row_has_a_value() -> None:
+    head, cost = HeadId(0, 1), Estimate(0.5)
+    names = [
+        column.name for column in rows_table([Cost(head, cost), Cost(head, cost, 0.5)]).columns
+    ]
+    assert names == ["head", "cost", "share"]
+
+
+def test_labels_come_from_the_fields_of_a_record() -> None:
+    table = Losses(Estimate(2.5, 0.1, 2.3, 2.7), 0.125).to_table()
+    assert table.rows == (("loss of the model", "2.50 [2.30, 2.70]"), ("gain", "12.5%"))

@@ -13,7 +13,7 @@ from tests.browser.test_live import settled
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.explorer.examples import examples
+from pathsum.claims.examples import examples
 
 pytestmark = pytest.mark.browser
 

@@ -9,12 +9,12 @@ import pathsum as ps
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import empirical_composition, pair_components, projection_kernel
-from pathsum.circuits.composition.pair_components import (
+from pathsum.circuits.composition_pairs import (
     PairComparison,
     PairComponents,
+    ProjectionKernel,
     compare_pair,
 )
-from pathsum.circuits.composition.projection_kernel import ProjectionKernel
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
 
@@ -56,7 +56,8 @@ def test_kernels_of_random_models_follow_their_null() -> None:
     for seed in range(4):
         found = projection_kernel(ps.random_model(CONFIG, seed=seed, dtype=torch.float64))
         z += [part.z[~part.z.isnan()] for part in (found.q, found.k, found.v)]
-        assert torch.allclose(found.q.chance[:8, 8:], torch.tensor(6 / 40).double())
+        expected = (found.q.score - found.q.excess)[:8, 8:]
+        assert torch.allclose(expected, torch.tensor(6 / 40).double())
     z = torch.cat(z)
     assert len(z) == 4 * 3 * 64
     assert abs(float(z.mean())) < 0.15 and float(z.std()) == pytest.approx(1.0, abs=0.12)
@@ -92,18 +93,18 @@ def test_records_and_tables() -> None:
 
 def test_permuted_twin_and_direction_are_fair_on_random_models() -> None:
     config = CONFIG.replace(n_heads=8, d_model=48)
-    every: dict[str, list[torch.Tensor]] = {"p_permuted": [], "p_twin": [], "p_direction": []}
+    every: dict[str, list[torch.Tensor]] = {"permuted": [], "twin": [], "direction": []}
     for seed in range(3):
         found = empirical_composition(ps.random_model(config, seed=100 + seed))
         for kind in ("q", "k", "v"):
             for name, values in every.items():
-                p = getattr(found.scores(kind), name)  # pyright: ignore[reportArgumentType]
+                p = getattr(found, name).scores(kind).p
                 values.append(p[~p.isnan()])
     for name, values in every.items():
         p = torch.cat(values)
         error = (0.05 * 0.95 / len(p)) ** 0.5
         assert float((p <= 0.05).double().mean()) < 0.05 + 4 * error, name
-        if name != "p_direction":  # the best of many, its p times their number: on the safe side
+        if name != "direction":  # the best of many, its p times their number: on the safe side
             assert 0.4 < float(p.median()) < 0.6, name
 
 
@@ -128,7 +129,7 @@ def test_permuted_directions_are_those_of_other_heads() -> None:
 
             own = score(i, j)
             share = sum(score(a, b) >= own - 1e-9 for a in range(n) for b in range(n)) / n**2
-            assert float(found.k.p_permuted[i, n + j]) == pytest.approx(share)
+            assert float(found.permuted.k.p[i, n + j]) == pytest.approx(share)
 
 
 def test_identical_heads_and_silent_heads_have_no_permuted_p() -> None:
@@ -138,22 +139,22 @@ def test_identical_heads_and_silent_heads_have_no_permuted_p() -> None:
             W = getattr(layer, name)
             W.copy_(W[:1].expand_as(W).clone())
     found = empirical_composition(model)
-    assert bool(found.k.p_permuted.isnan().all())
+    assert bool(found.permuted.k.p.isnan().all())
     assert any("same directions" in note for note in found.notes)
     other = ps.random_model(CONFIG, seed=2, dtype=torch.float64)
     other.weights.layers[0].W_O[0] = 0
     found = empirical_composition(other)
-    for part in (found.k.p_permuted, found.k.p_twin, found.k.direction, found.k.p_direction):
+    for part in (found.permuted.k.p, found.twin.k.p, found.direction.k.score, found.direction.k.p):
         assert bool(part[0].isnan().all()) and not bool(part[1, CONFIG.n_heads :].isnan().any())
     assert any("OV is zero" in note for note in found.notes)
 
 
 def test_the_planted_edge_stands_out_against_every_null() -> None:
     found = empirical_composition(ps.construct.induction())
-    assert float(found.k.p_permuted[0, 2]) == 0.25  # the best of 2 × 2
-    assert float(found.k.p_twin[0, 2]) == 1 / 17 and float(found.k.p_direction[0, 2]) < 0.001
+    assert float(found.permuted.k.p[0, 2]) == 0.25  # the best of 2 × 2
+    assert float(found.twin.k.p[0, 2]) == 1 / 17 and float(found.direction.k.p[0, 2]) < 0.001
     text = found.to_table().to_text(100)
-    assert "does not show" in text and "permuted" in text and "< 1e-06" in text
+    assert "only tests whether" in text and "permuted" in text and "< 1e-06" in text
     with pytest.raises(InputError, match="twins=0 untrained models"):
         empirical_composition(ps.construct.induction(), twins=0)
 
@@ -162,17 +163,18 @@ def test_what_a_p_means_is_said_below_every_table_of_pairs() -> None:
     model = ps.construct.induction()
     pair = compare_pair(model, "L0H0", "L1H0")
     for table in (projection_kernel(model).to_table(), pair.to_table()):
-        assert "A small p rejects" in table.note and "random" in table.note
+        assert "p only tests whether" in table.note and "random" in table.note
     assert "of which there are" in pair.kinds[0].to_table().note
 
 
 def test_a_floored_p_times_the_directions_tried_is_a_bound() -> None:
     found = empirical_composition(ps.construct.induction())
-    tried = found.k.tried[0, 2]
+    assert found.direction.k.tried is not None
+    tried = found.direction.k.tried[0, 2]
     assert float(tried) > 1
     for p, written in ((1e-6 * tried, f"< {1e-6 * float(tried):.2g}"), (2e-6 * tried, "5.4e-05")):
-        k = replace(found.k, p_direction=torch.full_like(found.k.p_direction, float(p)))
-        table = replace(found, k=k).to_table()
+        k = replace(found.direction.k, p=torch.full_like(found.direction.k.p, float(p)))
+        table = replace(found, direction=replace(found.direction, k=k)).to_table()
         row = next(row for row in table.rows if row[:3] == ("L0H0", "L1H0", "K"))
         assert table.columns[-1].write(row[-1]) == written
 

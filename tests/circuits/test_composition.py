@@ -1,6 +1,6 @@
 """Composition: planted edges, the null's distribution, options, filters and errors."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -10,11 +10,9 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.base import schema
-from pathsum.base.errors import InputError
-from pathsum.circuits.composition import forms
-from pathsum.circuits.composition.composition import Composition
-from pathsum.circuits.composition.edges import Edges
-from pathsum.circuits.composition.reads_and_writes import KINDS, sides
+from pathsum.base.errors import HeadError, InputError
+from pathsum.circuits.composition import Composition, Edges
+from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
@@ -123,67 +121,34 @@ def test_skewed_heads_have_the_tail_that_p_says_and_not_the_normal_one() -> None
     assert found.edges(max_p=0.01).found == pytest.approx(0.01 * n, abs=4 * (0.01 * n) ** 0.5)
 
 
-def test_blocks_and_factors_give_the_same() -> None:
-    model = ps.random_model(shape(d_model=50, norm="layer"), dtype=torch.float64, gains=True)
-    each = sides(model, centered=True, offset=None)
-    reads = (each.q, each.k, each.v)
-    factors = forms.inner_products(each.write, reads, 4, method="factors")
-    # Readers of layer 1 do not meet writers of layer 1: those entries are meaningless.
-    layer = torch.arange(8) // 4
-    meets = layer[:, None] <= layer[None, :]
-    for width in (50, 16, 7):
-        blocks = forms.inner_products(
-            each.write, reads, 4, method="blocks", width=width, readers_at_once=width // 5
-        )
-        for one, other in zip(factors, blocks, strict=True):
-            assert torch.allclose(one[meets].sqrt(), other[meets].sqrt(), rtol=0, atol=1e-13)
-
-
-def test_threads_that_share_the_blocks_give_the_same() -> None:
-    model = ps.random_model(shape(n_layers=3, d_model=160, norm="layer"), gains=True)
-    each = sides(model, centered=True, offset=None)
-    reads = (each.q, each.k, each.v)
-    before = torch.get_num_threads()
-    found: list[list[torch.Tensor]] = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(forms.inner_products(each.write, reads, 4, method="blocks", width=24))
-    finally:
-        torch.set_num_threads(before)
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_factors_in_small_pieces_give_the_same() -> None:
-    model = ps.random_model(shape())
-    whole, pieces = ps.composition(model), ps.composition(model, block_bytes=1)
-    assert torch.allclose(whole.k.score, pieces.k.score, equal_nan=True)
-
-
-def test_scores_of_some_rows_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ps.random_model(shape(n_layers=4, norm="layer"), gains=True, dtype=torch.float64)
+def test_blocks_of_any_height_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = shape(n_layers=4, d_model=50, norm="layer", n_kv_heads=2, positions="rotary")
+    model = ps.random_model(config, dtype=torch.float64, gains=True)
     model = changed(model, "layers.1.W_V", torch.zeros_like(model.weights.layers[1].W_V))
-    module = import_module("pathsum.circuits.composition.composition")
+    module = import_module("pathsum.circuits.composition")
     whole = ps.composition(model)
-    for pairs in (1, 30):  # one row, and two: a layer has four
-        monkeypatch.setattr(module, "PAIRS_AT_ONCE", pairs)
-        pieces = ps.composition(model)
+    assert whole.k.score[4:8].isnan().all()
+    for rows, held in ((50, 0), (16, 1 << 30), (7, 0)):
+        monkeypatch.setattr(module, "BLOCK_ROWS", rows)
+        monkeypatch.setattr(module, "HELD_BYTES", held)
+        other = ps.composition(model)
         for kind in KINDS:
-            one, other = whole.scores(kind), pieces.scores(kind)
-            assert torch.isnan(one.score[4:8]).all()
-            for part in fields(one):
-                expected, found = getattr(one, part.name), getattr(other, part.name)
+            for part in ("score", "excess", "z", "p", "null_sd", "skewness"):
+                expected, found = (getattr(x.scores(kind), part) for x in (whole, other))
                 torch.testing.assert_close(found, expected, equal_nan=True)
 
 
-def test_block_width_bounds_memory_and_avoids_powers_of_two() -> None:
-    for n, d in ((264, 768), (2400, 1600), (64, 4096), (10, 24)):
-        width = forms.block_width(n, n // 2, d, 64, 4)
-        assert 0 < width <= d
-        assert width == d or width == 16 or width & (width - 1)
-        products, blocks = n * 64 * width, n // 2 * width * forms.BLOCK_ROWS
-        assert (products + blocks) * 4 <= forms.BLOCK_BYTES
+def test_one_edge_by_its_names() -> None:
+    found = ps.composition(ps.construct.induction())
+    edge = found["L0H0", "L1H0", "k"]
+    assert (edge.score, edge.p) == (float(found.k.score[0, 2]), float(found.k.p[0, 2]))
+    assert found[(0, 0), (1, 0), "k"] == edge
+    with pytest.raises(HeadError, match="L0H1 cannot read what L1H0 writes"):
+        _ = found["L1H0", "L0H1", "k"]
+    with pytest.raises(HeadError, match="head L2H0 does not exist"):
+        _ = found["L0H0", "L2H0", "k"]
+    with pytest.raises(InputError, match="kind"):
+        _ = found["L0H0", "L1H0", "x"]  # pyright: ignore[reportArgumentType]
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:
@@ -281,6 +246,7 @@ def test_too_few_layers_give_no_edges_and_a_note(n_layers: int) -> None:
     assert bool(found.q.score.isnan().all())
     assert found.edges().tested == 0
     assert "no head is above another" in found.to_table().note
+    assert "nothing to compose" in str(found) and "no head is above another" in str(found)
 
 
 def test_bad_options_raise() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.circuits.composition.reads_and_writes import KINDS
+from pathsum.circuits.reads_and_writes import KINDS
 
 PEER = Path(__file__).parents[2] / ".venv-peers-tl4" / "bin" / "python"
 PROGRAM = """

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import pathsum as ps
 from pathsum.algebra import Factored
 from pathsum.algebra.rotations import rotated_ratios
 from pathsum.algebra.spectrum import positivity
@@ -53,7 +54,7 @@ def test_a_head_that_copies_and_a_head_that_does_nothing():
     found = copying(INDUCTION)
     copies, nothing = found["L1H0"], found["L0H0"]
     assert copies.ratio == pytest.approx(1.0, abs=1e-3)
-    assert copies.p == pytest.approx(1 / 401)
+    assert copies.p == pytest.approx(1 / 201)
     assert (copies.positive_diagonal, copies.top_1, copies.top_5) == (1.0, 1.0, 1.0)
     assert math.isnan(nothing.ratio)
     assert math.isnan(nothing.p)
@@ -204,3 +205,18 @@ def test_a_null_gives_each_circuit_the_same_draws_in_any_order() -> None:
         torch.testing.assert_close(shared.spectra([path]), first[path])
         torch.testing.assert_close(CopyingNull(model, draws=20).spectra([path]), first[path])
     torch.testing.assert_close(shared.spectra(every[:2])[1:], first[every[1]])
+
+
+def test_the_p_of_copying_is_the_p_of_the_atlas() -> None:
+    model = random_model(Config(2, 3, 24, 8, 40, 20, norm="layer", start_token=0), seed=0)
+    atlas = ps.atlas(model, sequences=2)
+    for label, found in ps.copying(model, measures="eigenvalues").items():
+        score = atlas[label].scores["copying_weights"]
+        assert (score.value, score.p) == (pytest.approx(found.ratio), found.p)
+
+
+def test_copying_is_a_mapping_by_label() -> None:
+    found = copying(INDUCTION)
+    assert list(found) == ["L0H0", "L0H1", "L1H0", "L1H1"] and len(found) == 4
+    assert dict(found.items())["L1H0"] is found["L1H0"]
+    assert found.to_dicts()[2]["ratio"] == pytest.approx(1.0, abs=1e-3)

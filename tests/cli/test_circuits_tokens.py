@@ -76,12 +76,12 @@ def test_rotary_models_take_an_offset(capsys: pytest.CaptureFixture[str], tmp_pa
         (("head", "hand-built-bugs", "L0H0", "--places"), "comes with no held-out text"),
         (
             ("head", "hand-built-bugs", "L0H0", "--places", "--token", "keep"),
-            "--places reads a text; give one of them",
+            "--token and --places were both given; give one of them",
         ),
-        (("trigrams", "hand-built-bugs", "-k", "0"), "k=0 pairs"),
+        (("trigrams", "hand-built-bugs", "-k", "0"), "--k 0 pairs"),
         (("trigrams", "hand-built-bugs", "-k", "1000"), "there are 121"),
         (("trigrams", "hand-built-bugs", "--source", "keep in"), "is 2 tokens"),
-        (("bigram", "hand-built-bugs", "-k", "99"), "k=99 rows"),
+        (("bigram", "hand-built-bugs", "-k", "99"), "--k 99 rows"),
         (("bigram", "hand-built-bugs", "--corpus", "no-such"), "there is no corpus 'no-such'"),
     ],
 )

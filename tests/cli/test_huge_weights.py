@@ -15,7 +15,7 @@ from pathsum.explorer.server.app import make_app
 from pathsum.explorer.server.guard import names_of
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
-from pathsum.training.snapshots import save_small_snapshot
+from pathsum.training.checkpoint import save_small_snapshot
 
 SCALES = (1e10, 1e30)
 
@@ -47,7 +47,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
         ["patch", "def f(", "--with", "def g("],
         ["replace", "L1H0", "--copying"],
         ["trigrams", "--head", "L0H0"],
-        ["precision", "--low", "bfloat16"],
         ["report", "-o", "page.html"],
     ],
     ids=lambda command: command[0],

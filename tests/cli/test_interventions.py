@@ -89,7 +89,9 @@ def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(ran(capsys, "patch", MODEL, *texts, "--patched-run", "clean", "--json"))
     assert found["into"] == "clean"
     assert found["effect"][0][2] < -9
-    assert "leave --edge out" in refused(capsys, "patch", MODEL, *texts, "--edge", "L0H0->L1H0.k")
+    assert "--sweep and --edge were both given" in refused(
+        capsys, "patch", MODEL, *texts, "--edge", "L0H0->L1H0.k"
+    )
     assert "into is 'none'" in refused(capsys, "patch", MODEL, *texts, "--patched-run", "none")
 
 

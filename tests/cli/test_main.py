@@ -1,10 +1,13 @@
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 
-from pathsum.cli.demo import DEFAULT, NEXT
-from pathsum.cli.main import main
+from pathsum.base.errors import InputError
+from pathsum.cli.main import GROUPS, main
+from pathsum.cli.options import command, in_terms_of_options
+from pathsum.cli.start import DEFAULT, NEXT
 
 
 def test_models_lists_what_load_knows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +33,7 @@ def test_the_demo_of_another_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written: list[tuple[str, Path]] = []
-    monkeypatch.setattr("pathsum.cli.demo._write_report", lambda *found: written.append(found))
+    monkeypatch.setattr("pathsum.cli.start._write_report", lambda *found: written.append(found))
     page = Path("page.html")
     assert main(["demo", "--model", "hand-built-induction", "--report", str(page)]) == 0
     shown = capsys.readouterr().out
@@ -42,12 +45,12 @@ def test_the_demo_of_another_model(
 
 
 def test_the_demo_goes_on_with_commands_that_work(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, _ in NEXT:
-        words = command.format(model=DEFAULT).split()[1:]
+    for line, _ in NEXT:
+        words = line.format(model=DEFAULT).split()[1:]
         # Training takes minutes; --show resolves the recipe and stops there.
         # A server serves until it is interrupted.
         extra = {"train": ["--show"], "explore": ["--help"]}.get(words[0], [])
-        assert main([*words, *extra]) == 0, command
+        assert main([*words, *extra]) == 0, line
         assert capsys.readouterr().out
 
 
@@ -61,11 +64,47 @@ def test_the_list_of_commands_cuts_no_sentence(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
-    commands = capsys.readouterr().out.partition("Commands:")[2].strip().splitlines()
-    assert len(commands) > 20
+    listed = capsys.readouterr().out.partition("Start:")[2].splitlines()
+    titles = [line for line in listed if line.endswith(":")]
+    assert [title.strip(":") for title in titles] == list(GROUPS)[1:]
+    commands = [line for line in listed if line not in titles and line.strip()]
+    assert len(commands) == sum(map(len, GROUPS.values())) > 20
     for line in commands:
         assert line.endswith((".", "?")), line
         assert "..." not in line
+
+
+def test_help_comes_from_docstrings() -> None:
+    """Every argument and option of every command has a description."""
+    for function in (function for group in GROUPS.values() for function in group):
+        for name, parameter in inspect.signature(function).parameters.items():
+            (described,) = parameter.annotation.__metadata__
+            assert len(described.help) > 8, (function.__name__, name)
+
+
+def test_options_that_would_be_ignored_are_rejected() -> None:
+    @command(exclusive=["text prompts"], needs={"draws": "check"})
+    def example(
+        text: str | None = None,
+        *,
+        prompts: str | None = None,
+        check: bool = False,
+        draws: int | None = None,
+    ) -> None:
+        """Do it."""
+
+    example(text="a", prompts=None, check=True, draws=3)
+    with pytest.raises(InputError, match="TEXT and --prompts were both given; give one of them"):
+        example(text="a", prompts="b", check=False, draws=None)
+    with pytest.raises(InputError, match="--draws belongs to --check; give --check with it, or"):
+        example(text=None, prompts="b", check=False, draws=0)
+
+
+def test_errors_are_about_the_command_line() -> None:
+    message = "draws=3 random heads are too few (n_ctx=4); use from_position=2"
+    said = in_terms_of_options(message, "induction")
+    assert said == "--draws 3 random heads are too few (n_ctx=4); use from_position=2"
+    assert "use --from-position 2" in in_terms_of_options(message, "replace")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def test_revision_reaches_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_revision_of_a_model_that_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bandwidth", "hand-built-induction", "--revision", "main"]) == 2
-    assert "revision='main' goes with a hub id" in capsys.readouterr().err
+    assert "--revision 'main' goes with a hub id" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

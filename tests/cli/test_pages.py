@@ -17,7 +17,7 @@ MODEL = "hand-built-skip-trigrams"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
 
 

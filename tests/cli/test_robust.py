@@ -11,10 +11,10 @@ import pytest
 
 import pathsum as ps
 from pathsum.base.errors import FailedError
+from pathsum.base.files import cache_folder
 from pathsum.base.terminal import SafeConsole, printable, printable_json, shorten
 from pathsum.cli import main as module
 from pathsum.cli.main import main
-from pathsum.text.cache import cache_folder
 
 MODEL = "hand-built-induction"
 
@@ -86,8 +86,6 @@ class TestBadInput:
         for command in (
             ["report", MODEL, "-o", none],
             ["why", MODEL, "a b a", "--graph", none],
-            ["atlas", MODEL, "--html", none],
-            ["dynamics", "two-layer", "--html", none],
             ["demo", "--report", none],
         ):
             assert "does not exist, so file.json cannot be written" in refused(capsys, *command)
@@ -127,13 +125,13 @@ class TestUnexpectedErrors:
         tmp_path: Path,
     ) -> None:
         """A broken installation, or too little memory to load it: the log needs no torch."""
-        monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+        monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path))
         for name in [name for name in sys.modules if name.startswith("pathsum.text")]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "torch", None)
         said = fails(capsys, monkeypatch, ImportError("libtorch_cpu.so: failed to map segment"))
         assert "unexpected error (ImportError: libtorch_cpu.so" in said
-        (log,) = tmp_path.iterdir()
+        (log,) = (tmp_path / "logs").iterdir()
         assert log.name in said
 
     def test_without_a_home(

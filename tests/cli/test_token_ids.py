@@ -26,7 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("scores", ["--head", "L1H0"]),
         ("patch", ["--with", "1,2,3", "--node", "L0H0"]),
         ("terms", ["--split", "none"]),
-        ("precision", ["--low", "bfloat16"]),
     ],
 )
 def test_ids_are_read_in_place_of_a_text(
@@ -63,7 +62,7 @@ def test_models_with_other_outputs_are_measured_toward_targets(
         ([*ids, *targets[:2]], "--targets have 3 entries and --tokens 3, 3"),
         (["--tokens", "3,5", "--targets", "-1,-2"], "'-1,-2' is not a list of token ids"),
         (["--tokens", "3,5", "--targets", "-1,5"], "the model has 5 outputs"),
-        (targets, "says what --tokens should predict"),
+        (targets, "--targets belongs to --tokens; give --tokens with it"),
         (["--tokens", "3,5", "--tokens", "3", "--targets", "1,1", "--targets", "1"], "one length"),
     ):
         assert main(["terms", str(tmp_path), *given]) == 2

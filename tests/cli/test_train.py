@@ -73,7 +73,6 @@ def test_show_prints_the_recipe_and_trains_nothing(capsys: pytest.CaptureFixture
     ("arguments", "message"),
     [
         (["two-layer", "--quick", "--set", "steps"], "--set 'steps' has no '='"),
-        (["two-layer", "--quick", "--strategy", "zero"], "choose 'ddp' or 'fsdp'"),
         (["nine-layer", "--quick"], "the preset 'quick' has no model 'nine-layer'"),
     ],
 )

@@ -10,7 +10,7 @@ from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying
 
 from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
-from pathsum.base.schema import schema
+from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
@@ -72,7 +72,7 @@ NEEDS_A_RUN = {"training"}
 def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The tour measures on the model at hand only: the bundled ones would take their time."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+        monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

@@ -18,7 +18,7 @@ def test_the_tour_has_its_pictures_of_other_models() -> None:
 
 
 def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     explorer = Explorer([ALL["two layers"](), ALL["no positions, three layers"]()], bundled=())
     other = explorer.workbench.models[1].name
@@ -34,7 +34,7 @@ def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPat
 def test_models_that_cannot_be_compared_are_not_shown_foreign_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     explorer = Explorer([ALL["two layers"](), ALL["zero layers"]()], bundled=())
     other = explorer.workbench.models[1].name

@@ -21,7 +21,7 @@ from pathsum.explorer.wire import decode
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
 
 
@@ -56,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a model whose tokens and name are written to break out of the page."""
     path = tmp_path_factory.mktemp("report") / "hostile.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+        patch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
         patch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
         got = ps.report(hostile(), path)
     assert got.bytes == path.stat().st_size and got.answers > 40

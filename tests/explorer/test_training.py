@@ -64,7 +64,7 @@ def test_two_steps_are_compared(explorer: Explorer) -> None:
 def test_a_report_of_a_run_has_its_training(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pathsum.paper.claim.bundled_names", lambda: ())
+    monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     monkeypatch.setattr("pathsum.explorer.report_contents.MAX_HEADS", 1)
     ps.report(folder, tmp_path / "run.html")

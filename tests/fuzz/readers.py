@@ -22,14 +22,18 @@ from pathsum.base.errors import PathsumError
 from pathsum.base.files import parse_object
 from pathsum.cli.inputs import read_prompts
 from pathsum.explorer import Explorer
-from pathsum.text.building import survey
 from pathsum.text.corpus import Corpus
 from pathsum.text.documents import Files
-from pathsum.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from pathsum.text.shards import survey
+from pathsum.training.checkpoint import (
+    Checkpoint,
+    read_checkpoint,
+    read_snapshots,
+    write_checkpoint,
+)
 from pathsum.training.metrics import read_metrics
 from pathsum.training.presets import recipe as read_recipe_file
 from pathsum.training.run_folder import read_recipe, read_run
-from pathsum.training.snapshots import read_snapshots
 from pathsum.training.train import read_result
 
 # ---- training
@@ -105,7 +109,7 @@ def _snapshot(content: bytes, folder: Path) -> None:
 def _snapshot_base() -> bytes:
     import tempfile
 
-    from pathsum.training.snapshots import save_small_snapshot
+    from pathsum.training.checkpoint import save_small_snapshot
 
     with tempfile.TemporaryDirectory() as folder:
         save_small_snapshot(Path(folder), 10, model())

@@ -94,7 +94,7 @@ def good_values(model: Any) -> dict[str, Any]:
         "clean": tokens,
         "corrupted": tokens.flip(1),
         "tokens": tokens,
-        "text_or_tokens": tokens,
+        "text": tokens,
         "trace": model.trace(tokens),
         "other": model.trace(tokens.flip(1)),
         "prompts": [tokens[0]],

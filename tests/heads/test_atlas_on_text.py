@@ -36,12 +36,12 @@ def test_tokens_a_text_and_held_out_text_are_measured_alike() -> None:
     )
     own = ps.atlas(dataclasses.replace(model, held_out=tokens), **QUICK)
     for name in ("previous_token_text", "prefix_matching_text", "first_token_text"):
-        assert by_ids.values(name) == by_text.values(name) == own.values(name)
+        assert by_ids.score(name) == by_text.score(name) == own.score(name)
     assert by_ids["L0H0"].scores["previous_token_text"].value > 0.99
     assert by_ids["L1H0"].scores["prefix_matching_text"].value > 0.99
     assert "1 sequences of the given tokens" in by_ids.note and "held-out text" in own.note
     silent = ps.atlas(model, **QUICK)
-    assert silent.values("previous_token_text") == {}
+    assert silent.score("previous_token_text") == {}
     assert "no held-out text" in silent.absent["previous_token_text"]
 
 
@@ -70,8 +70,8 @@ def test_the_probe_and_text_agree_on_what_a_score_is() -> None:
     found = ps.atlas(model, tokens=repeats_probe(model, 3).tokens, sequences=3)
     assert all(score.info.name in found["L0H0"].scores for score in TEXT_SCORES)
     for name in ("previous_token", "current_token", "duplicate_token", "prefix_matching"):
-        for head, value in found.values(name).items():
-            assert found.values(f"{name}_text")[head] == pytest.approx(value, abs=1e-6)
+        for head, value in found.score(name).items():
+            assert found.score(f"{name}_text")[head] == pytest.approx(value, abs=1e-6)
 
 
 def sharp_early(model: ps.Model, until: int) -> ps.Model:
@@ -182,7 +182,7 @@ def test_print_shows_every_score_next_to_chance() -> None:
     stripe = found["L1H0"].scores["induction"]
     assert f"{stripe.value:.2f} ({stripe.null:.2f})*" in shown
     rows = found.to_table().to_dicts()
-    assert len(rows) == sum(len(entry.scores) for entry in found)
+    assert len(rows) == sum(len(entry.scores) for entry in found.heads)
     row = next(r for r in rows if r["head"] == "L1H0" and r["score"] == "induction stripe")
     assert (row["value"], row["low"], row["high"]) == (stripe.value, stripe.low, stripe.high)
     assert (row["chance"], row["p"]) == (stripe.null, stripe.p)

@@ -29,7 +29,7 @@ def test_k_composition_is_named_and_verified() -> None:
     assert head.recovered.value > 0.99 and head.partner_recovered.value > 0.99
     assert head.cost.value > 3
     assert found.second_copy.value < 0.01 < found.first_copy.value
-    assert "A small p rejects" in head.to_table().note
+    assert "p only tests whether" in head.to_table().note
 
 
 def test_q_composition_is_recognized() -> None:

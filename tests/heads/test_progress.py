@@ -89,7 +89,7 @@ PHASES: list[tuple[Analysis, list[str]]] = [
             "ablating",
         ],
     ),
-    (copying, ["eigenvalues", "random heads", "copying of L0H0", "copying of L1H3"]),
+    (copying, ["copying of L0H0", "copying of L1H3"]),
 ]
 
 

@@ -7,7 +7,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.circuits import composition, pair_components, projection_kernel
-from pathsum.circuits.composition.reads_and_writes import KINDS
+from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.model import Head, Model
 from pathsum.model.symmetries import scrambled
 
@@ -102,7 +102,7 @@ def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObjec
     assert abs(float(pair.share.sum()) - pair.score**2) < TOLERANCE
     assert abs(float(pair.written.sum()) - 1) < TOLERANCE
     assert abs(float(pair.read.sum()) - 1) < TOLERANCE
-    kernel = projection_kernel(model).scores(kind).kernel[0, -1]  # pyright: ignore[reportArgumentType]
+    kernel = projection_kernel(model).scores(kind).score[0, -1]  # pyright: ignore[reportArgumentType]
     assert abs(float(kernel) - pair.kernel) < 1e-6
     angles = torch.deg2rad(pair.angles)
     assert abs(float(angles.cos().square().mean()) - pair.kernel) < 1e-6
@@ -113,4 +113,4 @@ def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObjec
 def test_the_projection_kernel_survives_every_symmetry(model: Model, seed: int):
     before, after = projection_kernel(model), projection_kernel(scrambled(model, seed))
     for kind in KINDS:
-        assert close(before.scores(kind).kernel, after.scores(kind).kernel, 1e-6)
+        assert close(before.scores(kind).score, after.scores(kind).score, 1e-6)

@@ -13,7 +13,7 @@ from pathsum.circuits.tokens.qk import average_rotation, token_qk
 from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.circuits.trigrams.skip_trigrams import skip_trigrams
 from pathsum.model import Model, Path
-from pathsum.model.folding import embeddings_as_read
+from pathsum.model.folding import embeddings_as_read, folded_unembedding
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
@@ -27,11 +27,15 @@ def centered(dense: Tensor) -> Tensor:
 
 @settings(max_examples=42)
 @given(models(min_layers=1, max_layers=3))
-def test_token_ov_is_the_dense_circuit_centered_over_the_vocabulary(model: Model) -> None:
+def test_full_ov_is_the_dense_circuit_centered_over_the_vocabulary(model: Model) -> None:
+    W_U, final = folded_unembedding(model.weights), model.config.n_layers - 1
     for head in model.heads:
-        assert close(token_ov(model, head.id).dense(), centered(head.full_ov.dense()))
-    path = Path("embed", [(layer, 0) for layer in range(model.config.n_layers)])
-    assert close(token_ov(model, path).dense(), centered(path.full_ov(model).dense()))
+        dense = embeddings_as_read(model.weights, head.id.layer) @ head.ov.dense() @ W_U
+        assert close(head.full_ov.dense(), centered(dense))
+        assert close(token_ov(model, head.id).dense(), centered(dense))
+    path = Path("embed", [(layer, 0) for layer in range(final + 1)])
+    dense = embeddings_as_read(model.weights, 0) @ path.ov(model).dense() @ W_U
+    assert close(token_ov(model, path).dense(), centered(dense))
 
 
 @settings(max_examples=42)
@@ -90,7 +94,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
         product = token_product(model.weights, layer)
         values = layer_eigenvalues(model.weights, layer, product)
         for head in model.heads[layer * model.config.n_heads :][: model.config.n_heads]:
-            dense = centered(head.full_ov.dense())
+            dense = head.full_ov.dense()
             own = values[head.id.head]
             assert close(own.real.sum(), dense.trace())
             assert close(own.imag.sum(), torch.zeros((), dtype=torch.float64))
@@ -103,7 +107,7 @@ def test_eigenvalues_from_the_shared_product_are_those_of_the_dense_circuit(mode
 def test_the_ratio_is_the_one_of_the_dense_eigenvalues(model: Model) -> None:
     found = copying(model, measures="eigenvalues", draws=200)
     for one, head in zip(found.heads, model.heads, strict=True):
-        dense = torch.linalg.eigvals(centered(head.full_ov.dense()))
+        dense = torch.linalg.eigvals(head.full_ov.dense())
         size = float(dense.abs().sum())
         if size > 1e-3:
             assert abs(one.ratio - float(dense.real.sum()) / size) < 1e-4

@@ -20,7 +20,7 @@ from pathsum.paths import (
     moved_by_layer,
     routes,
 )
-from pathsum.paths.explain.answer import source_values
+from pathsum.paths.explanation import source_values
 from pathsum.paths.frozen import Frozen
 
 SMALL = {"max_layers": 3, "max_heads": 3}

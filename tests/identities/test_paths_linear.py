@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
-from pathsum.paths.frozen import Frozen, FrozenLayer, relative_error
-from pathsum.paths.sweep import DownSweep, UpSweep, final_stream, split_at
+from pathsum.paths.frozen import (
+    DownSweep,
+    Frozen,
+    FrozenLayer,
+    UpSweep,
+    final_stream,
+    relative_error,
+    split_at,
+)
 
 drawn_models = models_with_tokens(min_layers=1, max_layers=4, max_heads=4)
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import folded_unembedding
 from pathsum.model.symmetries import scrambled
-from pathsum.paths import PathSum, TopPaths, Toward
+from pathsum.paths import LogitAttribution, PathSum, TopPaths
 from pathsum.paths.frozen import Frozen
 
 SMALL = {"max_layers": 3, "max_heads": 2}
 
 
-def explained(model: Model, tokens: Tensor, seed: int) -> tuple[PathSum, Toward]:
+def explained(model: Model, tokens: Tensor, seed: int) -> tuple[PathSum, LogitAttribution]:
     """A target of each sequence, drawn at random."""
     generator = torch.Generator().manual_seed(seed)
     batch, length = tokens.shape
@@ -140,7 +140,7 @@ def test_sweeps_and_search_give_what_listing_all_paths_gives(
     check_top(why.top(k, budget=1), each, close)
 
 
-def check_totals(why: Toward, each: dict[Path, float], close: float) -> None:
+def check_totals(why: LogitAttribution, each: dict[Path, float], close: float) -> None:
     for order in range(len(why.by_order)):
         wanted = sum(value for path, value in each.items() if path.order == order)
         assert abs(why.by_order[order] - wanted) < close

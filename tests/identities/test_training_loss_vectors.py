@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.training.dynamics.dynamics import log_slopes, principal_components
+from pathsum.training.curves import log_slopes, principal_components
 
 SEEDS = st.integers(0, 10_000)
 

@@ -90,7 +90,7 @@ def test_heads_are_removed_and_replaced_toward_given_targets(model: ps.Model) ->
 def test_the_atlas_leaves_out_what_compares_outputs_with_tokens(model: ps.Model) -> None:
     found = ps.atlas(model, tokens=TOKENS, sequences=2, draws=99)
     assert "outputs are not tokens" in found.absent["copying_weights"]
-    assert found.values("copying") == {} and len(found.values("previous_token")) == 4
+    assert found.score("copying") == {} and len(found.score("previous_token")) == 4
     assert "previous token" in str(found)
 
 

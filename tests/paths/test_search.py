@@ -4,32 +4,31 @@ from torch import Tensor
 
 from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
-from pathsum.paths import Toward
-from pathsum.paths.explain import search
-from pathsum.paths.explain.search import spectral_norm_bound
+from pathsum.paths import LogitAttribution, search
+from pathsum.paths.search import spectral_norm_bound
 
 
 @pytest.fixture(scope="module")
-def why() -> Toward:
+def why() -> LogitAttribution:
     config = Config(n_layers=4, n_heads=4, d_model=16, d_head=4, d_vocab=15, n_ctx=10, norm="rms")
     tokens = torch.tensor([[1, 2, 3, 4, 5, 6]])
     return random_model(config, seed=2).trace(tokens).paths().toward(-1, 3, "mean")
 
 
 @pytest.mark.parametrize("asked", [{"k": 0}, {"budget": 0}])
-def test_a_search_for_nothing_is_refused(why: Toward, asked: dict[str, int]) -> None:
+def test_a_search_for_nothing_is_refused(why: LogitAttribution, asked: dict[str, int]) -> None:
     with pytest.raises(InputError, match="must be at least 1"):
         why.top(**asked)
 
 
-def test_the_proof_does_not_need_all_paths(why: Toward) -> None:
+def test_the_proof_does_not_need_all_paths(why: LogitAttribution) -> None:
     top = why.top(1, budget=10**6)
     assert top.proven
     assert top.evaluated < top.count == 5**4
     assert 0 < top.bound <= abs(top[0].value)
 
 
-def test_all_paths_can_be_listed(why: Toward) -> None:
+def test_all_paths_can_be_listed(why: LogitAttribution) -> None:
     top = why.top(10**6, budget=10**6)
     assert len(top) == top.evaluated == top.count == 625
     assert top.proven
@@ -37,14 +36,14 @@ def test_all_paths_can_be_listed(why: Toward) -> None:
     assert top.rest == pytest.approx(0.0, abs=1e-5)
 
 
-def test_an_unproven_answer_says_so_in_its_table(why: Toward) -> None:
+def test_an_unproven_answer_says_so_in_its_table(why: LogitAttribution) -> None:
     top = why.top(3, budget=1)
     assert not top.proven
     assert "could be hidden" in top.to_table().note
     assert "proven: no other path" in why.top(1, budget=10**6).to_table().note
 
 
-def test_progress_is_reported(why: Toward) -> None:
+def test_progress_is_reported(why: LogitAttribution) -> None:
     reported: list[int] = []
     why.top(5, budget=400, progress=lambda done, total, what: reported.append(done))
     assert reported

@@ -7,25 +7,34 @@ import pathsum as ps
 from pathsum.base import Estimate, schema
 from pathsum.base.errors import InputError, TokenError
 from pathsum.model import Config, random_model
-from pathsum.paths import Breakdown, Grid, TopPaths, Toward, answer, find_target
-from pathsum.paths.explain.toward import explain
+from pathsum.paths import (
+    Breakdown,
+    Grid,
+    LogitAttribution,
+    TopPaths,
+    explain_prediction,
+    find_target,
+)
+from pathsum.paths.attribution import explain
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 1, 2, 2]])
 CONFIG = Config(n_layers=2, n_heads=3, d_model=12, d_head=4, d_vocab=15, n_ctx=10)
 
 
 @pytest.fixture(scope="module")
-def induction() -> Toward:
+def induction() -> LogitAttribution:
     return ps.construct.induction().trace("a b c a").paths().toward(-1, "b", "mean")
 
 
 @pytest.fixture(scope="module")
-def batch() -> Toward:
+def batch() -> LogitAttribution:
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
     return model.trace(TOKENS).paths().toward([3, -1, 1], [4, 5, 6], 7)
 
 
-def test_frozen_paths_credit_the_induction_head_and_not_its_partner(induction: Toward) -> None:
+def test_frozen_paths_credit_the_induction_head_and_not_its_partner(
+    induction: LogitAttribution,
+) -> None:
     assert induction.by_last["L1H0"] == pytest.approx(induction.total, abs=1e-3)
     assert induction.by_head["L0H0"] == pytest.approx(0.0, abs=1e-3)
     assert induction.by_source["embed", 2] == pytest.approx(induction.total, abs=1e-3)
@@ -43,14 +52,14 @@ def test_edges_are_computed_when_they_are_read_and_then_kept() -> None:
     assert written == why.by_edge.to_json()
 
 
-def test_the_logits_column_of_the_edges_is_direct_attribution(batch: Toward) -> None:
+def test_the_logits_column_of_the_edges_is_direct_attribution(batch: LogitAttribution) -> None:
     assert batch.by_edge.rows == batch.by_last.names
     torch.testing.assert_close(batch.by_edge.values[:, -1], batch.by_last.values)
     assert batch.by_edge.stderr is not None and batch.by_last.stderr is not None
     torch.testing.assert_close(batch.by_edge.stderr[:, -1], batch.by_last.stderr)
 
 
-def test_causal_effects_find_the_partner(induction: Toward) -> None:
+def test_causal_effects_find_the_partner(induction: LogitAttribution) -> None:
     model = induction.trace.model
     other = model.trace("d e f a")
     both = induction.causal_effects(other, into=["L1H0"])
@@ -74,13 +83,13 @@ def test_the_virtual_head_is_found_as_an_edge() -> None:
     assert top.proven
 
 
-def test_without_a_token_it_is_what_the_model_predicts(induction: Toward) -> None:
+def test_without_a_token_it_is_what_the_model_predicts(induction: LogitAttribution) -> None:
     trace = ps.construct.induction().trace("a b c a")
     assert trace.paths().toward().target_texts == ("b",) == induction.target_texts
     assert induction.question == "logit of b at position 4, minus the vocabulary's mean"
 
 
-def test_a_batch_is_a_mean_with_intervals(batch: Toward) -> None:
+def test_a_batch_is_a_mean_with_intervals(batch: LogitAttribution) -> None:
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
     logits = model.trace(TOKENS).logits
     own = torch.stack(
@@ -100,12 +109,12 @@ def test_a_batch_is_a_mean_with_intervals(batch: Toward) -> None:
     assert batch.question == "logit of each sequence's token at its position, minus that of <7>"
 
 
-def test_one_sequence_has_no_interval(induction: Toward) -> None:
+def test_one_sequence_has_no_interval(induction: LogitAttribution) -> None:
     assert induction.estimate == Estimate(induction.total)
     assert induction.by_last.estimate("L1H0").low is None
 
 
-def test_sequences_in_groups_give_the_same(batch: Toward) -> None:
+def test_sequences_in_groups_give_the_same(batch: LogitAttribution) -> None:
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
     paths = model.trace(TOKENS).paths()
     target = find_target(paths.trace, [3, -1, 1], [4, 5, 6], 7)
@@ -114,7 +123,7 @@ def test_sequences_in_groups_give_the_same(batch: Toward) -> None:
     torch.testing.assert_close(again.by_order.values, batch.by_order.values)
 
 
-def test_shares_are_named_by_label_pair_source_or_place(batch: Toward) -> None:
+def test_shares_are_named_by_label_pair_source_or_place(batch: LogitAttribution) -> None:
     assert batch.by_head["L1H2"] == batch.by_head[(1, 2)] == batch.by_head["l1h2"]
     assert batch.by_head[5] == batch.by_head["L1H2"]
     assert list(batch.by_order) == [batch.by_order[n] for n in range(3)]
@@ -139,13 +148,13 @@ def test_positions_and_tokens_that_do_not_fit(asked: dict[str, object], message:
 
 def test_an_answer_is_for_one_sequence_and_has_its_probability_rank_and_routes() -> None:
     trace = ps.construct.induction().trace("a b c a")
-    found = answer(trace, token="b", k=3, n_routes=2)
+    found = explain_prediction(trace, token="b", k=3, n_routes=2)
     chances = trace.logits[0, -1].softmax(-1)
     assert found.probability == pytest.approx(float(chances.max()))
     assert (found.rank, sum(found.counts)) == (1, trace.paths().count)
     assert found.routes[0].ways[0] == (2, 4)  # the token after the earlier "a", read by L1H0
     with pytest.raises(InputError, match="the trace has 3 sequences"):
-        answer(random_model(CONFIG).trace(TOKENS))
+        explain_prediction(random_model(CONFIG).trace(TOKENS))
 
 
 def test_tokens_that_are_not_tokens() -> None:
@@ -156,19 +165,21 @@ def test_tokens_that_are_not_tokens() -> None:
         paths.toward(-1, "a b")
 
 
-def test_records_have_schemas_and_tables(induction: Toward, batch: Toward) -> None:
-    for record in (Toward, Breakdown, Grid, TopPaths):
+def test_records_have_schemas_and_tables(
+    induction: LogitAttribution, batch: LogitAttribution
+) -> None:
+    for record in (LogitAttribution, Breakdown, Grid, TopPaths):
         assert schema(record)["type"] == "object"
     for why in (induction, batch):
         written = json.loads(why.dumps())
-        assert set(written) == set(schema(Toward)["properties"])
+        assert set(written) == set(schema(LogitAttribution)["properties"])
         assert "remainder" in why.to_table().note
         for part in (why.by_order, why.by_last, why.by_source, why.by_head, why.by_edge):
             assert part.to_table().rows
     assert json.loads(induction.top(2).dumps())["paths"][0]["path"] == "embed→L1H0"
 
 
-def test_tables_over_several_sequences_have_intervals(batch: Toward) -> None:
+def test_tables_over_several_sequences_have_intervals(batch: LogitAttribution) -> None:
     heads = batch.head_table(30).to_dicts()
     row = next(row for row in heads if row["component"] == "L0H1")
     known = batch.by_head.estimate("L0H1")
@@ -191,7 +202,7 @@ def test_tables_over_several_sequences_have_intervals(batch: Toward) -> None:
     assert edge["± 95 %"] == pytest.approx(wide.high - wide.value)
 
 
-def test_tables_of_one_sequence_have_none(induction: Toward) -> None:
+def test_tables_of_one_sequence_have_none(induction: LogitAttribution) -> None:
     for table in (
         induction.head_table(),
         induction.source_table(),

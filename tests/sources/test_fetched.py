@@ -15,8 +15,8 @@ from tests.sources.gguf_files import convert
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError
 from pathsum.cli.options import fetch_models
-from pathsum.sources import fetched
-from pathsum.sources.fetched import FETCHED, FetchedModel, fetch
+from pathsum.sources import named
+from pathsum.sources.named import FETCHED, FetchedModel, fetch
 
 pytest.importorskip("gguf")
 
@@ -63,7 +63,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[list[str]]:
             return subprocess.CompletedProcess(command, 0, "", "")
         return subprocess.CompletedProcess(command, 1, "", answer)
 
-    monkeypatch.setattr(fetched, "_run_reporting", run)
+    monkeypatch.setattr(named, "_run_reporting", run)
     return calls
 
 
@@ -149,7 +149,7 @@ def test_a_callback_that_raises_ends_the_download(
     interpreter = tmp_path / "python"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}"\n')
     interpreter.chmod(0o755)
-    monkeypatch.setattr(fetched.sys, "executable", str(interpreter))
+    monkeypatch.setattr(named.sys, "executable", str(interpreter))
 
     def cancel(done: int, total: int, what: str) -> None:
         assert (done, total, what) == (0, entry.size, "fetching tiny")

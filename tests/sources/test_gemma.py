@@ -72,11 +72,11 @@ def test_the_text_part_of_a_model_that_reads_images(prefix: str, tmp_path: Path)
 
 def test_sizes_that_a_text_config_leaves_out() -> None:
     from pathsum.model.store import MemoryStore
-    from pathsum.sources.facts import Facts
+    from pathsum.sources.foreign_config import ForeignConfig
     from pathsum.sources.hugging_face import text_part
 
     published = {"hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
-    facts = Facts({"model_type": "gemma3", "text_config": published}, "config.json")
+    facts = ForeignConfig({"model_type": "gemma3", "text_config": published}, "config.json")
     text, _ = text_part(facts, MemoryStore({}))
     assert text.values["model_type"] == "gemma3_text"
     assert (text.size("num_attention_heads"), text.size("num_key_value_heads")) == (8, 4)

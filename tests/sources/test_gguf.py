@@ -13,8 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import pathsum as ps
 from pathsum.base.errors import ConfigError, FileError
-from pathsum.sources.gguf_file import GgufFile
-from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
+from pathsum.sources.gguf_file import GgufFile, read_tokenizer, start_token
 from pathsum.text import Tokenizer
 
 gguf: Any = pytest.importorskip("gguf")

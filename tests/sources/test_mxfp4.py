@@ -15,7 +15,7 @@ from tests.sources import tiny
 import pathsum as ps
 from pathsum.base.errors import FileError, WeightsError
 from pathsum.model.store import MemoryStore
-from pathsum.sources.mxfp4 import Mxfp4Store, dequantize
+from pathsum.sources.checkpoint_folder import Mxfp4Store, dequantize
 
 TOKENS = torch.randint(0, 61, (2, 30), generator=torch.Generator().manual_seed(1))
 UP = "model.layers.1.mlp.experts.gate_up_proj"

@@ -14,11 +14,10 @@ from tests.training.tiny import write_text
 
 from pathsum.base import schema
 from pathsum.base.errors import FailedError, FileError, InputError
-from pathsum.text import Corpus, CorpusInfo, Tokenizer, building, train_bpe
-from pathsum.text.building import survey
+from pathsum.text import Corpus, CorpusInfo, Tokenizer, shards, train_bpe
 from pathsum.text.corpus import CorpusList, find_documents
 from pathsum.text.documents import Document
-from pathsum.text.shards import TokenShards
+from pathsum.text.shards import TokenShards, survey
 from pathsum.text.tokenizer import start_token_of
 
 
@@ -113,13 +112,13 @@ class TestCorpus:
         self, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[str] = []
-        real = building.train_bpe
+        real = shards.train_bpe
 
         def spy(texts: Iterator[str], vocabulary: int) -> Tokenizer:
             seen.extend(texts)
             return real(seen, vocabulary)
 
-        monkeypatch.setattr(building, "train_bpe", spy)
+        monkeypatch.setattr(shards, "train_bpe", spy)
         corpus = Corpus.open(file, vocabulary=280, held_out=0.2)
         collection = find_documents(file, "text", lambda *_: None)
         held_out = {d.text for d, out in survey(collection, 0.2).read(collection) if out}
@@ -156,9 +155,9 @@ class TestCorpus:
         with pytest.raises(KeyboardInterrupt):
             Corpus.open(file, vocabulary=280, shard_tokens=500, progress=stop)
         encoded: list[int] = []
-        real = building._encoded
+        real = shards._encoded
         monkeypatch.setattr(
-            building, "_encoded", lambda t, batch: encoded.append(len(batch)) or real(t, batch)
+            shards, "_encoded", lambda t, batch: encoded.append(len(batch)) or real(t, batch)
         )
         resumed = Corpus.open(file, vocabulary=280, shard_tokens=500)
         assert 0 < sum(encoded) < 60
@@ -202,15 +201,15 @@ class TestCorpus:
 def test_windows_cut_each_file_from_the_offset_on(
     lengths: list[int], length: int, offset: int
 ) -> None:
-    shards = TokenShards(())
+    tokens = TokenShards(())
     arrays = tuple(np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(lengths))
-    shards.__dict__["arrays"] = arrays
+    tokens.__dict__["arrays"] = arrays
     by_hand = [
         array[start : start + length]
         for array in arrays
         for start in range(offset, len(array) - length + 1, length)
     ]
-    assert shards.count_windows(length, offset) == len(by_hand)
+    assert tokens.count_windows(length, offset) == len(by_hand)
     if by_hand:
-        found = shards.windows(list(range(len(by_hand))), length, offset)
+        found = tokens.windows(list(range(len(by_hand))), length, offset)
         assert torch.equal(found, torch.from_numpy(np.stack(by_hand).astype(np.int64)))

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base.files import locked
 from pathsum.text import packages
-from pathsum.text.cache import locked
 from pathsum.text.documents import Document, Files, HubDataset, PythonLibrary, chapters
-from pathsum.text.named_corpora import NAMED
-from pathsum.text.packages import Package
+from pathsum.text.packages import NAMED, Package
 
 
 class TestThePythonLibrary:

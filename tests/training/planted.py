@@ -10,7 +10,7 @@ from pathsum.heads.layer_view import layer_views
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model, Weights, construct
 from pathsum.model.store import MemoryStore
-from pathsum.training.snapshots import save_snapshot
+from pathsum.training.checkpoint import save_snapshot
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

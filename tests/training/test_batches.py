@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathsum.text import Corpus
-from pathsum.training.batching import Batches
+from pathsum.training.loop import Batches
 
 
 @pytest.fixture

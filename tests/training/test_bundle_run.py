@@ -12,8 +12,8 @@ from tests.training.tiny import tiny_recipe
 import pathsum as ps
 from pathsum.base.errors import FileError
 from pathsum.training import read_snapshots, train
+from pathsum.training.checkpoint import save_small_snapshot
 from pathsum.training.run_folder import bundled_runs
-from pathsum.training.snapshots import save_small_snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bundle_run.py"
 
@@ -79,7 +79,7 @@ def test_snapshots_of_another_run_are_refused(
     script.bundle_run(run, folder, sequences=2, steps=None)
     other = ps.random_model(ps.load(run).config.replace(n_ctx=32))
     save_small_snapshot(folder, 99, other)
-    with pytest.raises(FileError, match="different configs, so they are of different runs"):
+    with pytest.raises(FileError, match="different configs, so they belong to different runs"):
         read_snapshots(folder)
     script.bundle_run(run, folder, sequences=2, steps=None)
     snapshot = folder / "snapshots" / "step-0000000.safetensors"

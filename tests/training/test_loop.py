@@ -17,16 +17,17 @@ from tests.training.tiny import tiny_recipe, write_text
 
 import pathsum as ps
 from pathsum.base.errors import FailedError, InputError
+from pathsum.base.files import locked
+from pathsum.model.processes import World
 from pathsum.model.store import FileStore
 from pathsum.text import Corpus
-from pathsum.text.cache import locked
 from pathsum.training import Metrics, Recipe, read_snapshots, train
 from pathsum.training import checkpoint as checkpoints
 from pathsum.training.checkpoint import CHECKPOINT, read_checkpoint
-from pathsum.training.distributed import World
 from pathsum.training.loop import TrainingLoop
-from pathsum.training.memory import estimated_disk_bytes, n_parameters
 from pathsum.training.metrics import ignore, read_metrics
+from pathsum.training.network import Network
+from pathsum.training.train import disk_bytes
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -234,19 +235,14 @@ class TestWhatStopsARun:
         assert kept.step == 10
         assert not list((tmp_path / "run").glob(".*.part"))
 
-    def test_too_little_memory(self, text: Path, tmp_path: Path) -> None:
-        recipe = tiny_recipe(text, batch=10_000_000)
-        with pytest.raises(InputError, match=r"training needs about [\d.]+ GB .* are free"):
-            train(recipe, out=tmp_path / "run")
-
     def test_too_little_disk(
         self, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         recipe = tiny_recipe(text, watching__snapshots=8)
-        needed = estimated_disk_bytes(recipe)
-        assert needed > estimated_disk_bytes(tiny_recipe(text)) + 6 * 4 * n_parameters(
-            recipe.config
-        )
+        network = Network(recipe.config, recipe.start, 0)
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        needed = disk_bytes(parameters, 8)
+        assert needed > disk_bytes(parameters, 0) + 6 * 4 * parameters
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=needed - 1))
         with pytest.raises(InputError, match=r"8 snapshots of [\d,]+ parameters.* are free there"):
@@ -298,7 +294,7 @@ def test_products_in_half_precision_learn_as_whole_ones_do(text: Path, tmp_path:
     for precision in ("float32", "bfloat16"):
         chosen = tiny_recipe(text, precision=precision)
         corpus = Corpus.open(str(text), vocabulary=280, held_out=0.1)
-        loop = TrainingLoop(chosen, corpus, tmp_path, world, "ddp", ignore)
+        loop = TrainingLoop(chosen, corpus, tmp_path, world, ignore)
         for _ in range(25):
             loop.learn()
         found = [float(loss) for loss in loop._losses]  # pyright: ignore[reportPrivateUsage]

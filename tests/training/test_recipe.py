@@ -12,10 +12,8 @@ from tests.training.tiny import tiny_recipe, tiny_values
 from pathsum.base import schema
 from pathsum.base.errors import ConfigError, FileError, InputError
 from pathsum.training import PRESETS, Recipe, TrainingRun, recipe, to_toml, variants
-from pathsum.training.memory import estimated_bytes, n_parameters
-from pathsum.training.network import Network
+from pathsum.training.checkpoint import snapshot_steps
 from pathsum.training.recipe import Schedule, differences
-from pathsum.training.snapshots import snapshot_steps
 
 ALL = [(preset, name) for preset in PRESETS for name in variants(preset)]
 
@@ -133,16 +131,6 @@ def test_snapshots_are_spaced_in_the_logarithm() -> None:
     assert steps[-1] == 3000
     assert len(steps) >= 16
     assert snapshot_steps(3000, 0) == ()
-
-
-@pytest.mark.parametrize("layers", [0, 1, 3])
-def test_the_estimate_counts_every_parameter(layers: int) -> None:
-    made = tiny_recipe("text", model__n_layers=layers)
-    network = Network(made.config, made.start, 0)
-    there = sum(parameter.numel() for parameter in network.parameters())
-    spare = made.config.n_ctx * made.config.d_model  # zero layers have no table
-    assert there <= n_parameters(made.config) <= there + spare
-    assert estimated_bytes(made, 2) < estimated_bytes(made)
 
 
 def test_the_result_has_a_schema() -> None:

@@ -13,8 +13,8 @@ from tests.training.tiny import tiny_recipe, write_text
 
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.text import Corpus
-from pathsum.text.building import survey
 from pathsum.text.documents import Files
+from pathsum.text.shards import survey
 from pathsum.training import Metrics, read_snapshots, train
 from pathsum.training.checkpoint import CHECKPOINT, PREVIOUS, read_checkpoint
 from pathsum.training.metrics import read_metrics
@@ -229,7 +229,7 @@ class TestCorpora:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = write_text(tmp_path / "words.jsonl", seed=9)
-        monkeypatch.setattr("pathsum.text.building._totals", _interrupted)
+        monkeypatch.setattr("pathsum.text.shards._totals", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             Corpus.open(file, vocabulary=280, held_out=0.1)
         monkeypatch.undo()

@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
     text, folder = Path(sys.argv[1]), Path(sys.argv[2])
     dist.init_process_group("gloo")
-    train(tiny_recipe(text, steps=12), out=folder / "ddp", strategy="ddp")
-    fsdp = tiny_recipe(text, steps=12, optimizer__clip=1.0)
-    train(fsdp, out=folder / "fsdp", strategy="fsdp")
+    train(tiny_recipe(text, steps=12), out=folder / "plain")
+    clipped = tiny_recipe(text, steps=12, optimizer__clip=1.0)
+    train(clipped, out=folder / "clipped")
     dist.destroy_process_group()

@@ -24,6 +24,8 @@ from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
 from pathsum.base.errors import InputError
 
+DRAWS = 200
+"""The default number of random rotations."""
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of drawn matrices that are decomposed together."""
 TIE = 1e-9

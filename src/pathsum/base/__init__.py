@@ -6,11 +6,14 @@ head_id     HeadId, the name of a head: `L1H4`
 path        Source, Path and Part: `embed→L0H7→L1H4`
 edge        reads and edges: `L1H4.k`, `L0H7→L1H4.k`
 node        components and edges at positions, and named values of a run
+head_mapping  HeadMapping, the mapping protocol of collections of heads
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
 p_value     how p-values are printed, in text and in tables
-table       Table and its columns: terminal, HTML and CSV views
-schema      the JSON schema of a record, from its fields
+sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
+table       Table and its columns, described by the fields of records: terminal and HTML views
+json_schema the JSON schema of a record, from its fields
+batching    batches that fit into memory
 arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
 files       reading and writing files
 terminal    consoles that escape control characters
@@ -52,15 +55,18 @@ if TYPE_CHECKING:
     )
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
+    from pathsum.base.head_mapping import HeadMapping
+    from pathsum.base.json_schema import schema
     from pathsum.base.node import Node, NodeEdge, Site, Value
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
-    from pathsum.base.schema import schema
     from pathsum.base.table import (
         Column,
+        Row,
         Table,
         interval_columns,
         prose_column,
+        rows_table,
         stacked,
         text_column,
         token_column,
@@ -71,11 +77,13 @@ _NAMES = {
     "edge": "Edge HeadRead LogitsRead MlpRead Reader Side Writer parse_read parse_writer",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",
+    "head_mapping": "HeadMapping",
     "node": "Node NodeEdge Site Value",
     "path": "ARROW Part PartName Path Source",
     "record": "Record computed_field jsonable records",
-    "schema": "schema",
-    "table": "Column Table interval_columns prose_column stacked text_column token_column",
+    "json_schema": "schema",
+    "table": "Column Row Table interval_columns prose_column rows_table stacked text_column "
+    "token_column",
 }
 _HOMES = {
     name: f"pathsum.base.{module}" for module, names in _NAMES.items() for name in names.split()
@@ -87,6 +95,7 @@ __all__ = [
     "Edge",
     "Estimate",
     "HeadId",
+    "HeadMapping",
     "HeadName",
     "HeadRead",
     "LogitsRead",
@@ -99,6 +108,7 @@ __all__ = [
     "Progress",
     "Reader",
     "Record",
+    "Row",
     "Side",
     "Site",
     "Source",
@@ -116,6 +126,7 @@ __all__ = [
     "parse_writer",
     "prose_column",
     "records",
+    "rows_table",
     "schema",
     "silent",
     "stacked",

@@ -1,28 +1,13 @@
 """Reads and edges: `L1H4.k`, and a message through the residual stream, `L0H7→L1H4.k`."""
 
-import enum
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pathsum.base.errors import InputError, PathError
+from pathsum.base.errors import PathError
 from pathsum.base.head_id import LABEL, NUMBER, HeadId, HeadName
 from pathsum.base.path import ARROW, Printed, Source, split_arrows
-
-
-class Side(enum.StrEnum):
-    """The three reads of a head: for its queries, its keys and its values."""
-
-    Q = "q"
-    K = "k"
-    V = "v"
-
-    @classmethod
-    def parse(cls, name: "str | Side") -> "Side":
-        """The side that a letter means."""
-        if name not in ("q", "k", "v"):
-            raise InputError(f"a head has the reads 'q', 'k' and 'v', not {name!r}")
-        return cls(name)
+from pathsum.base.site import Side, Writer, parse_writer
 
 
 @dataclass(frozen=True)
@@ -54,24 +39,8 @@ class LogitsRead(Printed):
         return "logits"
 
 
-Writer: TypeAlias = HeadId | Source
-"""A component that writes into the residual stream."""
 Reader: TypeAlias = HeadRead | MlpRead | LogitsRead
 """A component that reads the residual stream."""
-
-
-def parse_writer(name: HeadName | Source) -> Writer:
-    """The head or the source that a name means."""
-    if isinstance(name, Source):
-        return name
-    if isinstance(name, str) and not LABEL.fullmatch(name.strip()):
-        try:
-            return Source.parse(name)
-        except PathError:
-            raise PathError(
-                f"{name!r} does not name a writer; use a head such as 'L0H7', 'embed' or 'mlp0'"
-            ) from None
-    return HeadId.parse(name)
 
 
 def parse_read(name: "HeadName | Reader", side: str | Side | None = None) -> Reader:

@@ -1,13 +1,15 @@
-"""Reading and writing files, for all rooms.
+"""Reading and writing files.
 
 Reading: regular files only (opening a FIFO blocks forever), of bounded size, UTF-8, and JSON of
-bounded depth; anything else is a one-sentence FileError. Never more bytes are read than the file's
-size says: system files, as in /proc, report 0 and may be endless.
+bounded depth; anything else raises a FileError. Never more bytes are read than the file's size at
+opening: system files, as in /proc, report 0 and may be endless.
 
 Writing: files of a folder that belong together are written to temporary names and renamed as one
 step (`write_together`). A single output is checked before anything is computed, then replaced as a
 whole, or written in place if it is a device or a pipe (`check_output`, `write_output`). A save
-locks its folder, so that leftovers of killed saves can be told from files being written.
+locks its folder, so that temporary files of killed saves are distinct from files being written.
+
+The cache folder holds files that can be fetched or built again (`cache_folder`, `locked`).
 """
 
 import hashlib
@@ -15,8 +17,6 @@ import json
 import os
 import re
 import stat
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -28,13 +28,16 @@ from safetensors import SafetensorError
 
 from pathsum.base.errors import FailedError, FileError, PathsumError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where two saves at once are not kept apart
+    fcntl = None
+
 # Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
 LARGEST_TEXT = 1 << 28
 JOURNAL = ".saving.json"
 # How long a save waits for another one to the same folder.
 PATIENCE_SECONDS = 60.0
-# Names of outputs while they are written.
-_PREFIX, _SUFFIX = ".pathsum-", ".part"
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -44,29 +47,18 @@ _KINDS = {
 }
 
 
-def require_regular(file: Path) -> os.stat_result:
-    """The status of a regular file that is not empty; raises FileError for anything else.
-
-    Reading a pipe or a device may block forever, and so may a system file such as /proc/kmsg, which
-    claims to be regular and empty.
-    """
-    found = _regular(file)
-    if found.st_size == 0:
-        raise FileError(f"{file} is empty; copy, download or save it again")
-    return found
-
-
-def _regular(file: Path) -> os.stat_result:
+def _size(file: Path) -> int:
+    """The size of a regular file; reading a pipe or a device may block forever."""
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError as error:
         raise FileError(f"there is no file {file}; name an existing one") from error
     except (OSError, ValueError) as error:
         raise FileError(f"{file} cannot be opened ({_reason(error)})") from error
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
         raise FileError(f"{file} is {kind}, and a regular file is expected; name one")
-    return found
+    return status.st_size
 
 
 def exists(path: Path) -> bool:
@@ -80,22 +72,26 @@ def exists(path: Path) -> bool:
 
 def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
     """The contents of a regular file, as many bytes as it has when it is opened."""
-    size = _regular(file).st_size
+    size = _size(file)
     if size > largest:
         raise FileError(
             f"{file} has {size:,} bytes, and at most {largest:,} are read at once; it is not a "
             "file of this kind"
         )
-    try:
-        with file.open("rb") as opened:
-            return opened.read(size)
-    except OSError as error:
-        raise FileError(f"{file} cannot be read ({_reason(error)})") from error
+    return _read(file, size)
 
 
 def first_bytes(file: Path, count: int) -> bytes:
-    """The first bytes of a regular file, to tell its format."""
-    require_regular(file)
+    """The first bytes of a regular file that is not empty, to recognize its format.
+
+    A system file such as /proc/kmsg claims to be regular and empty, and reading it may block.
+    """
+    if _size(file) == 0:
+        raise FileError(f"{file} is empty; copy, download or save it again")
+    return _read(file, count)
+
+
+def _read(file: Path, count: int) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(count)
@@ -112,7 +108,7 @@ def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
 
 
 def parse_json(text: str, where: object, advice: str) -> Any:
-    """The value of JSON text; `where` names it in errors, `advice` says what to do.
+    """The value of JSON text; `where` and `advice` are the subject and the end of error messages.
 
     Duplicate names in an object are an error: Python would take the last value, other programs the
     first.
@@ -137,10 +133,10 @@ def parse_json(text: str, where: object, advice: str) -> Any:
 
 def parse_object(text: str, where: object, advice: str) -> dict[str, Any]:
     """A JSON object from text."""
-    found = parse_json(text, where, advice)
-    if not isinstance(found, dict):
+    value = parse_json(text, where, advice)
+    if not isinstance(value, dict):
         raise FileError(f"{where} is not a JSON object; {advice}")
-    return found
+    return value
 
 
 def read_object(file: Path, advice: str) -> dict[str, Any]:
@@ -159,49 +155,66 @@ def digest_file(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-# ---- locks; the operating system releases those of a killed process
+# ---- locks and the cache folder
 
-if sys.platform == "win32":
-    import msvcrt
 
-    def lock(descriptor: int, *, wait: bool) -> None:
-        """Lock an open file, or raise OSError."""
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-
-    def _unlock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def lock(descriptor: int, *, wait: bool) -> None:
-        """Lock an open file or folder, or raise OSError."""
+def lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file or folder, or raise OSError. A killed process no longer holds its locks."""
+    if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+@contextmanager
+def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
+    """Hold a lock file; with `wait=False` raise an error with the text `taken` if it is held."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = file.open("a+")
+    except OSError as error:
+        raise FailedError(f"cannot write the lock {file} ({error})") from error
+    with opened:
+        try:
+            lock(opened.fileno(), wait=wait)
+        except OSError as error:
+            raise FailedError(taken) from error
+        yield
+
+
+def cache_folder() -> Path:
+    """`$PATHSUM_CACHE`, else `pathsum` in `$XDG_CACHE_HOME`, else `~/.cache/pathsum`."""
+    own, shared = os.environ.get("PATHSUM_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own).expanduser()
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "pathsum"
+    except RuntimeError as error:  # a user whom the system does not know, without $HOME
+        raise FailedError(
+            "there is no home folder to keep files in; set PATHSUM_CACHE to a folder for them"
+        ) from error
+
+
+# ---- files that belong together
 
 
 @contextmanager
 def _only_save(folder: Path) -> Generator[bool]:
     """Keep other saves out of a folder; yields False if it cannot be locked.
 
-    The folder itself is locked, so no file is added to it. Windows and some network file systems
-    cannot lock a folder; files of two saves at once are still noticed when they are read.
+    The folder itself is locked, so no file is added to it. Some network file systems cannot lock a
+    folder; mixed files of two saves at once are still detected when they are read.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # a folder that may be written and not listed, or Windows
         yield False
         return
+    alone = False
     try:
-        locked = _wait_for_lock(descriptor, folder)
-        try:
-            yield locked
-        finally:
-            if locked:  # by name: a process that was forked meanwhile has the descriptor too
-                _unlock(descriptor)
+        alone = _wait_for_lock(descriptor, folder)
+        yield alone
     finally:
+        if alone and fcntl is not None:  # a process that was forked meanwhile shares the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -223,9 +236,6 @@ def _wait_for_lock(descriptor: int, folder: Path) -> bool:
             return True
 
 
-# ---- files that belong together
-
-
 def write_together(
     folder: Path, writers: Mapping[str, Callable[[Path], object]], remove: Iterable[str] = ()
 ) -> None:
@@ -233,67 +243,73 @@ def write_together(
 
     Everything is first written to temporary names and flushed to disk. A journal then lists the
     renames: until it is in place nothing has changed, and if the process is killed after that,
-    `finish_saving` does the rest. Temporary files left by a killed save of these files are removed.
+    `finish_saving` completes the save. Temporary files of killed saves of these files are removed.
     """
+    remove = tuple(remove)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FailedError(f"cannot make the folder {folder} ({error})") from error
-    with _only_save(folder) as alone:
-        _write_together(folder, writers, tuple(remove), alone)
-
-
-def _write_together(
-    folder: Path,
-    writers: Mapping[str, Callable[[Path], object]],
-    remove: tuple[str, ...],
-    alone: bool,
-) -> None:
     for name in (*writers, *remove):
         if (folder / name).is_dir():
             raise FailedError(
                 f"saving to {folder} failed: {name} is a folder there; remove it, or name another "
                 "folder"
             )
-    aside = {name: folder / f".{name}.{os.getpid()}{_SUFFIX}" for name in (*writers, JOURNAL)}
-    try:
-        _finish(folder)
-        if alone:
-            names = "|".join(map(re.escape, (*aside, *remove)))
-            _remove_leftovers(folder, rf"\.({names})\.[0-9]+{re.escape(_SUFFIX)}")
-        removed = [name for name in remove if (folder / name).exists()]
-        for name, write in writers.items():
-            write(aside[name])
-            # safetensors makes files that only their owner can read.
-            aside[name].chmod(0o666 & ~_umask())
-            _flush_to_disk(aside[name])
-        if len(writers) == 1 and not removed:
-            for name in writers:
-                aside[name].replace(folder / name)
-        else:
-            renamed = {aside[name].name: name for name in writers}
-            text = json.dumps({"rename": renamed, "remove": removed})
-            aside[JOURNAL].write_text(text, encoding="utf-8")
-            _flush_to_disk(aside[JOURNAL])
-            aside[JOURNAL].replace(folder / JOURNAL)
+    parts = {name: folder / f".{name}.{os.getpid()}.part" for name in (*writers, JOURNAL)}
+    with _only_save(folder) as alone:
+        try:
             _finish(folder)
-    except (OSError, SafetensorError) as error:
-        begun = (folder / JOURNAL).exists()
-        state = "opening the folder finishes the save" if begun else "the old files are unchanged"
-        raise FailedError(f"saving to {folder} failed ({error}); {state}") from error
-    finally:
-        # After any failure, Ctrl-C included: temporary files that are left are incomplete.
-        if not (folder / JOURNAL).exists():
-            for file in aside.values():
-                # On a read-only file system, even unlinking a missing file raises.
-                if file.exists():
-                    file.unlink()
+            if alone:
+                _remove_leftovers(folder, (*parts, *remove))
+            for name, write in writers.items():
+                _write_part(parts[name], write, folder / name)
+            removed = [name for name in remove if (folder / name).exists()]
+            _rename({parts[name]: folder / name for name in writers}, removed, parts[JOURNAL])
+        except (OSError, SafetensorError) as error:
+            begun = (folder / JOURNAL).exists()
+            state = "opening it finishes the save" if begun else "the old files are unchanged"
+            raise FailedError(f"saving to {folder} failed ({error}); {state}") from error
+        finally:
+            # After any failure, Ctrl-C included: temporary files that are left are incomplete.
+            if not (folder / JOURNAL).exists():
+                for file in parts.values():
+                    # On a read-only file system, even unlinking a missing file raises.
+                    if file.exists():
+                        file.unlink()
 
 
-def _remove_leftovers(folder: Path, names: str) -> None:
+def _write_part(part: Path, write: Callable[[Path], object], target: Path) -> None:
+    """Write a temporary file with the mode of the target, and flush it to disk."""
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+    write(part)
+    part.chmod(mode)  # safetensors makes files that only their owner can read
+    _flush_to_disk(part)
+
+
+def _flush_to_disk(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def _rename(parts: Mapping[Path, Path], removed: list[str], journal: Path) -> None:
+    """Rename temporary files to their targets and remove others; one file needs no journal."""
+    if len(parts) == 1 and not removed:
+        for part, target in parts.items():
+            part.replace(target)
+        return
+    renamed = {part.name: target.name for part, target in parts.items()}
+    text, target = json.dumps({"rename": renamed, "remove": removed}), journal.with_name(JOURNAL)
+    _write_part(journal, lambda file: file.write_text(text, encoding="utf-8"), target)
+    journal.replace(target)
+    _finish(journal.parent)
+
+
+def _remove_leftovers(folder: Path, names: Iterable[str]) -> None:
     """Remove temporary files of saves that were killed; the caller has locked the folder."""
+    pattern = rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+\.part"
     for file in folder.iterdir():
-        if re.fullmatch(names, file.name) and not file.is_dir():
+        if re.fullmatch(pattern, file.name) and not file.is_dir():
             with suppress(PermissionError):  # another user's, in a folder that many write to
                 file.unlink(missing_ok=True)
 
@@ -314,8 +330,8 @@ def _finish(folder: Path) -> None:
     journal = folder / JOURNAL
     if not exists(journal):
         return  # there is none, or another process has just finished the save
-    found = read_object(journal, "remove it, and save again")
-    renamed, removed = found.get("rename"), found.get("remove")
+    listed = read_object(journal, "remove it, and save again")
+    renamed, removed = listed.get("rename"), listed.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
     for name in (*renamed.values(), *removed):
@@ -344,11 +360,6 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _flush_to_disk(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 # ---- one output
@@ -383,12 +394,13 @@ def write_output(path: str | Path, content: str | bytes) -> Path:
     """Write an output: a regular file is replaced whole, anything else is written through."""
     target = check_output(path)
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if not _through(target):
+        file = target.resolve()
+        write_together(file.parent, {file.name: lambda part: part.write_bytes(data)})
+        return target
     try:
-        if _through(target):
-            with target.open("wb") as out:
-                out.write(data)
-        else:
-            _replace(target.resolve(), data)
+        with target.open("wb") as out:
+            out.write(data)
     except OSError as error:
         raise FailedError(f"{target} cannot be written ({_reason(error)})") from error
     return target
@@ -401,24 +413,6 @@ def _through(target: Path) -> bool:
     if not target.is_file() or str(target).startswith(("/dev/", "/proc/")):
         return True
     return not os.access(target.resolve().parent, os.W_OK)
-
-
-def _replace(target: Path, data: bytes) -> None:
-    with _only_save(target.parent) as alone:
-        if alone:
-            _remove_leftovers(target.parent, rf"{re.escape(_PREFIX)}\w+{re.escape(_SUFFIX)}")
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
-        handle, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=target.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            temporary.chmod(mode)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

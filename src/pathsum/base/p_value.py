@@ -6,6 +6,7 @@ is unreliable far out in the tail. A p below such a floor is printed as a bound.
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from pathsum.base.table import MISSING, Cell, Column
 
@@ -62,7 +63,13 @@ class ProbabilityColumn(Column):
 
     name: str = "p"
     format: str = ".1e"
+    part: Literal["value", "low", "high", "null", "p"] = "p"
     least: float = LEAST_FITTED
+
+    def cell(self, value: Any) -> Cell:
+        """The p of an estimate, with the resolution of its draws."""
+        p, draws = super().cell(value), getattr(value, "draws", None)
+        return BoundedP.counted(p, draws) if isinstance(p, float) else p
 
     def write(self, cell: Cell) -> str:
         """A cell as text."""

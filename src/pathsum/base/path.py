@@ -39,15 +39,16 @@ def split_arrows(text: str) -> list[str]:
     return [part.strip() for part in text.replace("->", ARROW).replace(">", ARROW).split(ARROW)]
 
 
-SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias"]
+SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias", "residual", "logits"]
 
 
 @dataclass(frozen=True, order=True)
 class Source(Printed):
-    """The start of a path: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U`, the logits' own bias.
+    """A component other than a head: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U` of the logits.
 
     `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write.
-    `layer` is the layer that writes it, −1 for what is there before the first layer.
+    `layer` is the layer that writes it, −1 for what is there before the first layer. These are the
+    starts of paths. `residual2`, the stream before layer 2, and `logits` name sites of a run.
     """
 
     kind: SourceKind
@@ -73,15 +74,16 @@ class Source(Printed):
         text = name.strip()
         if text in ("embed", "pos"):
             return cls("embed") if text == "embed" else cls("pos")
-        if text == "bias_U":
-            return cls("unembed_bias")
-        match = re.fullmatch(rf"(mlp|bias)({NUMBER})", text, re.ASCII)
+        if text in ("bias_U", "logits"):
+            return cls("unembed_bias" if text == "bias_U" else "logits")
+        match = re.fullmatch(rf"(mlp|bias|residual)({NUMBER})", text, re.ASCII)
         if match is None:
             raise PathError(
                 f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
                 "(by layer) and 'bias_U'"
             )
-        return cls("mlp" if match[1] == "mlp" else "bias", int(match[2]))
+        kinds: dict[str, SourceKind] = {"mlp": "mlp", "bias": "bias", "residual": "residual"}
+        return cls(kinds[match[1]], int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,11 @@ class Path(Printed):
         check_path(model, self)
 
     def _check(self) -> None:
+        if self.source.kind in ("residual", "logits"):
+            raise PathError(
+                f"{str(self.source)!r} is not a source of paths; sources are 'embed', 'pos', "
+                "'mlp3', 'bias2' (by layer) and 'bias_U'"
+            )
         for lower, upper in zip(self.heads, self.heads[1:], strict=False):
             if lower.layer >= upper.layer:
                 reason = "names a head twice" if lower == upper else "is out of order"

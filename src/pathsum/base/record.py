@@ -21,7 +21,17 @@ from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FailedError
 from pathsum.base.estimate import Estimate
 from pathsum.base.path import Printed
-from pathsum.base.table import Cell, Table, prose_column, text_column
+from pathsum.base.table import (
+    Cell,
+    Row,
+    Table,
+    field_rows,
+    format_number,
+    prose_column,
+    rows_field,
+    rows_table,
+    text_column,
+)
 from pathsum.base.terminal import SafeConsole
 
 Field = TypeVar("Field")
@@ -202,20 +212,41 @@ class Record:
         """The record as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
+    @property
+    def table_title(self) -> str:
+        """The title of the table; by default the kind of record."""
+        return self.record_kind.replace("-", " ")
+
+    @property
+    def table_note(self) -> str:
+        """The note below the table; by default the record's field `note`, if it has one."""
+        return str(getattr(self, "note", ""))
+
     def to_table(self) -> Table:
-        """The record as a table; by default its plain fields, one per row."""
+        """The record as a table, as its fields describe it (see `pathsum.base.table`).
+
+        One row per item of the first field that holds rows with columns; otherwise one row per
+        plain field.
+        """
+        holds_rows = rows_field(type(self))
+        if holds_rows is not None:
+            name, row_type = holds_rows
+            return rows_table(getattr(self, name), self.table_title, self.table_note, row_type)
+        labels = field_rows(type(self))
         rows: list[tuple[Cell, ...]] = []
-        for name in _stored_fields(type(self)) or ():
+        for name in labels or _stored_fields(type(self)) or ():
+            row = labels.get(name) or Row(name.replace("_", " "))
             value = getattr(self, name)
-            if isinstance(value, Printed | Estimate):
+            if isinstance(value, Estimate):
+                value = value.format(row.format)
+            elif isinstance(value, float) and name in labels:
+                value = format_number(value, row.format)
+            elif isinstance(value, Printed):
                 value = str(value)
             if value is None or isinstance(value, bool | int | float | str):
-                rows.append((name.replace("_", " "), value))
-        return Table(
-            columns=(text_column(""), prose_column("value")),
-            rows=tuple(rows),
-            title=self.record_kind.replace("-", " "),
-        )
+                rows.append((row.label, value))
+        columns = (text_column(""), prose_column("value"))
+        return Table(columns, tuple(rows), self.table_title, self.table_note if labels else "")
 
     def __rich__(self) -> RenderableType:
         return self.to_table()

@@ -1,17 +1,40 @@
 """A plain table: named columns, rows of values, and its views in a terminal, a page and a file.
 
+Records describe their tables by their fields, so that few need a `to_table` of their own. A field
+of a record that fills rows is annotated with its column:
+
+    @dataclass(frozen=True)
+    class HeadCost:
+        head: Annotated[HeadId, text_column("head")]
+        cost: Annotated[Estimate, *interval_columns("cost", ".4f"), ProbabilityColumn()]
+        samples: int                                    # no column: not in the table
+
+`rows_table(costs, title=…, note=…)` is the table, one row per record. A record that holds such rows
+in one field needs nothing else: `Record.to_table` finds the field, and takes the title and the note
+from `table_title` and `table_note`. A field that is an `Estimate` fills each of its columns with
+the column's `part` of it: the value, an end of the interval, the null mean or p.
+
+A record whose table has one row per field labels them with `Row`:
+
+    loss: Annotated[Estimate, Row("loss of the program", ".3f")]
+
+Without `Row`, the label of a field is its name. Columns for which no row has a value are omitted.
+
 In a terminal that is too narrow, sentences wrap and tokens are shortened with an ellipsis; if that
 is not enough, columns are dropped, the last first, and a note names them. A number or a label is
 never truncated.
 """
 
+import enum
 import html
 import io
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias, cast
 
 from rich import box
 from rich.cells import cell_len
@@ -32,6 +55,7 @@ class Column:
 
     `fit` is how its cells adapt to a narrow terminal: "whole" shows them in full or not at all
     (numbers and labels), "shorten" ends them with an ellipsis, "wrap" breaks them between words.
+    `part` is the attribute of an `Estimate` that it shows.
     """
 
     name: str
@@ -39,6 +63,7 @@ class Column:
     unit: str = ""
     align: Literal["left", "right"] = "right"
     fit: Literal["whole", "shorten", "wrap"] = "whole"
+    part: Literal["value", "low", "high", "null", "p"] = "value"
 
     @property
     def heading(self) -> str:
@@ -60,6 +85,17 @@ class Column:
         if isinstance(cell, float):
             return format_number(cell, self.format)
         return printable(str(cell))
+
+    def cell(self, value: Any) -> Cell:
+        """The cell for the value of a field: a number, a label, an estimate or a token."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if hasattr(value, "stderr"):  # an Estimate, whose module imports this one
+            return getattr(value, self.part)
+        if isinstance(value, enum.Enum):
+            return str(value.value)
+        text = getattr(value, "text", None)
+        return str(value) if text is None else str(text)
 
 
 def format_number(value: float, spec: str) -> str:
@@ -89,7 +125,15 @@ def prose_column(name: str) -> Column:
 
 def interval_columns(name: str, spec: str) -> tuple[Column, Column, Column]:
     """Columns for `Estimate.with_interval`: a value and both ends of its interval."""
-    return Column(name, spec), Column("low", spec), Column("high", spec)
+    return Column(name, spec), Column("low", spec, part="low"), Column("high", spec, part="high")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The label and the number format of a field in a table of one row per field."""
+
+    label: str
+    format: str = ".4g"
 
 
 @dataclass(frozen=True)
@@ -147,6 +191,70 @@ class Table:
             if self.columns:
                 yield Text()
             yield from (Text(printable(note), style="italic") for note in notes)
+
+
+@cache
+def field_columns(row: type) -> dict[str, tuple[Column, ...]]:
+    """The columns of each field of a type of rows that has any."""
+    return _annotations(row, Column)
+
+
+@cache
+def field_rows(record: type) -> dict[str, Row]:
+    """The labels of the fields of a record, where they have some."""
+    return {name: labels[0] for name, labels in _annotations(record, Row).items()}
+
+
+def _annotations(owner: type, kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """The instances of `kind` in the annotations of a class, by field."""
+    annotated = {
+        name: tuple(one for one in getattr(hint, "__metadata__", ()) if isinstance(one, kind))
+        for name, hint in typing.get_type_hints(owner, include_extras=True).items()
+    }
+    return {name: every for name, every in annotated.items() if every}
+
+
+@cache
+def rows_field(record: type) -> tuple[str, type] | None:
+    """The first field of a record that is a tuple of rows with columns, and the type of a row."""
+    for name, hint in typing.get_type_hints(record).items():
+        inside = typing.get_args(hint)
+        if typing.get_origin(hint) is tuple and is_dataclass(inside[0]):
+            row = cast("type", inside[0])
+            if field_columns(row):
+                return name, row
+    return None
+
+
+def rows_table(
+    rows: Sequence[object], title: str = "", note: str = "", row: type | None = None
+) -> Table:
+    """A table of one row per record, by the columns of their fields.
+
+    `row` is the type of the records, needed where there may be none.
+
+    >>> from typing import Annotated
+    >>> @dataclass
+    ... class Cost:
+    ...     head: Annotated[str, text_column("head")]
+    ...     cost: Annotated[float, Column("cost", ".1f")]
+    >>> rows_table([Cost("L0H1", 0.25)]).to_dicts()
+    [{'head': 'L0H1', 'cost': 0.25}]
+    """
+    kind = row or (type(rows[0]) if rows else None)
+    described = {} if kind is None else field_columns(kind)
+    columns = [column for every in described.values() for column in every]
+    cells = [
+        [column.cell(getattr(each, name)) for name, every in described.items() for column in every]
+        for each in rows
+    ]
+    used = [at for at in range(len(columns)) if not cells or any(x[at] is not None for x in cells)]
+    return Table(
+        columns=tuple(columns[at] for at in used),
+        rows=tuple(tuple(x[at] for at in used) for x in cells),
+        title=title,
+        note=note,
+    )
 
 
 def stacked(*parts: RenderableType) -> Group:

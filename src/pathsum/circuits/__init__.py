@@ -6,7 +6,10 @@
     copying       eigenvalues of full OV with their null, the diagonal, top-1
     trigrams/     skip_trigrams: [source] … [destination] → [out], their patterns, evidence and bugs
     positional    attention by offset alone
-    composition/  Q-, K- and V-composition of all pairs of heads, virtual_weights, with their nulls
+    composition   Q-, K- and V-composition of all pairs of heads, with its null
+    composition_pairs  one pair by singular directions; projection kernel; empirical nulls
+    virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
+    reads_and_writes   factors and Gram matrices of the writes and reads of heads
     matching      eigenvalues of QK through a lower head, the induction heads' other axis
     stream/       bandwidth: which dimensions of the residual stream are used by what, and deletion
     alignment/    align_heads: which heads of two models do the same, with its null
@@ -17,12 +20,12 @@ largest entries, rows and spectra are found from the factors.
 
 from pathsum.circuits.alignment.align_heads import HeadAlignment, align_heads
 from pathsum.circuits.bigram import bigram, continuations
-from pathsum.circuits.composition.composition import Composition, composition
-from pathsum.circuits.composition.edges import ScoredEdge
-from pathsum.circuits.composition.empirical import empirical_composition
-from pathsum.circuits.composition.pair_components import pair_components
-from pathsum.circuits.composition.projection_kernel import projection_kernel
-from pathsum.circuits.composition.virtual_weights import VirtualWeights, virtual_weights
+from pathsum.circuits.composition import Composition, ScoredEdge, composition
+from pathsum.circuits.composition_pairs import (
+    empirical_composition,
+    pair_components,
+    projection_kernel,
+)
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.stream.bandwidth import bandwidth
@@ -33,6 +36,7 @@ from pathsum.circuits.tokens.qk import attention, token_qk
 from pathsum.circuits.trigrams.bugs import bug_cost, forced_bugs
 from pathsum.circuits.trigrams.skip_trigrams import SkipTrigrams, skip_trigrams
 from pathsum.circuits.trigrams.source_table import source_table
+from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
 from pathsum.model.sequences import open_text
 
 __all__ = [

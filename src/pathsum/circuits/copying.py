@@ -24,16 +24,16 @@ from pathsum.algebra import Factored, extremes, spectrum
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
 from pathsum.algebra.rotations import (
-    TIE,
+    DRAWS,
     rotated_cores,
     sequential_p,
     significant_values,
     spectra_between,
-    with_negatives,
 )
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked, parse_choice
 from pathsum.base.errors import InputError
+from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import counted_p
 from pathsum.circuits.tokens.ov import token_ov
 from pathsum.circuits.tokens.token import joined
@@ -54,10 +54,7 @@ from pathsum.model.weights import Weights
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
-DRAWS = 400
-LEAST_DRAWS = 200
-# Circuits whose random heads are computed between two calls of progress.
-_CIRCUITS_AT_ONCE = 2
+LEAST_DRAWS = DRAWS
 WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 
 
@@ -67,9 +64,9 @@ class HeadCopying(Record, kind="head-copying"):
 
     `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
     heads with the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p`
-    the share of them that copy at least as much, counted as (1 + draws at or above) / (1 + draws).
-    A small p rejects the null that the head's directions are unrelated to the embeddings. A head
-    that writes nothing to the logits has NaN for ratio, z and p, and `note` says so.
+    the share of them that copy at least as much (`algebra.rotations.sequential_p`), the same number
+    as in the atlas. A small p rejects the null that the head's directions are unrelated to the
+    embeddings. A head that writes nothing to the logits has NaN for ratio, z and p, and a note.
 
     `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
     `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
@@ -90,15 +87,15 @@ class HeadCopying(Record, kind="head-copying"):
 
 
 @dataclass(frozen=True, eq=False)
-class Copying(Record, kind="copying"):
+class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     """Copying of several heads; `copying["L1H4"]` is that of one."""
 
     heads: tuple[HeadCopying, ...]
     draws: int
     note: str
 
-    def __getitem__(self, head: HeadName | Path) -> HeadCopying:
-        return find_circuit({each.head: each for each in self.heads}, head)
+    def __getitem__(self, name: HeadName | Path) -> HeadCopying:
+        return find_circuit(self.by_label(), name)
 
     def to_table(self) -> Table:
         """One row per head."""
@@ -131,7 +128,6 @@ def copying(
     measures: Measures = "all",
     draws: int = DRAWS,
     seed: int = 0,
-    null: "CopyingNull | None" = None,
     progress: Progress = silent,
 ) -> Copying:
     """Copying scores of heads or virtual heads; of all heads if none are named.
@@ -148,33 +144,17 @@ def copying(
     The shares of tokens cost vocabulary² × d_head multiplications per head.
     `measures="eigenvalues"` leaves them out, and the cost is one product for the whole model:
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
-    middle is computed once, and each head is d_head × d_head after that. Several calls share that
-    product if they share a `null`.
+    middle is computed once, and each head is d_head × d_head after that.
     """
-    every = require_heads(model)
-    require_logit_edges(model, "copying")
-    require_tokens_out(model, "copying")
-    measures = parse_choice(get_args(Measures), measures, "measures")
     if draws < LEAST_DRAWS:
         raise InputError(
             f"draws={draws} random heads are too few for a null: p could not fall below "
             f"{1 / (1 + max(draws, 0)):.3f}; use at least {LEAST_DRAWS}"
         )
-    paths = [as_path(model, head) for head in heads or every]
-    null = CopyingNull(model, draws=draws, seed=seed) if null is None else null
-    found: list[HeadCopying] = []
-    spectra, ratios = _spectra(model, paths, null, progress), null.ratios(paths, progress)
-    for index, (path, values, drawn) in enumerate(zip(paths, spectra, ratios, strict=True)):
-        progress(index, len(paths), f"copying of {circuit_label(path)}")
-        found.append(_measured(model, path, values, drawn, measures))
-    progress(len(paths), len(paths), "copying")
-    note = (
-        f"p: of {draws} heads with this head's singular values, rotated at random between this "
-        "model's W_E and W_U, the share that copies as much"
+    every = require_heads(model)
+    return CopyingNull(model, draws=draws, seed=seed).measure(
+        heads or every, measures=measures, progress=progress
     )
-    if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
-        note += "; layers above 0: direct path, scale omitted"
-    return Copying(tuple(found), draws, joined((note, logit_cap_note(model.config))))
 
 
 class CopyingNull:
@@ -186,13 +166,53 @@ class CopyingNull:
     """
 
     def __init__(self, model: Model, *, draws: int = DRAWS, seed: int = 0) -> None:
-        self._model, self._draws, self._seed = model, draws, seed
+        require_logit_edges(model, "copying")
+        require_tokens_out(model, "copying")
+        self._model, self.draws, self._seed = model, draws, seed
         self._centered = model.config.norm == "layer"
         self._products: dict[bool, Tensor] = {}
-        # All circuits of one order share random frames; the explorer asks for the draws of one
-        # circuit twice.
         self._cores: dict[tuple[bool, int], list[Tensor]] = {}
-        self._last: tuple[tuple[Path, ...], Tensor] | None = None
+
+    @torch.no_grad()
+    def measure(
+        self,
+        heads: Sequence[HeadName | Path],
+        *,
+        measures: Measures = "all",
+        progress: Progress = silent,
+    ) -> Copying:
+        """`copying` of some heads."""
+        model, measures = self._model, parse_choice(get_args(Measures), measures, "measures")
+        paths = [as_path(model, head) for head in heads]
+        layers: dict[int, Tensor] = {}
+        found: list[HeadCopying] = []
+        for index, path in enumerate(paths):
+            progress(index, len(paths), f"copying of {circuit_label(path)}")
+            if path.order > 1:
+                ov, product = path.ov(model), self.product(path)
+                left = ov.B @ product
+                values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
+            else:
+                layer, head = path.heads[0].layer, path.heads[0].head
+                if layer not in layers:
+                    layers[layer] = layer_eigenvalues(model.weights, layer, self.product(path))
+                values = layers[layer][head]
+            found.append(self._measured(path, values, measures))
+        progress(len(paths), len(paths), "copying")
+        note = (
+            f"p: of {self.draws} heads with this head's singular values, rotated at random between "
+            "this model's W_E and W_U, the share that copies as much"
+        )
+        if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
+            note += "; layers above 0: direct path, scale omitted"
+        return Copying(tuple(found), self.draws, joined((note, logit_cap_note(model.config))))
+
+    def layer(self, layer: int) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
+        """The ratio and p of every head of a layer; NaN for heads that write nothing."""
+        paths = [Path("embed", [(layer, head)]) for head in range(self._model.config.n_heads)]
+        values = layer_eigenvalues(self._model.weights, layer, self.product(paths[0]))
+        ratios = spectrum.positivity(values).cpu()
+        return ratios, self.p(paths, ratios)
 
     def product(self, path: Path) -> Float[Tensor, "d d"]:
         """`token_product` with embeddings as the first head of a circuit reads them."""
@@ -206,15 +226,11 @@ class CopyingNull:
 
         Of half of the draws: the other half are their negatives. The common scale is arbitrary.
         """
-        if self._last is not None and self._last[0] == tuple(paths):
-            return self._last[1]
-        found = spectra_between(*self._cores_and_values(paths))
-        self._last = (tuple(paths), found)
-        return found
+        return spectra_between(self.cores(paths[0]), self._values(paths))
 
     def p(self, paths: Sequence[Path], ratios: Float[Tensor, " path"]) -> Float[Tensor, " path"]:
         """`sequential_p` of the ratios of circuits of one order and depth."""
-        return sequential_p(ratios, *self._cores_and_values(paths))
+        return sequential_p(ratios, self.cores(paths[0]), self._values(paths))
 
     def cores(self, path: Path) -> list[Float[Tensor, "half r r"]]:
         """`rotated_cores` of circuits of the order and depth of this one, computed once."""
@@ -228,65 +244,52 @@ class CopyingNull:
                 [between] * (path.order - 1) + [around],
                 d,
                 min(config.d_head, d),
-                draws=self._draws,
+                draws=self.draws,
                 seed=self._seed,
             )
         return self._cores[key]
 
-    def _cores_and_values(
-        self, paths: Sequence[Path]
-    ) -> tuple[list[Float[Tensor, "half r r"]], list[Float[Tensor, "path k"]]]:
-        """The `rotated_cores` of circuits of one order and depth, and their singular values."""
+    def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
+        """The singular values of the first heads of some circuits, of the second, and so on."""
         orders = zip(*(path.heads for path in paths), strict=True)
-        own = [torch.stack([self._values(head) for head in heads]) for heads in orders]
-        return self.cores(paths[0]), own
+        return [torch.stack([self._singular_values(h) for h in heads]) for heads in orders]
 
-    def ratios(
-        self, paths: Sequence[Path], progress: Progress = silent
-    ) -> list[Float[Tensor, " draws"]]:
-        """The ratios of each circuit's random heads."""
-        groups: dict[tuple[bool, int], list[int]] = {}
-        for index, path in enumerate(paths):
-            groups.setdefault((_normed(self._model, path), path.order), []).append(index)
-        found: dict[int, Tensor] = {}
-        for every in groups.values():
-            for start in range(0, len(every), _CIRCUITS_AT_ONCE):
-                progress(len(found), len(paths), "random heads")
-                members = every[start : start + _CIRCUITS_AT_ONCE]
-                spectra = self.spectra([paths[index] for index in members])
-                ratios = with_negatives(spectrum.positivity(spectra))
-                found |= dict(zip(members, ratios, strict=True))
-        return [found[index] for index in range(len(paths))]
-
-    def _values(self, head: HeadName) -> Float[Tensor, " k"]:
+    def _singular_values(self, head: HeadName) -> Float[Tensor, " k"]:
         here = self._model.head(head)
         return significant_values(Factored(here.W_V, remove_mean(here.W_O, self._centered)))
+
+    def _measured(
+        self, path: Path, values: Complex[Tensor, " k"], measures: Measures
+    ) -> HeadCopying:
+        """A record from a circuit's eigenvalues."""
+        ratio = spectrum.positivity(values).cpu()
+        drawn = spectrum.positivity(self.spectra([path]))[0]
+        sd, writes_nothing = float(drawn.square().mean().sqrt()), bool(ratio.isnan())
+        positive_diagonal = top_1 = top_5 = None
+        if measures == "all":
+            ov = token_ov(self._model, path)
+            ranks = extremes.row_ranks(ov, torch.arange(ov.shape[-1], device=ov.device))
+            rises = ov.diagonal() > 0
+            positive_diagonal = float(rises.double().mean())
+            top_1, top_5 = (float(((ranks < n) & rises).double().mean()) for n in (1, 5))
+        return HeadCopying(
+            head=circuit_label(path),
+            ratio=float(ratio),
+            null=math.nan if bool(drawn.isnan().all()) else 0.0,  # each draw and its negative
+            null_sd=sd,
+            z=float(ratio) / sd if sd > 0 else math.nan,
+            p=float(self.p([path], ratio[None])),
+            eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
+            positive_diagonal=positive_diagonal,
+            top_1=top_1,
+            top_5=top_5,
+            note=joined((basis_note(self._model, path), WRITES_NOTHING if writes_nothing else "")),
+        )
 
 
 def _normed(model: Model, path: Path) -> bool:
     """Whether a circuit reads embeddings as layer 0 normalizes them."""
     return path.heads[0].layer == 0 and model.config.norm != "none"
-
-
-def _spectra(
-    model: Model, paths: Sequence[Path], null: CopyingNull, progress: Progress
-) -> list[Complex[Tensor, " k"]]:
-    """The eigenvalues of full OV of each circuit, batched over the heads of a layer."""
-    layers: dict[int, Tensor] = {}
-    found: list[Tensor] = []
-    for index, path in enumerate(paths):
-        progress(index, len(paths), "eigenvalues")
-        product = null.product(path)
-        if path.order > 1:
-            ov = path.ov(model)
-            left = ov.B @ product
-            found.append(eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm()))
-            continue
-        head = path.heads[0]
-        if head.layer not in layers:
-            layers[head.layer] = layer_eigenvalues(model.weights, head.layer, product)
-        found.append(layers[head.layer][head.head])
-    return found
 
 
 def layer_eigenvalues(
@@ -305,37 +308,3 @@ def eigenvalues_above_noise(
     values = eigvals(core.double())
     noise = 16 * torch.finfo(core.dtype).eps * size.double()
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
-
-
-def _measured(
-    model: Model,
-    path: Path,
-    values: Complex[Tensor, " k"],
-    null: Float[Tensor, " draws"],
-    measures: Measures,
-) -> HeadCopying:
-    """A record from a circuit's eigenvalues and the ratios of random heads."""
-    ratio, sd = float(spectrum.positivity(values)), float(null.square().mean().sqrt())
-    at_or_above = int((null >= ratio - TIE).sum())
-    silent_head = math.isnan(ratio)
-    positive_diagonal = top_1 = top_5 = None
-    if measures == "all":
-        ov = token_ov(model, path)
-        ranks = extremes.row_ranks(ov, torch.arange(ov.shape[-1], device=ov.device))
-        rises = ov.diagonal() > 0
-        positive_diagonal = float(rises.double().mean())
-        top_1, top_5 = (float(((ranks < n) & rises).double().mean()) for n in (1, 5))
-    return HeadCopying(
-        head=circuit_label(path),
-        ratio=ratio,
-        # Draws come with their negatives: summed in pairs, their mean is exactly 0.
-        null=float(null.unflatten(0, (2, -1)).sum(0).mean()),
-        null_sd=sd,
-        z=ratio / sd if sd > 0 else math.nan,
-        p=math.nan if silent_head else (1 + at_or_above) / (1 + len(null)),
-        eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
-        positive_diagonal=positive_diagonal,
-        top_1=top_1,
-        top_5=top_5,
-        note=joined((basis_note(model, path), WRITES_NOTHING if silent_head else "")),
-    )

@@ -19,10 +19,10 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
-from pathsum.algebra.rotations import rotated_cores, significant_values, spectra_between
+from pathsum.algebra.rotations import DRAWS, rotated_cores, significant_values, spectra_between
 from pathsum.base import Edge, HeadRead, Side
 from pathsum.base.errors import InputError
-from pathsum.circuits.copying import DRAWS, eigenvalues_above_noise
+from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.circuits.tokens.qk import average_rotation
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.folding import ROWS, read_scales

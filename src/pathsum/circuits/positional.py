@@ -17,12 +17,12 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_mean
 from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import InputError
-from pathsum.circuits.composition.reads_and_writes import rotated_gram
+from pathsum.base.head_mapping import HeadMapping
+from pathsum.circuits.reads_and_writes import rotated_gram
 from pathsum.circuits.tokens.qk import token_keys, token_queries
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import (
     TokenMoments,
-    find_circuit,
     position_scales,
     require_heads,
     require_score_edges,
@@ -95,14 +95,11 @@ class OffsetProfile(Record, kind="offset-profile"):
 
 
 @dataclass(frozen=True, eq=False)
-class Positional(Record, kind="positional"):
+class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
     """The offset profiles of all heads."""
 
     heads: tuple[OffsetProfile, ...]
     note: str
-
-    def __getitem__(self, head: HeadName) -> OffsetProfile:
-        return find_circuit({each.head: each for each in self.heads}, head)
 
     def to_table(self) -> Table:
         """One row per head: where its profile peaks, and position against content."""

@@ -1,8 +1,14 @@
-"""The command line: one command per file, each parsing arguments, calling a function, showing it.
+"""The command line: parse arguments, call a function of the library, show its result.
 
-main        the commands and their order; errors and exit codes
-options     arguments and options that several commands share
-view        tables, JSON, progress and HTML pages
-inputs      texts, token ids, sequences to measure a loss on, files of prompts
-demo … explore    one command each
+main            the commands by group, in the order of --help; errors and exit codes
+options         commands from functions: options from signatures, help from docstrings
+view            tables, JSON and progress
+inputs          texts, token ids, sequences to measure a loss on, files of prompts
+start           demo models
+paper           bigram head trigrams composition bandwidth terms atlas induction paper
+prediction      why paths scores
+interventions   patch replace
+training        corpus train dynamics
+training_view   the live view of a training run
+pages           explore report decompile
 """

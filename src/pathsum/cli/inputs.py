@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pathsum.model import Model
-    from pathsum.paths.circuit import Prompt
+    from pathsum.paths.prompts import Prompt
 
 # Keys of a prompt in a file of prompts, and their types.
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -40,16 +40,14 @@ def measured_sequences(
 
 
 def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
-    """The text argument, or the ids of --tokens; exactly one of the two must be given."""
-    if (text is None) == (tokens is None):
-        raise InputError(
-            "give the model something to read: a text, or token ids as in --tokens 3,5,7"
-            if text is None
-            else "a text and --tokens were both given; give one of them"
-        )
+    """The text argument, or the ids of --tokens."""
     if text is not None:
         return text
-    found = parse_ids(tokens or [])
+    if not tokens:
+        raise InputError(
+            "give the model something to read: a text, or token ids as in --tokens 3,5,7"
+        )
+    found = parse_ids(tokens)
     if len(found) != 1:
         raise InputError(f"{len(found)} sequences of --tokens were given; this command reads one")
     return found[0]
@@ -59,9 +57,7 @@ def given_sequences(
     model: "Model", text: Path | None, tokens: list[str] | None, count: int | None = None
 ) -> "Tensor | list[list[int]] | None":
     """The first windows of a text file, or sequences of ids; None if neither is given."""
-    if text is not None and tokens is not None:
-        raise InputError("--text and --tokens were both given; give one of them")
-    if tokens is not None:
+    if tokens:
         return parse_ids(tokens)
     return None if text is None else text_sequences(model, text, count)
 
@@ -86,10 +82,8 @@ def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tenso
     """The target of each position of the sequences of ids, −1 for none."""
     import torch
 
-    if targets is None:
+    if not targets or not tokens:
         return None
-    if tokens is None:
-        raise InputError("--targets says what --tokens should predict; give both")
     wanted, given = parse_ids(targets, "--targets", -1), parse_ids(tokens)
     if [len(each) for each in wanted] != [len(each) for each in given]:
         raise InputError(
@@ -143,7 +137,7 @@ def read_prompts(file: Path) -> "list[Prompt]":
 
 
 def _prompt(read: Any, where: str) -> "Prompt":
-    from pathsum.paths.circuit import Prompt
+    from pathsum.paths.prompts import Prompt
 
     given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
     if not isinstance(given.get("text"), str):

@@ -8,40 +8,54 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from pathsum._version import __version__
 from pathsum.base.errors import FileError, PathsumError, first_line
 from pathsum.base.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
-from pathsum.cli.atlas import atlas
-from pathsum.cli.bandwidth import bandwidth
-from pathsum.cli.bigram import bigram
-from pathsum.cli.composition import composition
-from pathsum.cli.corpus import corpus
-from pathsum.cli.decompile import decompile
-from pathsum.cli.demo import demo
-from pathsum.cli.dynamics import dynamics
-from pathsum.cli.explore import explore
-from pathsum.cli.head import head
-from pathsum.cli.induction import induction
-from pathsum.cli.models import models
-from pathsum.cli.paper import paper
-from pathsum.cli.patch import patch
-from pathsum.cli.paths import paths
-from pathsum.cli.precision import precision
-from pathsum.cli.replace import replace
-from pathsum.cli.report import report
-from pathsum.cli.scores import scores
-from pathsum.cli.terms import terms
-from pathsum.cli.train import train
-from pathsum.cli.trigrams import trigrams
+from pathsum.cli import interventions, pages, paper, prediction, start, training
+from pathsum.cli.options import in_terms_of_options
 from pathsum.cli.view import INTERRUPTED
-from pathsum.cli.why import why
+
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Start": (start.demo, start.models),
+    "The paper": (
+        paper.bigram,
+        paper.head,
+        paper.trigrams,
+        paper.composition,
+        paper.bandwidth,
+        paper.terms,
+        paper.atlas,
+        paper.induction,
+        paper.paper,
+    ),
+    "A prediction": (prediction.why, prediction.paths, prediction.scores),
+    "Interventions": (interventions.patch, interventions.replace),
+    "Training": (training.corpus, training.train, training.dynamics),
+    "See it": (pages.explore, pages.report, pages.decompile),
+}
+"""The commands by the question that they answer, in the order of `--help`."""
+
+
+class GroupedCommands(TyperGroup):
+    """A list of commands with one section per group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections of `--help`."""
+        for title, functions in GROUPS.items():
+            names = [function.__name__ for function in functions]
+            commands: list[Any] = [self.get_command(ctx, name) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(one.name, one.get_short_help_str(80)) for one in commands])
+
 
 app = typer.Typer(
     name="pathsum",
@@ -50,34 +64,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    cls=GroupedCommands,
 )
 
-for command in (
-    demo,
-    models,
-    corpus,
-    train,
-    bigram,
-    head,
-    trigrams,
-    composition,
-    bandwidth,
-    paths,
-    scores,
-    why,
-    terms,
-    precision,
-    replace,
-    patch,
-    atlas,
-    induction,
-    dynamics,
-    decompile,
-    report,
-    explore,
-    paper,
-):
-    app.command()(command)
+for group in GROUPS.values():
+    for function in group:
+        app.command()(function)
 
 
 def _print_version(requested: bool) -> bool:
@@ -147,7 +139,7 @@ def _report(error: BaseException, arguments: list[str]) -> int:
     if hasattr(error, "format_message"):
         return _usage(error)
     if isinstance(error, PathsumError):
-        _say(f"error: {error}")
+        _say(f"error: {in_terms_of_options(str(error), arguments[0] if arguments else '')}")
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         return 1  # the reader of a pipe, such as head, closed it
@@ -197,7 +189,7 @@ def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
     """The traceback in a file of the cache folder, or of the temporary folder; its path."""
     folders = [Path(tempfile.gettempdir())]
     with suppress(ImportError, PathsumError):  # torch cannot be imported, or there is no home
-        from pathsum.text.cache import cache_folder
+        from pathsum.base.files import cache_folder
 
         folders.insert(0, cache_folder() / "logs")
     text = f"pathsum {__version__}, Python {sys.version}\n{arguments!r}\n\n"

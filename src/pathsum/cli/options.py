@@ -1,18 +1,58 @@
-"""Arguments and options that several commands share: one name and one meaning for each.
+"""Commands from functions: options come from the signature, their help from the docstring.
+
+    @command(needs={"offset": "token"})
+    def head(session: Session, name: str, *, token: str | None = None, k: int = 10) -> None:
+        '''Show what a head does.
+
+        Options:
+            HEAD: A head (L1H4), or a virtual head (L0H7,L1H4).
+            --token: Show its circuits at this token.
+        '''
+
+Positional parameters are arguments, keyword-only ones are options: `top_tokens` is `--top-tokens`,
+`with_` is `--with`. A `Session` adds MODEL and the options about loading and printing. `exclusive`
+and `needs` reject options that would be ignored. What several commands share is described here:
+
+Options:
+    MODEL: A name from `pathsum models`, a model's folder or file, or a hub id.
+    OTHERS: More models to compare with.
+    TEXT: The text that the model reads.
+    --tokens IDS: Token ids instead of a text, for example 3,5,7; repeat for several sequences.
+    --targets IDS: What each position of --tokens should predict (-1: nothing), for example -1,-1,4;
+        default: the next token.
+    --metric: Score predictions by loss in nats, or by error rate.
+    --position: Position of the prediction; negative from the end.
+    --token: The predicted token, as text; default: the model's prediction.
+    --versus: Baseline of the logit: 'mean' (of the vocabulary), 'none', or the text of another
+        token.
+    --corpus: Compare with this text: a corpus name, a file or a folder.
+    --text: Measure on this text file; default: the model's held-out text.
+    --sequences: Sequences to measure on.
+    --length: Random tokens per copy (default 25).
+    --repeats: Copies of the random tokens per sequence.
+    --draws: Random rotations of each head that make up its null distribution.
+    --seed: Seed of the random draws.
+    --offset: Rotary models: QK at this offset instead of the mean over offsets.
+    --revision: Of a hub id: the branch, tag or commit to load.
+    --device: Compute on this device: cpu, cuda, cuda:1 or mps.
+    --dtype: Compute in this precision; default: the file's, at least float32.
+    --json: Print JSON instead of tables, with every number in full.
 
 Imports nothing heavy, because `--help` must be fast.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from pathsum.base.errors import InputError
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
@@ -23,187 +63,187 @@ if TYPE_CHECKING:
 LARGEST = 2**63 - 1
 # Far more than any estimate needs; with more, a command would not finish.
 MOST_SEQUENCES, MOST_DRAWS = 1_000_000, 100_000
-
-ModelName: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A name from `pathsum models`, a model's folder or file, or a hub id.",
-    ),
-]
-OtherModels: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="OTHER", help="More models to compare with.", show_default=False),
-]
-InputText: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(metavar="TEXT", help="The text that the model reads.", show_default=False),
-]
-TokenIds: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tokens",
-        metavar="IDS",
-        help="Token ids instead of a text, for example 3,5,7; repeat for several sequences.",
-    ),
-]
-Targets: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--targets",
-        metavar="IDS",
-        help="What each position of --tokens should predict (-1: nothing), for example -1,-1,4; "
-        "default: the next token.",
-    ),
-]
-
-MetricOption: TypeAlias = Annotated[
-    Literal["loss", "error"],
-    typer.Option("--metric", help="Score predictions by loss in nats, or by error rate."),
-]
-AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of tables, with every number in full.")
-]
-
-# Which number is explained.
-Position: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--position",
-        min=-LARGEST,
-        max=LARGEST,
-        help="Position of the prediction; negative from the end.",
-    ),
-]
-TargetToken: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--token", help="The predicted token, as text; default: the model's prediction."),
-]
-Versus: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--versus",
-        help="What the logit is compared with: 'mean' (of the vocabulary), 'none', or the text of "
-        "another token.",
-    ),
-]
-
-# What is measured on.
-Corpus: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--corpus", help="Compare with this text: a corpus name, a file or a folder."),
-]
-TextFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--text", help="Measure on this text file; default: repeated random tokens."),
-]
-MeasuredText: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--text", help="Measure on this text file; default: the model's held-out text."),
-]
-Sequences: TypeAlias = Annotated[
-    int,
-    typer.Option("--sequences", min=1, max=MOST_SEQUENCES, help="Sequences to measure on."),
-]
-ProbeSequences: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--sequences",
-        min=2,
-        max=MOST_SEQUENCES,
-        help="Probe sequences (repeated random tokens).",
-    ),
-]
-Length: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--length", min=1, max=LARGEST, help="Random tokens per copy (default 25)."),
-]
-Repeats: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--repeats", min=1, max=MOST_SEQUENCES, help="Copies of the random tokens per sequence."
-    ),
-]
-Draws: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--draws",
-        min=1,
-        max=MOST_DRAWS,
-        help="Random rotations of each head that make up its null distribution.",
-    ),
-]
-Seed: TypeAlias = Annotated[
-    int, typer.Option("--seed", min=0, max=LARGEST, help="Seed of the random draws.")
-]
-
-# What is shown.
-Offset: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--offset", help="Rotary models: QK at this offset instead of the mean over offsets."
-    ),
-]
-Page: TypeAlias = Annotated[
-    Path | None, typer.Option("--html", help="Also write the result to this HTML page.")
-]
-
-# Where and in what it is computed.
-Device: TypeAlias = Annotated[
-    str | None, typer.Option("--device", help="Compute on this device: cpu, cuda, cuda:1 or mps.")
-]
-Dtype: TypeAlias = Annotated[
-    Literal["float32", "float64"] | None,
-    typer.Option(
-        "--dtype", help="Compute in this precision; default: the file's, at least float32."
-    ),
-]
-Revision: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--revision", help="Of a hub id: the branch, tag or commit to load."),
-]
+BOUNDS = {
+    "sequences": (1, MOST_SEQUENCES),
+    "probe_sequences": (2, MOST_SEQUENCES),
+    "repeats": (1, MOST_SEQUENCES),
+    "length": (1, MOST_SEQUENCES),
+    "draws": (1, MOST_DRAWS),
+    "budget": (1, None),
+    "seeds": (1, None),
+    "seed": (0, None),
+}
+"""The least and the largest value of options that are integers; all are 64-bit integers."""
+_SHORT = {"k": "-k", "out": "-o"}
+_COMMANDS: dict[str, dict[str, str]] = {}
+"""The label of each parameter of each command: TEXT, --top-tokens."""
 
 
 @dataclass(frozen=True)
 class Session:
     """The context of every analysis command: model, device, dtype and output format."""
 
-    model: ModelName
-    revision: Revision = None
-    device: Device = None
-    dtype: Dtype = None
-    as_json: AsJson = False
+    model: str
+    revision: str | None = None
+    device: str | None = None
+    dtype: Literal["float32", "float64"] | None = None
+    json: bool = False
 
     def open(self) -> "Model":
         """The model, loaded."""
-        return open_model(self.model, self.device, self.dtype, self.as_json, self.revision)
+        return open_model(self.model, self.device, self.dtype, self.json, self.revision)
 
-    def progress(self, quiet: bool = False) -> "AbstractContextManager[Progress]":
-        """The progress bar of a computation."""
-        return progress(self.as_json or quiet)
+    def progress(self) -> "AbstractContextManager[Progress]":
+        """The progress bar of a computation; of several processes the first shows it."""
+        return progress(self.json or not _is_first())
+
+    def compute(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a function with a progress bar, shared with the other processes of torchrun."""
+        from pathsum.model.processes import join_world
+
+        with join_world(), self.progress() as advance:
+            return function(*arguments, **options, progress=advance)
 
     def show(self, record: "Record") -> None:
-        """Print a result."""
-        show(record, self.as_json)
+        """Print a result; of several processes the first prints it."""
+        if _is_first():
+            show(record, self.json)
 
 
-def analysis(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that takes a `Session` and its own options.
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
-    On the command line MODEL comes first; --revision, --device, --dtype and --json come last.
+
+@dataclass(frozen=True)
+class Described:
+    """An option as a docstring describes it."""
+
+    help: str
+    metavar: str | None = None
+
+
+def described_options(docstring: str) -> tuple[str, dict[str, Described]]:
+    """The text of a docstring before its options, and its options by name.
+
+    >>> text, options = described_options('''Do it.
+    ...
+    ... Options:
+    ...     HEAD: The head.
+    ...     --cell D,S: One cell; default:
+    ...         all of them.
+    ... ''')
+    >>> text, options["cell"]
+    ('Do it.', Described(help='One cell; default: all of them.', metavar='D,S'))
     """
-    model, *shared = inspect.signature(Session).parameters.values()
-    _, *own = inspect.signature(function).parameters.values()
+    text, _, block = inspect.cleandoc(docstring).partition("\nOptions:\n")
+    found: dict[str, Described] = {}
+    for entry in re.split(r"\n(?= {4}\S)", "\n" + block.partition("\n\n")[0])[1:]:
+        label, _, help_text = " ".join(entry.split()).partition(": ")
+        name, _, metavar = label.partition(" ")
+        shown = metavar or (None if name.startswith("--") else name)
+        found[name.removeprefix("--").replace("-", "_")] = Described(help_text, shown)
+    return text.strip(), found
 
-    @wraps(function)
-    def command(**given: Any) -> None:
-        session = Session(*(given.pop(each.name) for each in (model, *shared)))
-        function(session, **given)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    in_order = [each.replace(kind=keyword) for each in (model, *own, *shared)]
-    vars(command)["__signature__"] = inspect.Signature(in_order)
-    return command
+_SHARED = described_options(__doc__ or "")[1]
+
+
+def command(
+    exclusive: Sequence[str] = (), needs: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function; see the docstring of this module.
+
+    Each string of `exclusive` names parameters of which at most one may be given; `needs` maps a
+    parameter to the one without which it would be ignored.
+    """
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        text, own = described_options(function.__doc__ or "")
+        first, *rest = inspect.signature(function).parameters.values()
+        shared: list[inspect.Parameter] = []
+        parameters = [first, *rest]
+        if first.annotation is Session:
+            model, *shared = inspect.signature(Session).parameters.values()
+            shared = [each.replace(kind=each.KEYWORD_ONLY) for each in shared]
+            parameters = [model, *rest, *shared]
+        described = [_described(each, _SHARED | own) for each in parameters]
+        labels = {each.name: _label(each, _SHARED | own) for each in parameters}
+        defaults = {each.name: each.default for each in parameters}
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            _check(given, defaults, labels, exclusive, needs or {})
+            if first.annotation is Session:
+                names = ("model", *(each.name for each in shared))
+                function(Session(*(given.pop(name) for name in names)), **given)
+            else:
+                function(**given)
+
+        run.__doc__ = text
+        _COMMANDS[function.__name__] = labels
+        vars(run)["__signature__"] = inspect.Signature(described)
+        return run
+
+    return made
+
+
+def _described(parameter: inspect.Parameter, known: Mapping[str, Described]) -> inspect.Parameter:
+    """A parameter annotated with what typer needs to know about it."""
+    name, hint = parameter.name.rstrip("_"), parameter.annotation
+    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    option = known.get(name if is_option else name.upper(), Described(""))
+    given: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if int in (hint, *get_args(hint)):
+        given["min"], given["max"] = BOUNDS.get(name, (None, None))
+    if is_option:
+        flag = "--" + name.replace("_", "-")
+        flag += f"/--no-{name}" if parameter.default is True else ""
+        shown = typer.Option(flag, *filter(None, [_SHORT.get(name)]), **given)
+    else:
+        shown = typer.Argument(**given)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return parameter.replace(kind=kind, annotation=Annotated[hint, shown])
+
+
+def _label(parameter: inspect.Parameter, known: Mapping[str, Described]) -> str:
+    name = parameter.name.rstrip("_")
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return "--" + name.replace("_", "-")
+    return known[name.upper()].metavar or name.upper()
+
+
+def _check(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    labels: Mapping[str, str],
+    exclusive: Sequence[str],
+    needs: Mapping[str, str],
+) -> None:
+    """Raise InputError for options that exclude each other or would be ignored."""
+    for name, value in given.items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise InputError(f"{labels[name]} {value} is out of range; use at most 63 bits")
+    present = [name for name, value in given.items() if value not in (defaults[name], [], None)]
+    for names in exclusive:
+        both = [labels[name] for name in names.split() if name in present]
+        if len(both) > 1:
+            raise InputError(f"{both[0]} and {both[1]} were both given; give one of them")
+    for name, other in needs.items():
+        if name in present and other not in present:
+            option, needed = labels[name], labels[other]
+            raise InputError(
+                f"{option} belongs to {needed}; give {needed} with it, or leave {option} out"
+            )
+
+
+def in_terms_of_options(message: str, name: str) -> str:
+    """An error of the library as one about a command: `draws=3` becomes `--draws 3`."""
+    labels = _COMMANDS.get(name, {})
+
+    def option(found: re.Match[str]) -> str:
+        return f"{labels[found[1]]} " if found[1] in labels else found[0]
+
+    return re.sub(r"\b([a-z_]+)=(?=[\w'\"-])", option, message)
 
 
 def open_model(
@@ -232,7 +272,7 @@ def open_model(
 
 def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
     """Fetch the models among these that are downloaded on first use, with progress."""
-    from pathsum.sources.fetched import FETCHED, fetch
+    from pathsum.sources.named import FETCHED, fetch
 
     for name in names:
         if name in FETCHED:

@@ -1,52 +1,332 @@
-"""`pathsum paper`: the paper's claims, each with a verdict by a rule fixed in advance."""
+"""The paper: circuits from weights, kinds of heads, term importance, and the paper's claims."""
 
-import json
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
-import typer
-
+from pathsum.base import Side
+from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable_json
-from pathsum.cli.options import AsJson, ModelName
+from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequences
+from pathsum.cli.options import Session, command
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
 
+@command()
+def bigram(
+    session: Session, *, token: str | None = None, k: int | None = None, corpus: str | None = None
+) -> None:
+    """Show what each token predicts without any head (W_E W_U).
+
+    Options:
+        --token: Show what is predicted after this token.
+        --k: How many rows (default 20), or tokens with --token (10).
+    """
+    from pathsum.circuits import bigram as direct_path
+    from pathsum.circuits import continuations, open_text
+
+    loaded = session.open()
+    if token is not None:
+        session.show(continuations(loaded, token, k))
+        return
+    text = None if corpus is None else session.compute(open_text, loaded, corpus)
+    session.show(session.compute(direct_path, loaded, text, k))
+
+
+@command(exclusive=["token places"], needs={"offset": "token"})
+def head(
+    session: Session,
+    head: str,
+    *,
+    token: str | None = None,
+    offset: int | None = None,
+    places: bool = False,
+    k: int | None = None,
+) -> None:
+    """Show what a head does: copying, token clusters, offsets.
+
+    With --token, its circuits at one token; with --places, where in a text it does most.
+
+    Options:
+        HEAD: A head (L1H4), or a virtual head (L0H7,L1H4).
+        --token: Show what attends to this token, and which logits it raises and lowers.
+        --places: Show where in the model's held-out text the head does most.
+        --k: How many tokens with --token, or places with --places (default 10).
+    """
+    from pathsum.base import ARROW
+    from pathsum.base import Path as HeadPath
+    from pathsum.base.path import split_arrows
+    from pathsum.circuits import head_card, token_card
+    from pathsum.heads.places import K, head_places
+
+    circuit = HeadPath("embed", split_arrows(head.replace(",", ARROW)))
+    loaded = session.open()
+    if token is not None:
+        session.show(token_card(loaded, circuit, token, k, offset=offset))
+    elif places:
+        session.show(session.compute(head_places, loaded, head, k=K if k is None else k))
+    else:
+        session.show(session.compute(head_card, loaded, circuit))
+
+
+@command()
+def trigrams(
+    session: Session,
+    *,
+    head: str | None = None,
+    source: str | None = None,
+    k: int | None = None,
+    rare: int = 100,
+    rank: str | None = None,
+    offset: int | None = None,
+    corpus: str | None = None,
+) -> None:
+    """List the strongest skip-trigrams, and the bugs they force.
+
+    A skip-trigram is [source] … [destination] → [out].
+
+    Options:
+        --head: One head, for example L0H3; default: all heads.
+        --source: Show the paper's table for this source token.
+        --k: How many (default 50), or tokens per list with --source (5).
+        --rare: Hide tokens that training saw fewer times than this.
+        --rank: Rank by text (loss reduction) or by weights; default: text if there is any.
+    """
+    from pathsum.circuits import open_text, skip_trigrams, source_table
+
+    loaded = session.open()
+    if source is not None:
+        options = {"rare": rare, "offset": offset}
+        session.show(session.compute(source_table, loaded, source, head, k, **options))
+        return
+    text = None if corpus is None else session.compute(open_text, loaded, corpus)
+    options = {"corpus": text, "rank": rank, "rare": rare, "offset": offset}
+    session.show(session.compute(skip_trigrams, loaded, head, k, **options))
+
+
+@command(exclusive=["nulls offset", "nulls pair"])
+def composition(
+    session: Session,
+    *,
+    kind: list[Side] | None = None,
+    min_z: float | None = None,
+    max_p: float | None = None,
+    k: int = 20,
+    pair: tuple[str, str] | None = None,
+    nulls: bool = False,
+    center: Literal["auto", "on", "off"] = "auto",
+    offset: int | None = None,
+) -> None:
+    """Rank Q-, K- and V-composition between heads against chance.
+
+    The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the reading head. z and p compare
+    score² with random rotations of the stream: a small p means that the two heads share more
+    directions than random heads would. It does not show that the model uses the edge.
+
+    Options:
+        --kind: Only Q-, K- or V-composition; may be repeated.
+        --min-z: Only edges with at least this z.
+        --max-p: Only edges with at most this p.
+        --k: Show at most this many edges.
+        --pair WRITER READER: Show one pair of heads, direction by direction.
+        --nulls: Also compare with permuted heads and untrained twins; score single directions.
+        --center: Center what heads write; auto: where the model's norm does.
+    """
+    from pathsum.circuits import composition as compute
+    from pathsum.circuits import empirical_composition
+    from pathsum.circuits.composition_pairs import compare_pair
+    from pathsum.circuits.reads_and_writes import KINDS
+
+    loaded = session.open()
+    kinds = [one for one in KINDS if not kind or one in kind]
+    if nulls:
+        against = session.compute(empirical_composition, loaded, center=center)
+        edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+        session.show(replace(against, shown=edges.edges))
+    elif pair is not None:
+        session.show(compare_pair(loaded, *pair, kinds, center=center, offset=offset))
+    else:
+        every = session.compute(compute, loaded, center=center, offset=offset)
+        session.show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k))
+
+
+@command()
+def bandwidth(session: Session) -> None:
+    """Show which stream dimensions are written, read and free.
+
+    Also the heads that delete what others wrote.
+    """
+    from pathsum.circuits import bandwidth as compute
+
+    session.show(session.compute(compute, session.open()))
+
+
+@command(exclusive=["text tokens"])
+def atlas(
+    session: Session,
+    *,
+    head: str | None = None,
+    text: Path | None = None,
+    tokens: list[str] | None = None,
+    score: list[str] | None = None,
+    threshold: list[str] | None = None,
+    alpha: float = 0.01,
+    sequences: int = 10,
+    draws: int = 200,
+    seed: int = 0,
+) -> None:
+    """Score every head against chance and name its kind.
+
+    A kind is named where data and weights agree.
+
+    Options:
+        --head: Show every score of one head, with the evidence.
+        --score NAME: Measure only this score; may be repeated.
+        --threshold SCORE=VALUE: Override a threshold; may be repeated.
+        --alpha: Largest p at which a score counts.
+        --sequences: Probe sequences (repeated random tokens).
+    """
+    from pathsum.heads import atlas as make_atlas
+
+    loaded = session.open()
+    if head is not None:
+        loaded.head(head)  # an unknown head fails before the computation, not after it
+    found = session.compute(
+        make_atlas,
+        loaded,
+        tokens=given_sequences(loaded, text, tokens),
+        scores=score,
+        thresholds=_thresholds(threshold or []),
+        alpha=alpha,
+        sequences=sequences,
+        draws=draws,
+        seed=seed,
+    )
+    session.show(found if head is None else found[head])
+
+
+def _thresholds(given: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InputError(
+                f"--threshold {each!r} is not a score and a number; write previous_token=0.4"
+            ) from None
+    return found
+
+
+@command()
+def induction(session: Session, *, sequences: int = 10, draws: int = 200, seed: int = 0) -> None:
+    """Find induction heads and test how they work.
+
+    By cutting edges into them and replacing their patterns.
+
+    Options:
+        --sequences: Probe sequences (repeated random tokens).
+    """
+    from pathsum.heads import induction as find_induction
+
+    options = {"sequences": sequences, "draws": draws, "seed": seed}
+    found = session.compute(find_induction, session.open(), **options)
+    session.show(found)
+    if not session.json:
+        for each in found.heads:
+            console().print()
+            console().print(each)
+
+
+@command(exclusive=["text tokens"], needs={"targets": "tokens"})
+def terms(
+    session: Session,
+    *,
+    text: Path | None = None,
+    tokens: list[str] | None = None,
+    targets: list[str] | None = None,
+    metric: Literal["loss", "error"] = "loss",
+    repeated: bool = False,
+    split: Literal["layers", "heads", "virtual", "none"] = "layers",
+    recompute_scales: bool = False,
+    recompute_mlps: bool = False,
+    sequences: int = 10,
+    length: int | None = None,
+    repeats: int = 4,
+    seed: int = 0,
+) -> None:
+    """Measure how much paths of each order reduce the loss.
+
+    Term importance: the loss of paths through at most 0, 1, 2, … heads.
+
+    Options:
+        --repeated: Measure on repeated random tokens instead.
+        --split: Split orders by layer, head or virtual head.
+        --recompute-scales: Normalize truncated streams by their own scale (no longer a sum over
+            paths).
+        --recompute-mlps: Run MLPs on truncated streams (no longer a sum over paths).
+    """
+    from pathsum.paths import by_head, by_layer, by_virtual_head, term_importance
+    from pathsum.text.shards import spaced
+
+    loaded = session.open()
+    wanted = parse_targets(targets, tokens)
+    given, measured_on = given_sequences(loaded, text, tokens), "the given tokens"
+    if given is None and loaded.held_out is not None and not repeated:
+        given = loaded.held_out[spaced(len(loaded.held_out), sequences)]
+        measured_on = "held-out text"
+    elif given is None:
+        given = repeated_sequences(loaded, length, repeats, sequences, seed)
+        measured_on = "repeated random tokens"
+    by = {"layers": by_layer, "heads": by_head, "virtual": by_virtual_head}
+    found = session.compute(
+        term_importance,
+        loaded,
+        given,
+        sets=[] if split == "none" else by[split](loaded),
+        targets=wanted,
+        metric=metric,
+        scale="recomputed" if recompute_scales else "frozen",
+        mlps="recomputed" if recompute_mlps else "frozen",
+    )
+    session.show(replace(found, note=f"measured on {measured_on}\n{found.note}"))
+
+
+@command()
 def paper(
-    model: ModelName = "two-layer",
-    claim: Annotated[
-        list[str] | None,
-        typer.Option("--claim", metavar="ID", help="Only this claim; may be repeated."),
-    ] = None,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="Also print the rule of each claim.")
-    ] = False,
-    seeds: Annotated[
-        bool,
-        typer.Option("--seeds", help="Print what was measured over seeds, without measuring."),
-    ] = False,
-    as_json: AsJson = False,
+    model: str = "two-layer",
+    *,
+    claim: list[str] | None = None,
+    rules: bool = False,
+    seeds: bool = False,
+    json: bool = False,
 ) -> None:
     """Check the paper's claims on a model and over seeds.
 
     Each with its value here, over seeds and in the paper, and a verdict.
     A claim about models of another depth is measured on a bundled model of that depth.
+
+    Options:
+        --claim ID: Only this claim; may be repeated.
+        --rules: Also print the rule of each claim.
+        --seeds: Print what was measured over seeds, without measuring.
     """
-    from pathsum.explorer import paper as measure_paper
-    from pathsum.explorer.open_models import open_model
-    from pathsum.paper.tour import find_statement
+    from json import dumps
+
+    from pathsum.claims import paper as measure_paper
+    from pathsum.claims.paper import find_statement, open_subject, seeds_table
 
     if seeds:
-        from pathsum.paper.measured import seeds_table
-
-        if as_json:
-            print(printable_json(json.dumps(seeds_table().to_dicts(), ensure_ascii=False)))
+        if json:
+            print(printable_json(dumps(seeds_table().to_dicts(), ensure_ascii=False)))
         else:
             console().print(seeds_table())
         return
     for name in claim or []:
         find_statement(name)  # an unknown claim fails before the computation, not after it
-    use_one_thread_if_small(open_model(model).model)
-    with progress(as_json) as advance:
+    use_one_thread_if_small(open_subject(model).model)
+    with progress(json) as advance:
         found = measure_paper(model, claims=claim or (), progress=advance)
-    show(found, as_json)
-    if rules and not as_json:
+    show(found, json)
+    if rules and not json:
         console().print(found.rules_table())

@@ -1,14 +1,11 @@
-"""Output of commands: tables or JSON on stdout, progress and messages on stderr, HTML pages."""
+"""Output of commands: tables or JSON on stdout, progress and messages on stderr."""
 
-import html
 import os
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathsum.base.files import write_output
 from pathsum.base.terminal import SafeConsole, printable, printable_json
 
 if TYPE_CHECKING:
@@ -17,12 +14,6 @@ if TYPE_CHECKING:
 
 # Width of tables in a file or a pipe.
 PIPE_WIDTH = 120
-
-STYLE = (
-    "body{font-family:sans-serif;margin:2em;color:#222;background:#fff}"
-    "table{border-collapse:collapse}td,th{padding:2px 8px}caption{font-weight:bold}"
-    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}"
-)
 
 # What a shell reports for a command that Ctrl-C ended.
 INTERRUPTED = 130
@@ -79,16 +70,6 @@ def progress(as_json: bool = False, at_once: bool = True) -> "Generator[Progress
 def say(text: str) -> None:
     """Print a line on stderr."""
     print(printable(text), file=sys.stderr, flush=True)
-
-
-def write_page(file: Path, title: str, body: str) -> None:
-    """Write an HTML element as a standalone page that loads nothing from elsewhere."""
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body>{body}</body></html>\n"
-    )
-    say(f"written to {write_output(file, page)}")
 
 
 def use_one_thread_if_small(model: "Model") -> None:

@@ -5,9 +5,7 @@ Everything that the front end shows is the answer to a question. In reading orde
     params           parameters of questions, and the key of an answer
     questions        the registry: every question with its parameters and its answer
     answers/         the functions that compute answers, most of them records of the library
-    claims/          the paper's claims, each with a rule, a verdict and a picture
     open_models      models that are open, with snapshots and cards
-    examples         example texts, and the sequences that costs are measured on
     workbench        open models, cached runs and results
     memo             the cache, and how much a cached value holds
     kept             slow answers on disk
@@ -21,6 +19,5 @@ Everything that the front end shows is the answer to a question. In reading orde
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.open_models import open_model
 from pathsum.explorer.report import Report, report
-from pathsum.paper.measured import paper
 
-__all__ = ["Explorer", "Report", "open_model", "paper", "report"]
+__all__ = ["Explorer", "Report", "open_model", "report"]

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from pathsum._version import __version__
+from pathsum.base.files import cache_folder
 from pathsum.explorer.open_models import OpenModel
 from pathsum.model import Model
-from pathsum.text.cache import cache_folder
 
 _LOG = logging.getLogger("pathsum.explorer")
 

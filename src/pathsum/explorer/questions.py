@@ -13,18 +13,18 @@ from pathsum.explorer.answers.composition import composition, edge
 from pathsum.explorer.answers.ends import ends
 from pathsum.explorer.answers.head import ablation, head, own_logits, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
+from pathsum.explorer.answers.paper import claim, tour
 from pathsum.explorer.answers.places import places
 from pathsum.explorer.answers.prediction import paths, why
 from pathsum.explorer.answers.run import run
 from pathsum.explorer.answers.scores import scores
-from pathsum.explorer.answers.story import story
 from pathsum.explorer.answers.texts import texts
 from pathsum.explorer.answers.tokens import token
 from pathsum.explorer.answers.whole_model import compare, terms, training
 from pathsum.explorer.answers.without import without_parts
 from pathsum.explorer.params import ModelParams
+from pathsum.explorer.story import story
 from pathsum.explorer.workbench import Workbench
-from pathsum.paper.tour import claim, tour
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.claims.claim import Claim
+from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
+from pathsum.explorer.answers.paper import picture_questions, tour
 from pathsum.explorer.answers.run import rank_telling
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
 from pathsum.heads.head_entry import MIXED, UNKNOWN
-from pathsum.paper.claim import Claim
-from pathsum.paper.picture import picture_questions
-from pathsum.paper.tour import SECTIONS, tour
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
 # models explain the most telling predictions only, each of which takes them seconds.
@@ -34,7 +34,7 @@ MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
 MAX_STEPS = 24
 # Heads with a page: all of a small model, those with a known kind first.
 MAX_HEADS = 32
-CLAIMS = tuple(one.id for section in SECTIONS for one in section.statements)
+CLAIMS = tuple(one.id for _, one in STATEMENTS)
 
 
 class ReportView(StrEnum):
@@ -351,7 +351,7 @@ def _shown_heads(explorer: Explorer) -> list[str]:
         found = whole_atlas(explorer.workbench, ModelParams())
     except (InputError, NotExactError):
         return every[:MAX_HEADS]
-    named = sorted(found, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
+    named = sorted(found.heads, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
     return [str(entry.head) for entry in named[:MAX_HEADS]]
 
 

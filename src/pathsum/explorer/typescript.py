@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pathsum.base.errors import FailedError
-from pathsum.base.schema import fields_schema, schema
+from pathsum.base.json_schema import fields_schema, schema
 from pathsum.explorer.questions import QUESTIONS
 
 _HEADER = """\

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pathsum.base import Progress, is_number, silent
 from pathsum.base.errors import InputError, TokenError
-from pathsum.explorer.examples import (
+from pathsum.claims.examples import (
     Example,
     Sequences,
     examples,

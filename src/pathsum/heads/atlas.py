@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +21,8 @@ from pathsum.base import (
 )
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
-from pathsum.circuits.composition.composition import composition
+from pathsum.base.head_mapping import HeadMapping
+from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.tokens.token import joined
 from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
@@ -67,7 +68,7 @@ OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outp
 
 
 @dataclass(frozen=True, eq=False)
-class Atlas(Record, kind="atlas"):
+class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
     """Every head of a model; `atlas["L1H4"]` is one of them.
 
     A head has a kind where what it does on the probe and what its weights say agree. It is "mixed"
@@ -82,22 +83,16 @@ class Atlas(Record, kind="atlas"):
     alpha: float
     note: str
 
-    def __getitem__(self, name: HeadName) -> HeadEntry:
+    def label_of(self, name: HeadName) -> HeadId:
+        """The head that a name means, or an error if the model has no such head."""
         last = self.heads[-1].head
-        found = find_head(name, last.layer + 1, last.head + 1)
-        return self.heads[found.layer * (last.head + 1) + found.head]
+        return find_head(name, last.layer + 1, last.head + 1)
 
-    def __iter__(self) -> Iterator[HeadEntry]:
-        return iter(self.heads)
-
-    def __len__(self) -> int:
-        return len(self.heads)
-
-    def values(self, score: str) -> dict[HeadId, float]:
+    def score(self, name: str) -> dict[HeadId, float]:
         """One score of every head that has it."""
-        _require_known(score, TITLES, "score")
+        _require_known(name, TITLES, "score")
         return {
-            entry.head: entry.scores[score].value for entry in self.heads if score in entry.scores
+            entry.head: entry.scores[name].value for entry in self.heads if name in entry.scores
         }
 
     def of_kind(self, kind: str) -> tuple[HeadEntry, ...]:

@@ -37,10 +37,10 @@ class PrintedAtlas:
     ) -> Iterator[RenderableType]:
         found = self.found
         for name in ("previous_token", "induction", "copying"):
-            if not found.values(name):
+            if not found.score(name):
                 continue
             title = next(info.title for info in found.infos if info.name == name)
-            yield heat_map(title, found.values(name))
+            yield heat_map(title, found.score(name))
             yield Text()
         yield found.kinds_table()
         yield Text()

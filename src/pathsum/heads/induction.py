@@ -17,9 +17,9 @@ from pathsum.base import Column, Progress, Record, Side, Table, silent, text_col
 from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
+from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import ProbabilityColumn
-from pathsum.circuits.composition.composition import composition
-from pathsum.circuits.composition.edges import MEANING
+from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.tokens.qk import token_qk
 from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
@@ -37,7 +37,7 @@ from pathsum.heads.layer_view import (
 from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
 from pathsum.heads.score import Score
-from pathsum.model import HeadId, HeadName, Model, Path, Trace
+from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Replacement, ablate, replace
@@ -110,7 +110,7 @@ class InductionHead(Record, kind="induction-head"):
 
 
 @dataclass(frozen=True, eq=False)
-class Induction(Record, kind="induction"):
+class Induction(Record, HeadMapping[InductionHead], kind="induction"):
     """The induction heads of a model, or why it has none; `found["L1H4"]` is one of them.
 
     `rejected` says, per head, why one that attends like an induction head is not one; `stripes` is
@@ -128,20 +128,18 @@ class Induction(Record, kind="induction"):
     best_stripe: float
     note: str
 
-    def __getitem__(self, name: HeadName) -> InductionHead:
-        head = HeadId.parse(name)
-        for found in self.heads:
-            if found.head == head:
-                return found
+    def missing(self, label: str) -> HeadError:
+        """The reason why a head is not an induction head."""
+        head = HeadId.parse(label)
         if head not in self.stripes:
             labels = list(self.stripes)
             there = f"its heads are {labels[0]} to {labels[-1]}" if labels else "it has no layers"
-            raise HeadError(f"head {head} does not exist in {self.model}: {there}")
+            return HeadError(f"head {head} does not exist in {self.model}: {there}")
         why = self.rejected.get(head) or (
             f"has a stripe of {self.stripes[head]:.2f}, and an induction head needs at least "
             f"{INDUCTION_STRIPE.info.threshold} with p ≤ {ALPHA}"
         )
-        raise HeadError(f"{head} is not an induction head of {self.model}: it {why}")
+        return HeadError(f"{head} is not an induction head of {self.model}: it {why}")
 
     def to_table(self) -> Table:
         """One row per head."""

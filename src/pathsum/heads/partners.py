@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pathsum.base import Edge, HeadRead, Record, Side
-from pathsum.circuits.composition.composition import Composition
+from pathsum.circuits.composition import Composition
 from pathsum.heads.kinds.induction_stripe import stripe
 from pathsum.model import HeadId, Trace
 from pathsum.paths.intervene.patching import patched_pattern

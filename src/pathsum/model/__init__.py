@@ -13,7 +13,6 @@ model        Model: all of the above under one name
 edited       models with heads, edges or patterns replaced permanently
 sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence, targets and metrics
-precision    how far a low-precision forward is from the float32 one
 make         models from tensors, or random
 construct    hand-built models with known circuits
 symmetries   changes of weights that leave the function unchanged

@@ -18,12 +18,12 @@ from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import NotExactError, PathError
 from pathsum.base.shapes import HeadPattern
 from pathsum.model.folding import (
+    centered_unembedding,
     embed_through,
     embeddings_as_read,
     fold_read,
-    folded_unembedding,
     token_basis_note,
-    unembed,
+    unembed_through,
     with_qk_gain,
 )
 from pathsum.model.grouped_query import kv_head
@@ -47,6 +47,9 @@ class Head:
 
     model: "Model"
     id: HeadId
+
+    def __repr__(self) -> str:
+        return f"Head({self.model.name!r}, {self.id})"
 
     @property
     def label(self) -> HeadId:
@@ -114,7 +117,10 @@ class Head:
 
     @property
     def full_ov(self) -> Factored:
-        """Full OV in the token basis: row the source token, column the predicted token."""
+        """Full OV in the token basis: row the source token, column the predicted token.
+
+        `W_E W_V W_O W_U` with W_U centered over the vocabulary; see `path_full_ov`.
+        """
         return Path("embed", (self.id,)).full_ov(self.model)
 
     @property
@@ -196,7 +202,11 @@ def _zeros_like(product: Factored) -> Factored:
 
 
 def path_full_ov(model: "Model", path: Path) -> Factored:
-    """From tokens (`embed`) or positions (`pos`) through a path's heads to predicted tokens."""
+    """From tokens (`embed`) or positions (`pos`) through a path's heads to predicted tokens.
+
+    W_U is centered over the vocabulary, so an entry is how far the logit rises above the mean of
+    all logits: adding a constant to all logits changes no prediction.
+    """
     check_path(model, path)
     if path.source.kind not in ("embed", "pos"):
         raise PathError(
@@ -208,10 +218,10 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
         ov = path_ov(model, path)
         placed = None if W_pos is None else W_pos @ ov.A
         left = embed_through(weights, path.heads[0].layer, ov.A) if placed is None else placed
-        found = Factored(left, unembed(weights, ov.B))
+        found = Factored(left, unembed_through(weights, ov.B))
     else:
         rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
-        found = Factored(rows, folded_unembedding(weights))
+        found = Factored(rows, centered_unembedding(weights))
     steps = (path.source, *path.heads, LogitsRead())
     return found if carries_text(model, steps) else _zeros_like(found)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Any, overload
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -26,7 +26,13 @@ from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.forward import run_logits
 from pathsum.model.head import Head
 from pathsum.model.recording import Keep
-from pathsum.model.sequences import OneSequence, TextOrTokens, check_tokens, padded
+from pathsum.model.sequences import (
+    OneSequence,
+    TextOrTokens,
+    check_tokens,
+    padded,
+    require_tokens_out,
+)
 from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
@@ -73,15 +79,85 @@ class Model:
         return self.weights.config
 
     @torch.no_grad()
-    def __call__(self, tokens: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos vocab"]:
-        """Logits at every position, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
-        ids = check_tokens(self.config, tokens).to(self.weights.device)
-        logits = run_logits(self.weights, ids)
-        return logits[0] if tokens.ndim == 1 else logits
+    def __call__(
+        self, text: OneSequence | Sequence[OneSequence]
+    ) -> Float[Tensor, "*batch pos vocab"]:
+        """Logits at every position, [batch, pos, vocab] or, for one sequence, [pos, vocab].
+
+        Text gets the start token, if the config names one; ids stay as given.
+        """
+        ids = check_tokens(self.config, text) if isinstance(text, Tensor) else self.tokens(text)
+        logits = run_logits(self.weights, ids.to(self.weights.device))
+        return logits[0] if _is_one_sequence(text) else logits
+
+    @torch.no_grad()
+    def generate(
+        self, text: OneSequence, n: int = 20, *, temperature: float = 0.0, seed: int = 0
+    ) -> str:
+        """The text with `n` more tokens: the most likely ones or, at a temperature, drawn ones.
+
+        Where text and tokens exceed the context, the model reads the start token and the last
+        tokens that fit.
+
+        >>> from pathsum.model import construct
+        >>> construct.induction().generate("a b c a", 2)
+        'a b c a b c'
+        """
+        require_tokens_out(self, "generating text")
+        if n < 0:
+            raise InputError(f"n={n} tokens cannot be generated; use 0 or more")
+        if temperature < 0:
+            raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
+        draws = torch.Generator().manual_seed(seed)
+        ids, *others = self.tokens(text).tolist()
+        if others:
+            raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
+        start = [] if self.config.start_token is None else [self.config.start_token]
+        kept = self.config.n_ctx - len(start)
+        for _ in range(n):
+            read = ids if len(ids) <= self.config.n_ctx else start + ids[-kept:]
+            tokens = torch.tensor([read], device=self.weights.device)
+            logits = run_logits(self.weights, tokens)[0, -1].double().cpu()
+            if temperature > 0:
+                chances = (logits / temperature).softmax(-1)
+                ids.append(int(torch.multinomial(chances, 1, generator=draws)))
+            else:
+                ids.append(int(logits.argmax()))
+        if self.tokenizer is None:
+            return " ".join(map(self.token_text, ids))
+        return self.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
+
+    def _stacked(self, name: str) -> Float[Tensor, "layer head _ _"]:
+        config, layers = self.config, self.weights.attention
+        if config.n_layers == 0:
+            d, k = config.d_model, config.d_head
+            shape = (0, config.n_heads, k, d) if name == "W_O" else (0, config.n_heads, d, k)
+            return self.weights.W_E.new_empty(shape)
+        return torch.stack([getattr(layers[layer], name) for layer in range(config.n_layers)])
+
+    @property
+    def W_Q(self) -> Float[Tensor, "layer head d k"]:
+        """Query weights of all heads as stored; `model.head(…).W_Q` has the norm folded in."""
+        return self._stacked("W_Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "layer kv_head d k"]:
+        """Key weights as stored, one per key/value head."""
+        return self._stacked("W_K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "layer kv_head d k"]:
+        """Value weights as stored, one per key/value head."""
+        return self._stacked("W_V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "layer head k d"]:
+        """Output weights of all heads."""
+        return self._stacked("W_O")
 
     def trace(
         self,
-        text_or_tokens: OneSequence | Sequence[OneSequence],
+        text: OneSequence | Sequence[OneSequence],
         *,
         hooks: Hooks | None = None,
         requires_grad: bool = False,
@@ -104,7 +180,7 @@ class Model:
         """
         if hooks is not None and not isinstance(hooks, Mapping):
             raise ArgumentError(f"hooks is a {type(hooks).__name__}; give a dict of functions")
-        tokens, lengths = padded(self, text_or_tokens)
+        tokens, lengths = padded(self, text)
         edits = [find_hook(self, name, function) for name, function in (hooks or {}).items()]
         return trace_run(
             *(self, tokens, edits),
@@ -114,11 +190,9 @@ class Model:
             progress=progress,
         )
 
-    def tokens(
-        self, text_or_tokens: OneSequence | Sequence[OneSequence]
-    ) -> Int[Tensor, "batch pos"]:
+    def tokens(self, text: OneSequence | Sequence[OneSequence]) -> Int[Tensor, "batch pos"]:
         """Token ids, [batch, pos], checked; text gets the start token, ids stay as given."""
-        tokens, lengths = padded(self, text_or_tokens)
+        tokens, lengths = padded(self, text)
         if bool((lengths != tokens.shape[1]).any()):
             raise TokenError(
                 f"the sequences have {int(lengths.min())} to {int(lengths.max())} tokens, so they "
@@ -188,10 +262,6 @@ class Model:
             excluded |= set(range(self.tokenizer.size, vocab))
         return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)), minimum_count)
 
-    @overload
-    def head(self, layer: HeadName) -> Head: ...
-    @overload
-    def head(self, layer: int, head: int) -> Head: ...
     def head(self, layer: HeadName | int, head: int | None = None) -> Head:
         """One head, named by label, by pair, or by two numbers."""
         if isinstance(layer, int):
@@ -268,6 +338,15 @@ class Model:
             f"positions {c.positions}, norm {c.norm}, mlp {c.mlp}"
             f"{', edited: ' if edits else ''}{edits})"
         )
+
+
+def _is_one_sequence(text: Any) -> bool:
+    """Whether this is a text or a list of ids, not a batch of them."""
+    if isinstance(text, str):
+        return True
+    if hasattr(text, "ndim"):
+        return text.ndim == 1
+    return not any(isinstance(item, str) or hasattr(item, "__len__") for item in text)
 
 
 def _available(device: torch.device | str) -> torch.device:

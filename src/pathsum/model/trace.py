@@ -12,6 +12,8 @@ from pathsum.base import HeadId, HeadName, HeadRead, Progress, Side, Source, par
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
+from pathsum.base.site import Site, SiteName
+from pathsum.base.terminal import shorten
 from pathsum.model import transformer
 from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
 from pathsum.model.forward import run
@@ -21,7 +23,7 @@ from pathsum.model.sequences import require_position
 if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.paths import PathSum, ScoreSum
-    from pathsum.paths.circuit import Circuit
+    from pathsum.paths.graph import Graph
     from pathsum.paths.target import PositionName, TokenName, Versus
 
 # Logits held at once where they are computed some positions at a time: 16 MB in float32.
@@ -31,7 +33,7 @@ LOGITS_AT_ONCE = 4_000_000
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Trace(Run):
-    """The record of one run; `model.trace(text_or_tokens)` makes one.
+    """The record of one run; `model.trace(text)` makes one.
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. Reads, z and what a head wrote follow from these and are computed on demand.
@@ -159,9 +161,37 @@ class Trace(Run):
     def _capped(self, logits: Float[Tensor, "batch *part v"]) -> Float[Tensor, "batch *part v"]:
         return transformer.soft_cap(logits, self.weights.config.logit_cap)
 
-    def pattern(self, head: HeadName) -> HeadPattern:
-        """One head's attention, [batch, dest, src]."""
-        found = self.model.head(head).id
+    def __getitem__(self, name: "SiteName") -> Float[Tensor, "..."]:
+        """A value of the run by name: the value that a hook of that name would edit.
+
+            trace["L1H4.pattern"]    [batch, dest, src]
+            trace["L1H4.z"]          [batch, pos, d_head]
+            trace["L1H4.k"]          the stream that it reads, [batch, pos, d_model]
+            trace["residual1"]       the stream before layer 1
+            trace["L1H4"], trace["mlp0"], trace["embed"]    outputs, [batch, pos, d_model]
+            trace["logits"]          [batch, pos, vocab]
+
+        `"L1H4@9"` is the output at position 9, [batch, d_model].
+        """
+        return named_value(self, Site.parse(name))
+
+    @property
+    def token_texts(self) -> tuple[tuple[str, ...], ...]:
+        """The tokens of each sequence for display, with visible spaces."""
+        rows = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
+        return tuple(tuple(map(self.model.token_text, row[:length])) for row, length in rows)
+
+    def __repr__(self) -> str:
+        batch, length = self.tokens.shape
+        shown = "".join(self.token_texts[0]) if batch else ""
+        edits = f", {len(self.edits)} edits" if self.edits else ""
+        return (
+            f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {shorten(shown, 60)!r})"
+        )
+
+    def pattern(self, head: HeadName | int, number: int | None = None) -> HeadPattern:
+        """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
+        found = self.model.head(head, number).id
         if isinstance(self.patterns, KeptLayers):
             return self.patterns.of_head(found)
         return self.patterns[found.layer][:, found.head]
@@ -241,7 +271,7 @@ class Trace(Run):
         other: "Trace | None" = None,
         progress: Progress = silent,
         max_nodes: int = 1000,
-    ) -> "Circuit":
+    ) -> "Graph":
         """Why a token was predicted: the circuit through values, queries and keys."""
         from pathsum.paths.circuit import find_circuit
 
@@ -293,6 +323,53 @@ class Trace(Run):
                     f"the scores of {head} do not follow from the stream of this run, because its "
                     "pattern or one of its reads was edited; use the unedited run"
                 )
+
+
+def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
+    """The value of a run at a component, a named value or a read; see `Trace.__getitem__`."""
+    if site.is_edge:
+        raise InputError(
+            f"{site} is an edge, and a run records what was written, not who read it; use "
+            f"'{site.start}' for the output of its writer"
+        )
+    if site.value == "pattern" or site.value == "z":
+        assert site.head is not None
+        found = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
+    elif site.value == "pre":
+        found = trace.uncapped_logits
+    elif site.reader is not None:
+        found = _stream_read(trace, site)
+    elif str(site.without_positions) == "logits":
+        found = trace.logits
+    elif isinstance(site.writer, Source) and site.writer.kind == "residual":
+        if site.writer.layer >= len(trace.streams):
+            last = len(trace.streams) - 1
+            raise InputError(f"there is no {site}: the last stream is residual{last}")
+        found = trace.streams[site.writer.layer]
+    elif isinstance(site.writer, HeadId | Source):
+        found = trace.written(site.writer)
+    else:
+        raise InputError(f"{site} is part of a score, not a value of a run; use trace.scores(head)")
+    at = site.at if site.reader is None else site.to
+    return found if at is None else found[:, require_position(at, found.shape[1], of="the text")]
+
+
+def _stream_read(trace: Trace, site: Site) -> Stream:
+    """The stream that a head, an MLP or the unembedding reads, before its normalization."""
+    if isinstance(site.reader, HeadId):
+        if trace.every_edit:
+            raise NotExactError(
+                f"edits may have changed the read {site}, and a run records streams only; use the "
+                "unedited run"
+            )
+        return trace.streams[trace.model.head(site.reader).id.layer]
+    assert site.reader is not None
+    if site.reader.kind != "mlp":
+        return trace.unembedding_input
+    layer = trace.weights.layers.number(site.reader.layer)
+    if trace.weights.config.block == "parallel":
+        return trace.streams[layer]
+    return trace.streams[layer + 1] - trace.mlp_outputs[layer]
 
 
 def trace_run(

@@ -16,12 +16,11 @@ from pathsum.base.shapes import Logits, Stream
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.folding import logit_bias, unembed
 from pathsum.model.transformer import soft_cap
-from pathsum.paths.frozen import Frozen, all_sources
-from pathsum.paths.sweep import final_stream
+from pathsum.paths.frozen import Frozen, all_sources, final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
 if TYPE_CHECKING:
-    from pathsum.paths.explain.toward import Toward
+    from pathsum.paths.attribution import LogitAttribution
 
 
 def expand_logits(trace: Trace) -> "PathSum":
@@ -131,7 +130,7 @@ class PathSum:
         position: PositionName = -1,
         token: TokenName | None = None,
         versus: Versus = None,
-    ) -> "Toward":
+    ) -> "LogitAttribution":
         """Which paths made this prediction: exact totals by order, head, edge and source.
 
         `position` counts from 0, or from the end if negative; `token` is an id or a token's text,
@@ -140,7 +139,7 @@ class PathSum:
         vector with one entry per sequence. Over several sequences every number is a mean, with a
         standard error.
         """
-        from pathsum.paths.explain.toward import explain
+        from pathsum.paths.attribution import explain
 
         return explain(self, find_target(self.trace, position, token, versus))
 

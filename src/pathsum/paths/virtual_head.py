@@ -15,7 +15,7 @@ from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import InputError, PathError
 from pathsum.base.estimate import Estimate
 from pathsum.base.shapes import HeadPattern, Logits
-from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card, token_ov
+from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card
 from pathsum.circuits.tokens.token import Token, token_of
 from pathsum.circuits.tokens.token_basis import circuit_label
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
@@ -108,12 +108,12 @@ class VirtualHead:
 
     @property
     def full_ov(self) -> Factored:
-        """The same product between tokens."""
+        """The same product between tokens, W_U centered over the vocabulary."""
         return self.path.full_ov(self.model)
 
     def eigenvalues(self) -> Complex[Tensor, " k"]:
-        """The eigenvalues of its full OV that may be nonzero, logits relative to their mean."""
-        return token_ov(self.model, self.path).eigenvalues()
+        """The eigenvalues of its full OV that may be nonzero."""
+        return self.full_ov.eigenvalues()
 
     def copying(self) -> Copying:
         """Its copying score and the null."""
@@ -129,7 +129,7 @@ class VirtualHead:
 
     def top_tokens(self, k: int = 20) -> TopPairs:
         """The k largest entries of its full OV, over the whole vocabulary."""
-        found = token_ov(self.model, self.path).topk(min(k, self.model.config.d_vocab**2))
+        found = self.full_ov.topk(min(k, self.model.config.d_vocab**2))
         triples = zip(
             found.rows.tolist(), found.columns.tolist(), found.values.tolist(), strict=True
         )

@@ -1,14 +1,23 @@
-"""Where models come from: bundled, fetched, saved by pathsum or by other programs, the hub.
+"""Models from names, from folders and files of pathsum and other programs, and from the hub.
 
-In reading order: `load` detects the format; `named` and `fetched` are models with a name;
-`hugging_face`, `gguf_model` and `transformer_lens` each read one format; `families/` describes
-architectures; `checkpoint_folder`, `gguf_file` and `mapped_store` read tensors.
+In reading order:
+
+load               `load`: a model by name, folder, file or hub id; detects the format
+named              bundled, hand-built and fetched models
+hub                checkpoints from the Hugging Face hub
+hugging_face       checkpoint folders and live models of transformers
+gguf_model         GGUF files as models
+transformer_lens   live models and old checkpoints of TransformerLens
+families/          architectures: the meaning of config.json, and where each tensor is stored
+foreign_config     another program's config.json, read value by value
+mapped_store       a checkpoint's tensors under our names and axes
+checkpoint_folder  safetensors and pickles, in shards or whole; MXFP4
+gguf_file          a GGUF file's metadata, tensors and tokenizer
 """
 
-from pathsum.sources.fetched import FETCHED
 from pathsum.sources.hugging_face import from_hf
 from pathsum.sources.load import load
-from pathsum.sources.named import named_models
+from pathsum.sources.named import FETCHED, named_models
 from pathsum.sources.transformer_lens import from_transformer_lens
 
 __all__ = ["FETCHED", "from_hf", "from_transformer_lens", "load", "named_models"]

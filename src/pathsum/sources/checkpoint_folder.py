@@ -1,11 +1,23 @@
-"""Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole."""
+"""Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole.
+
+MXFP4, which gpt-oss is published in, has numbers of 4 bits in blocks of 32 that share a power of
+two. Each matrix of its experts is two tensors of bytes,
+
+    name_blocks [expert, out, block, 16]    two numbers per byte, the first in the low 4 bits
+    name_scales [expert, out, block]        e, where the scale of the block is 2^(e − 127)
+
+`Mxfp4Store` shows them as one tensor, `name` [expert, in, out], as an unquantized checkpoint stores
+it. Every product is exact in bfloat16.
+"""
 
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
 from pathsum.base import Progress, silent
@@ -20,6 +32,16 @@ _CONVERT = (
     'convert it where you trust it: tensors = torch.load(file, map_location="cpu"), then '
     'safetensors.torch.save_file(tensors, "model.safetensors")'
 )
+
+_BLOCKS, _SCALES = "_blocks", "_scales"
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_NUMBERS = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUDES)), dtype=torch.bfloat16)
+# Both numbers of a byte.
+_PAIRS = torch.stack((_NUMBERS.repeat(16), _NUMBERS.repeat_interleave(16)), 1)
+# float32 holds 2^-127 as a subnormal. The last exponent means NaN, and 2^128 is infinite: both are
+# found when the weights are checked.
+with np.errstate(over="ignore"):
+    _POWERS = torch.from_numpy(np.ldexp(np.float32(1), np.arange(256) - 127)).bfloat16()
 
 
 def open_tensors(folder: Path, progress: Progress = silent) -> Store:
@@ -85,8 +107,8 @@ class ShardedStore(Store):
     """Several files whose index says which of them holds a tensor."""
 
     def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
-        place = read_index(index)
-        files = sorted(set(place.values()))
+        file_of = read_index(index)
+        files = sorted(set(file_of.values()))
         missing = [name for name in files if not exists(index.parent / name)]
         if missing:
             raise FileError(
@@ -94,43 +116,43 @@ class ShardedStore(Store):
                 f"names ({', '.join(missing[:3])}); download or copy them again"
             )
         self._shards: dict[str, Store] = {name: opener(index.parent / name) for name in files}
-        self._place = place
+        self._file_of = file_of
         for file, shard in self._shards.items():
-            _check_shard(index, file, shard.shapes, place)
-        self.shapes = {name: self._shards[file].shapes[name] for name, file in place.items()}
-        self.dtypes = {name: self._shards[file].dtypes[name] for name, file in place.items()}
+            _check_shard(index, file, shard.shapes, file_of)
+        self.shapes = {name: self._shards[file].shapes[name] for name, file in file_of.items()}
+        self.dtypes = {name: self._shards[file].dtypes[name] for name, file in file_of.items()}
 
     def get(self, name: str) -> Tensor:
         """One tensor, mapped from its shard."""
-        return self._shards[self._place[name]].get(name)
+        return self._shards[self._file_of[name]].get(name)
 
 
 def read_index(index: Path) -> dict[str, str]:
     """The file that holds each tensor, by the tensor's name."""
-    place = read_object(index, "download it again").get("weight_map")
-    if not isinstance(place, dict) or not place:
+    file_of = read_object(index, "download it again").get("weight_map")
+    if not isinstance(file_of, dict) or not file_of:
         raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
-    for file in place.values():
+    for file in file_of.values():
         if not isinstance(file, str) or Path(file).name != file:
             raise FileError(f"{index} names a shard {file!r}, which is not a file in its folder")
-    return place
+    return file_of
 
 
 def _check_shard(
-    index: Path, file: str, shapes: Mapping[str, object], place: Mapping[str, str]
+    index: Path, file: str, shapes: Mapping[str, object], file_of: Mapping[str, str]
 ) -> None:
     for name in shapes:
-        if place.get(name, file) != file:
+        if file_of.get(name, file) != file:
             raise FileError(
-                f"{name} is in two shards: {index.name} places it in {place[name]}, and {file} "
+                f"{name} is in two shards: {index.name} places it in {file_of[name]}, and {file} "
                 "holds one too; the shards come from different checkpoints, so download them again"
             )
-        if name not in place:
+        if name not in file_of:
             raise FileError(
                 f"{file} holds {name}, which {index.name} does not list; the two come from "
                 "different checkpoints, so download them again"
             )
-    for name, where in place.items():
+    for name, where in file_of.items():
         if where == file and name not in shapes:
             raise FileError(
                 f"{file} does not hold {name}, which {index.name} places there; the two come from "
@@ -145,12 +167,12 @@ def _check_same(
     progress: Progress,
 ) -> None:
     """Raise if shards next to a whole file hold other tensors; an index without any is harmless."""
-    place = read_index(index)
-    files = [file for file in sorted(set(place.values())) if exists(index.parent / file)]
+    file_of = read_index(index)
+    files = [file for file in sorted(set(file_of.values())) if exists(index.parent / file)]
     shards = {file: opener(index.parent / file) for file in files}
     where = {name: file for file, shard in shards.items() for name in shard.shapes}
-    where |= {name: file for name, file in place.items() if file in shards}
-    complete = len(files) == len(set(place.values()))
+    where |= {name: file for name, file in file_of.items() if file in shards}
+    complete = len(files) == len(set(file_of.values()))
     names = sorted({*where, *(whole.shapes if complete else ())})
     what = f"comparing {whole.file.name} with its shards"
     for number, name in enumerate(names):
@@ -206,4 +228,71 @@ def _check_plain(file: Path, name: object, tensor: Tensor) -> None:
         raise FileError(
             f"{file} says that {name} has shape {list(tensor.shape)}, but stores only {stored:,} "
             "bytes of it; save a contiguous copy"
+        )
+
+
+class Mxfp4Store(Store):
+    """Another store in which each pair of blocks and scales is one tensor in bfloat16."""
+
+    def __init__(self, source: Store, where: str) -> None:
+        self._source = source
+        names = [name.removesuffix(_BLOCKS) for name in source.shapes if name.endswith(_BLOCKS)]
+        if not names:
+            raise FileError(
+                f"the config of {where} says that experts are stored in MXFP4, but no tensor's "
+                f"name ends in {_BLOCKS}; load a live model with Mxfp4Config(dequantize=True), or "
+                "remove quantization_config if the tensors are plain"
+            )
+        self._packed = frozenset(names)
+        packed: dict[str, tuple[int, ...]] = {}
+        for name in names:
+            _check_packed(source, name, where)
+            experts, out, blocks, _ = source.shapes[name + _BLOCKS]
+            packed[name] = (experts, 32 * blocks, out)
+        inside = {name + ending for name in names for ending in (_BLOCKS, _SCALES)}
+        plain = [name for name in source.shapes if name not in inside]
+        self.shapes = {name: source.shapes[name] for name in plain} | packed
+        self.dtypes = {name: source.dtypes[name] for name in plain}
+        self.dtypes |= dict.fromkeys(packed, torch.bfloat16)
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, dequantized if it is stored as blocks."""
+        if name not in self._packed:
+            return self._source.get(name)
+        return dequantize(self._source.get(name + _BLOCKS), self._source.get(name + _SCALES))
+
+    def copies(self, name: str) -> bool:
+        """Whether a tensor is dequantized, or copied by the store behind."""
+        return name in self._packed or self._source.copies(name)
+
+    def device(self, name: str) -> torch.device:
+        """The device of a tensor."""
+        return self._source.device(name + _BLOCKS if name in self._packed else name)
+
+
+def dequantize(
+    blocks: UInt8[Tensor, "expert out block 16"], scales: UInt8[Tensor, "expert out block"]
+) -> BFloat16[Tensor, "expert in out"]:
+    """The numbers of each expert's matrix; one expert at a time, so that indices stay small."""
+    pairs, powers = _PAIRS.to(blocks.device), _POWERS.to(blocks.device)
+    experts, out, n_blocks, _ = blocks.shape
+    found = torch.empty((experts, out, 32 * n_blocks), dtype=torch.bfloat16, device=blocks.device)
+    for matrix, packed, exponents in zip(found, blocks, scales, strict=True):
+        numbers = pairs[packed.int()].flatten(-2)
+        torch.mul(numbers, powers[exponents.int()][..., None], out=matrix.view(numbers.shape))
+    return found.mT
+
+
+def _check_packed(source: Store, name: str, where: str) -> None:
+    """Raise unless blocks and scales of a name fit together."""
+    blocks, scales = name + _BLOCKS, name + _SCALES
+    if scales not in source.shapes:
+        raise FileError(f"{where} has {blocks} without {scales}; download it again")
+    found, own = tuple(source.shapes[blocks]), tuple(source.shapes[scales])
+    bytes_only = {source.dtypes[blocks], source.dtypes[scales]} == {torch.uint8}
+    if not bytes_only or len(found) != 4 or found[:3] != own or found[3] != 16:
+        raise FileError(
+            f"{where} stores {blocks} as {source.dtypes[blocks]} of shape {list(found)} and "
+            f"{scales} as {source.dtypes[scales]} of shape {list(own)}; MXFP4 has bytes of shapes "
+            "[expert, out, block, 16] and [expert, out, block]"
         )

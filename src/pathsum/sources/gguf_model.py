@@ -9,7 +9,6 @@ from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import ConfigError, FileError, near_misses
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
-from pathsum.sources.facts import Facts
 from pathsum.sources.families.rotary import (
     CONTEXTS,
     Context,
@@ -17,8 +16,8 @@ from pathsum.sources.families.rotary import (
     rotary,
     scale_queries,
 )
-from pathsum.sources.gguf_file import GgufFile
-from pathsum.sources.gguf_tokenizer import read_tokenizer, start_token
+from pathsum.sources.foreign_config import ForeignConfig
+from pathsum.sources.gguf_file import GgufFile, read_tokenizer, start_token
 from pathsum.sources.mapped_store import Layout, Stored
 
 _LAYER = {
@@ -104,9 +103,9 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
             f"GGUF{near_misses(str(architecture), _ARCHITECTURES)} (it reads {known})"
         )
     _refuse_split(opened)
-    facts = _facts(opened, architecture)
-    rope = _rotations(opened, architecture, facts, context)
-    config = _config(opened, architecture, facts, rope)
+    foreign = _foreign_config(opened, architecture)
+    rope = _rotations(opened, architecture, foreign, context)
+    config = _config(opened, architecture, foreign, rope)
     tokenizer = _tokenizer(opened)
     if tokenizer is not None:
         start = start_token(opened.metadata)
@@ -128,7 +127,7 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
     return Model(Weights(config, store), name=label, tokenizer=tokenizer)
 
 
-def _facts(opened: GgufFile, architecture: str) -> Facts:
+def _foreign_config(opened: GgufFile, architecture: str) -> ForeignConfig:
     """The metadata that is about the architecture."""
     prefix = f"{architecture}."
     own = {
@@ -136,109 +135,113 @@ def _facts(opened: GgufFile, architecture: str) -> Facts:
         for key, value in opened.metadata.items()
         if key.startswith(prefix)
     }
-    return Facts(own, f"the metadata of {opened.file}")
+    return ForeignConfig(own, f"the metadata of {opened.file}")
 
 
-def _rotations(opened: GgufFile, architecture: str, facts: Facts, context: Context) -> Facts:
+def _rotations(
+    opened: GgufFile, architecture: str, foreign: ForeignConfig, context: Context
+) -> ForeignConfig:
     """The metadata about rotations, by the names that a config.json gives them."""
-    facts.only("rope.scaling.type", "none", "linear", "yarn", "longrope")
+    foreign.require_value("rope.scaling.type", "none", "linear", "yarn", "longrope")
     two = _FACTORS["extended"] in opened.shapes
     for name in ("yarn_attn_factor", "yarn_ext_factor", *(() if two else ("attn_factor",))):
-        facts.only(f"rope.scaling.{name}", 1.0)
-    facts.only("rope.scaling.yarn_log_multiplier", 0.0)
-    kind = "longrope" if two else facts.values.get("rope.scaling.type", "none")
+        foreign.require_value(f"rope.scaling.{name}", 1.0)
+    foreign.require_value("rope.scaling.yarn_log_multiplier", 0.0)
+    kind = "longrope" if two else foreign.values.get("rope.scaling.type", "none")
     if not two:
-        require_one_context(facts.where, context)
-    d_head = _d_head(facts)
-    width = facts.size("rope.dimension_count", d_head)
+        require_one_context(foreign.where, context)
+    d_head = _d_head(foreign)
+    width = foreign.size("rope.dimension_count", d_head)
     named: dict[str, Any] = {
-        "longest": facts.size("context_length"),
+        "longest": foreign.size("context_length"),
         "rope_type": "default" if kind == "none" else kind,
-        "rope_theta": facts.number("rope.freq_base", 10_000.0),
+        "rope_theta": foreign.number("rope.freq_base", 10_000.0),
         # Half a dimension more, which is cut off: the quotient may be rounded down.
         "partial_rotary_factor": (width + 0.5) / d_head,
-        "factor": facts.values.get("rope.scaling.factor"),
-        "original_max_position_embeddings": facts.values.get(
+        "factor": foreign.values.get("rope.scaling.factor"),
+        "original_max_position_embeddings": foreign.values.get(
             "rope.scaling.original_context_length"
         ),
-        "beta_fast": facts.values.get("rope.scaling.yarn_beta_fast"),
-        "beta_slow": facts.values.get("rope.scaling.yarn_beta_slow"),
+        "beta_fast": foreign.values.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": foreign.values.get("rope.scaling.yarn_beta_slow"),
         # Files of gpt-oss do not say that its ramp ends between planes, as its config.json does.
         "truncate": False if architecture == "gpt-oss" else None,
     }
     if two:
         named["plane_factors"] = opened.get(_FACTORS[context]).flatten().tolist()
-        named["attention_factor"] = facts.number("rope.scaling.attn_factor", 1.0)
+        named["attention_factor"] = foreign.number("rope.scaling.attn_factor", 1.0)
     if two and context == "original":
-        trained = facts.size("rope.scaling.original_context_length")
-        named["longest"] = min(trained, facts.size("context_length"))
-    return Facts(named, facts.where)
+        trained = foreign.size("rope.scaling.original_context_length")
+        named["longest"] = min(trained, foreign.size("context_length"))
+    return ForeignConfig(named, foreign.where)
 
 
-def _d_head(facts: Facts) -> int:
-    d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
-    return facts.size("attention.key_length", d // heads)
+def _d_head(foreign: ForeignConfig) -> int:
+    d, heads = foreign.size("embedding_length"), foreign.size("attention.head_count")
+    return foreign.size("attention.key_length", d // heads)
 
 
-def _config(opened: GgufFile, architecture: str, facts: Facts, rope: Facts) -> Config:
-    own = facts.values
+def _config(
+    opened: GgufFile, architecture: str, foreign: ForeignConfig, rope: ForeignConfig
+) -> Config:
+    own = foreign.values
     fields = dict(_ARCHITECTURES[architecture])
-    d, heads = facts.size("embedding_length"), facts.size("attention.head_count")
-    d_head = _d_head(facts)
+    d, heads = foreign.size("embedding_length"), foreign.size("attention.head_count")
+    d_head = _d_head(foreign)
     eps = "rms_epsilon" if fields["norm"] == "rms" else "epsilon"
-    if facts.size("attention.value_length", d_head) != d_head:
-        raise ConfigError(f"{facts.where} gives keys and values different widths")
+    if foreign.size("attention.value_length", d_head) != d_head:
+        raise ConfigError(f"{foreign.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
         fields |= rotary(rope, d_head)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
     if architecture == "gemma3":
-        fields["rotary_local_base"] = facts.number("rope.freq_base_swa", 10_000.0)
+        fields["rotary_local_base"] = foreign.number("rope.freq_base_swa", 10_000.0)
     if architecture in ("gemma2", "gemma3", "gpt-oss", "phi3"):
-        fields["windows"] = _windows(facts, _FULL_EVERY.get(architecture))
-        fields["score_cap"] = facts.cap("attn_logit_softcapping")
-        fields["logit_cap"] = facts.cap("final_logit_softcapping")
-    if facts.size("block_count") == _WIDE_SCORES.get(architecture):
+        fields["windows"] = _windows(foreign, _FULL_EVERY.get(architecture))
+        fields["score_cap"] = foreign.cap("attn_logit_softcapping")
+        fields["logit_cap"] = foreign.cap("final_logit_softcapping")
+    if foreign.size("block_count") == _WIDE_SCORES.get(architecture):
         fields["score_scale"] = (d / heads) ** -0.5
     if "use_parallel_residual" in own:
-        fields["block"] = "parallel" if facts.flag("use_parallel_residual") else "serial"
+        fields["block"] = "parallel" if foreign.flag("use_parallel_residual") else "serial"
     if architecture == "stablelm" and "blk.0.ffn_norm.weight" not in opened.shapes:
         fields["block"] = "parallel"
     return Config(
-        n_layers=facts.size("block_count"),
+        n_layers=foreign.size("block_count"),
         n_heads=heads,
-        n_kv_heads=facts.size("attention.head_count_kv", heads),
+        n_kv_heads=foreign.size("attention.head_count_kv", heads),
         d_model=d,
         d_head=d_head,
-        d_vocab=opened.shapes.get("token_embd.weight", (facts.size("vocab_size", 1),))[0],
+        d_vocab=opened.shapes.get("token_embd.weight", (foreign.size("vocab_size", 1),))[0],
         n_ctx=rope.size("longest"),
-        norm_eps=facts.number(f"attention.layer_norm_{eps}", 1e-5),
-        **_neurons(facts, architecture),
+        norm_eps=foreign.number(f"attention.layer_norm_{eps}", 1e-5),
+        **_neurons(foreign, architecture),
         # Gemma multiplies embeddings and not the unembedding: two tensors for us.
         tied="output.weight" not in opened.shapes and not architecture.startswith("gemma"),
         **fields,
     )
 
 
-def _neurons(facts: Facts, architecture: str) -> dict[str, int]:
+def _neurons(foreign: ForeignConfig, architecture: str) -> dict[str, int]:
     """The fields of `Config` that count neurons and experts."""
     if architecture != "gpt-oss":
-        return {"d_mlp": facts.size("feed_forward_length", 4 * facts.size("embedding_length"))}
-    experts = facts.size("expert_count")
+        return {"d_mlp": foreign.size("feed_forward_length", 4 * foreign.size("embedding_length"))}
+    experts = foreign.size("expert_count")
     return {
-        "d_mlp": experts * facts.size("expert_feed_forward_length"),
+        "d_mlp": experts * foreign.size("expert_feed_forward_length"),
         "n_experts": experts,
-        "experts_per_token": facts.size("expert_used_count"),
+        "experts_per_token": foreign.size("expert_used_count"),
     }
 
 
-def _windows(facts: Facts, full_every: int | None) -> tuple[int | None, ...]:
+def _windows(foreign: ForeignConfig, full_every: int | None) -> tuple[int | None, ...]:
     """The sliding window of each layer; none where the file gives none."""
-    if "attention.sliding_window" not in facts.values:
+    if "attention.sliding_window" not in foreign.values:
         return ()
-    window, layers = facts.size("attention.sliding_window"), facts.size("block_count")
-    listed = facts.values.get("attention.sliding_window_pattern", full_every)
+    window, layers = foreign.size("attention.sliding_window"), foreign.size("block_count")
+    listed = foreign.values.get("attention.sliding_window_pattern", full_every)
     if isinstance(listed, list) and len(listed) == layers:
         return tuple(window if slides else None for slides in listed)
     every = listed if isinstance(listed, int) else 0
@@ -258,7 +261,7 @@ def _refuse_split(opened: GgufFile) -> None:
 def _model_table(opened: GgufFile, config: Config, architecture: str) -> dict[str, Stored]:
     absent = {"W_U"} if config.tied else set[str]()
     absent |= set() if config.positions == "residual" else {"W_pos"}
-    table = {name: fact for name, fact in _MODEL.items() if name not in absent}
+    table = {name: entry for name, entry in _MODEL.items() if name not in absent}
     if architecture.startswith("gemma"):
         table["W_E"] = replace(table["W_E"], multiply=config.d_model**0.5)
         if "output.weight" not in opened.shapes:

@@ -13,12 +13,11 @@ from pathsum.base.files import read_object
 from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
-from pathsum.sources.checkpoint_folder import open_tensors
-from pathsum.sources.facts import Facts
+from pathsum.sources.checkpoint_folder import Mxfp4Store, open_tensors
 from pathsum.sources.families import find_family, is_buffer
 from pathsum.sources.families.rotary import Context, choose_context
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Layout
-from pathsum.sources.mxfp4 import Mxfp4Store
 from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -51,13 +50,13 @@ def open_hugging_face(
     progress: Progress = silent,
 ) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
-    facts = Facts.read(folder / CONFIG)
+    foreign = ForeignConfig.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
     start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
-    facts, source = text_part(facts, open_tensors(folder, progress))
-    layout = _describe(facts, context)
-    source = _dequantized(facts, source, str(folder))
+    foreign, source = text_part(foreign, open_tensors(folder, progress))
+    layout = _describe(foreign, context)
+    source = _dequantized(foreign, source, str(folder))
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
 
 
@@ -76,14 +75,14 @@ def from_hf(
             "hub id use pathsum.load"
         )
     where = type(model).__name__
-    facts = Facts(config.to_dict(), f"the config of {where}")
+    foreign = ForeignConfig(config.to_dict(), f"the config of {where}")
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     ours = wrap_tokenizer(tokenizer)
     start = None if ours is None else _leading_special(ours)
     label = name or str(getattr(config, "name_or_path", "") or where)
-    facts, source = text_part(facts, MemoryStore(tensors))
-    layout = _describe(facts, context)
-    return _model(layout, _dequantized(facts, source, where), where, label, ours, start)
+    foreign, source = text_part(foreign, MemoryStore(tensors))
+    layout = _describe(foreign, context)
+    return _model(layout, _dequantized(foreign, source, where), where, label, ours, start)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
@@ -101,37 +100,37 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
     )
 
 
-def _describe(facts: Facts, context: Context) -> Layout:
-    family = find_family(facts)
-    _refuse_quantized(facts)
+def _describe(foreign: ForeignConfig, context: Context) -> Layout:
+    family = find_family(foreign)
+    _refuse_quantized(foreign)
     try:
-        return family.describe(choose_context(facts, context))
+        return family.describe(choose_context(foreign, context))
     except PathsumError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A family computes with what the file says, such as the logarithm of a length.
         raise ConfigError(
-            f"{facts.where} holds values that do not make a {family.name} model ({error}); "
+            f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
             "download it again"
         ) from error
 
 
-def _quantization(facts: Facts) -> object:
-    return facts.table("quantization_config").values.get("quant_method")
+def _quantization(foreign: ForeignConfig) -> object:
+    return foreign.table("quantization_config").values.get("quant_method")
 
 
-def _refuse_quantized(facts: Facts) -> None:
-    method = _quantization(facts)
+def _refuse_quantized(foreign: ForeignConfig) -> None:
+    method = _quantization(foreign)
     if method not in (None, _MXFP4):
         raise FileError(
-            f"{facts.where} says that the weights are quantized by {method!r}, a layout that "
+            f"{foreign.where} says that the weights are quantized by {method!r}, a layout that "
             "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
         )
 
 
-def _dequantized(facts: Facts, source: Store, where: str) -> Store:
+def _dequantized(foreign: ForeignConfig, source: Store, where: str) -> Store:
     """The tensors themselves, or as they are dequantized."""
-    return Mxfp4Store(source, where) if _quantization(facts) == _MXFP4 else source
+    return Mxfp4Store(source, where) if _quantization(foreign) == _MXFP4 else source
 
 
 def _model(
@@ -142,7 +141,7 @@ def _model(
     tokenizer: Tokenizer | None,
     start: int | None,
 ) -> Model:
-    used = {name for fact in layout.model.values() for name in fact.name.split("|")}
+    used = {name for entry in layout.model.values() for name in entry.name.split("|")}
     copies = [head for head in _HEADS if head in source.shapes and head not in used]
     store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
     for head in copies:
@@ -190,17 +189,17 @@ def _leading_special(tokenizer: Tokenizer) -> int | None:
     return None
 
 
-def text_part(facts: Facts, source: Store) -> tuple[Facts, Store]:
+def text_part(foreign: ForeignConfig, source: Store) -> tuple[ForeignConfig, Store]:
     """The config and the tensors of the language model; of other checkpoints, themselves."""
-    if facts.values.get("model_type") != "gemma3" or "text_config" not in facts.values:
-        return facts, source
-    inner = facts.table("text_config")
+    if foreign.values.get("model_type") != "gemma3" or "text_config" not in foreign.values:
+        return foreign, source
+    inner = foreign.table("text_config")
     values = {**_TEXT_DEFAULTS, **inner.values}
     if not {"rope_parameters", "rope_theta"} & set(values):
         values["rope_theta"] = 1_000_000.0
-    if "tie_word_embeddings" in facts.values:
-        values.setdefault("tie_word_embeddings", facts.values["tie_word_embeddings"])
-    return Facts(values, inner.where), _TextTensors(source)
+    if "tie_word_embeddings" in foreign.values:
+        values.setdefault("tie_word_embeddings", foreign.values["tie_word_embeddings"])
+    return ForeignConfig(values, inner.where), _TextTensors(source)
 
 
 class _TextTensors(Store):

@@ -11,11 +11,10 @@ from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.sources.checkpoint_folder import SAFETENSORS
 from pathsum.sources.families.rotary import CONTEXTS, Context, require_one_context
-from pathsum.sources.fetched import FETCHED, load_fetched
 from pathsum.sources.gguf_model import open_gguf
 from pathsum.sources.hub import download
 from pathsum.sources.hugging_face import open_hugging_face
-from pathsum.sources.named import known_names, load_named
+from pathsum.sources.named import FETCHED, known_names, load_fetched, load_named
 from pathsum.sources.transformer_lens import is_transformer_lens, open_transformer_lens
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

@@ -1,6 +1,6 @@
 """A checkpoint's tensors under our names, read and rearranged when they are first used.
 
-A family says where each of our tensors is stored, as a fact:
+A family lists where each of our tensors is stored, in a table:
 
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
@@ -117,12 +117,12 @@ class MappedStore(Store):
         self, source: Store, stored: Mapping[str, Stored], config: Config, where: str
     ) -> None:
         self._source, self._stored, self._config = source, dict(stored), config
-        for name, fact in self._stored.items():
-            _check(source, name, fact, config, where)
-        self.dtypes = {name: source.dtypes[fact.name] for name, fact in self._stored.items()}
+        for name, entry in self._stored.items():
+            _check(source, name, entry, config, where)
+        self.dtypes = {name: source.dtypes[entry.name] for name, entry in self._stored.items()}
         self.shapes = {
-            name: tuple(fact.of(torch.empty(fact.shape(config), device="meta"), config).shape)
-            for name, fact in self._stored.items()
+            name: tuple(entry.of(torch.empty(entry.shape(config), device="meta"), config).shape)
+            for name, entry in self._stored.items()
         }
 
     def stored_name(self, name: str) -> str:
@@ -131,8 +131,8 @@ class MappedStore(Store):
 
     def copies(self, name: str) -> bool:
         """Whether one of our tensors is more than a view of the checkpoint's."""
-        fact = self._stored[name]
-        return fact.copies or self._source.copies(fact.name)
+        entry = self._stored[name]
+        return entry.copies or self._source.copies(entry.name)
 
     def device(self, name: str) -> torch.device:
         """The device of the checkpoint's tensor."""
@@ -140,8 +140,8 @@ class MappedStore(Store):
 
     def get(self, name: str) -> Tensor:
         """One of our tensors."""
-        fact = self._stored[name]
-        return fact.of(self._source.get(fact.name), self._config)
+        entry = self._stored[name]
+        return entry.of(self._source.get(entry.name), self._config)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Layout:
 
     def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
         """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
-        facts = dict(self.model)
+        stored = dict(self.model)
         if self.config.n_layers > len(source.shapes):
             raise FileError(
                 f"{where} holds {len(source.shapes)} tensors, but its config says that there are "
@@ -168,20 +168,20 @@ class Layout:
             )
         for layer in range(self.config.n_layers):
             start = self.layers.format(layer)
-            facts |= {
-                f"layers.{layer}.{name}": fact.named(start + fact.name)
-                for name, fact in self.layer.items()
+            stored |= {
+                f"layers.{layer}.{name}": entry.named(start + entry.name)
+                for name, entry in self.layer.items()
             }
         bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in source.shapes)
         if bare:
-            facts = {
-                n: fact.named(fact.name.removeprefix(self.prefix)) for n, fact in facts.items()
+            stored = {
+                n: entry.named(entry.name.removeprefix(self.prefix)) for n, entry in stored.items()
             }
-        facts = {n: fact.named(_first(fact.name, source)) for n, fact in facts.items()}
-        facts = {n: f for n, f in facts.items() if not f.optional or f.name in source.shapes}
-        used = {fact.name for fact in facts.values()}
+        stored = {n: entry.named(_first(entry.name, source)) for n, entry in stored.items()}
+        stored = {n: f for n, f in stored.items() if not f.optional or f.name in source.shapes}
+        used = {entry.name for entry in stored.values()}
         left = [name for name in source.shapes if name not in used and not ignore(name)]
-        mapped = MappedStore(source, facts, self.config, where)
+        mapped = MappedStore(source, stored, self.config, where)
         if left:
             raise FileError(self._left_over(left, where, bare=bare))
         return mapped
@@ -224,25 +224,26 @@ def _size(atoms: Iterable[str], config: Config) -> int:
     return prod(int(atom) if atom.isdigit() else _SIZES[atom](config) for atom in atoms)
 
 
-def _check(source: Store, name: str, fact: Stored, config: Config, where: str) -> None:
-    if fact.name not in source.shapes:
+def _check(source: Store, name: str, entry: Stored, config: Config, where: str) -> None:
+    if entry.name not in source.shapes:
         raise FileError(
-            f"{where} has no tensor {fact.name}, from which {name} is read"
-            f"{near_misses(fact.name, source.shapes, limit=1)} "
+            f"{where} has no tensor {entry.name}, from which {name} is read"
+            f"{near_misses(entry.name, source.shapes, limit=1)} "
             f"(it has {_some(list(source.shapes))})"
         )
-    found, needed = tuple(source.shapes[fact.name]), fact.shape(config)
+    found, needed = tuple(source.shapes[entry.name]), entry.shape(config)
     if found != needed:
-        letters = sorted({a for group in _groups(fact.axes.partition("->")[0]) for a in group})
+        letters = sorted({a for group in _groups(entry.axes.partition("->")[0]) for a in group})
         sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
         raise WeightsError(
-            f"{fact.name} of {where} has shape {list(found)}, but its config says {list(needed)} "
+            f"{entry.name} of {where} has shape {list(found)}, but its config says {list(needed)} "
             f"({sizes}); one of the two is wrong"
         )
-    if source.dtypes[fact.name] not in _COMPUTABLE:
+    if source.dtypes[entry.name] not in _COMPUTABLE:
         raise FileError(
-            f"{fact.name} of {where} is stored as {source.dtypes[fact.name]}, which is a quantized "
-            "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
+            f"{entry.name} of {where} is stored as {source.dtypes[entry.name]}, which is a "
+            "quantized layout that pathsum does not read; load the unquantized checkpoint, or a "
+            "GGUF file"
         )
 
 

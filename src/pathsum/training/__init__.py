@@ -2,33 +2,30 @@
 
 In reading order:
 
-train           `train`: from a recipe to a trained model in a folder
-recipe          `Recipe`: everything that determines a run
-presets/        `recipe`: recipes by name, from TOML files
-loop            `TrainingLoop`: the loop, its reports, stopping and resuming
-batching        the windows of text that a step learns from; a batch in parts, one per thread
-network         the transformer as a trainable module
-fused_ops       hand-written autograd functions: mean loss, packed QKV read
-optimizers      which optimizer updates which parameter; the learning rate at a step
-muon            the Muon optimizer, blockwise
-distributed     several processes as one run: DDP, FSDP2
-metrics         what a run reports: losses, head scores, speed; metrics.jsonl
-memory          whether a run fits, before it starts
-checkpoint      everything needed to resume bit for bit
-run_folder      run.json and held-out text
-snapshots       weights at log-spaced steps
-seeds           `train_seeds`: the same recipe from several seeds
-dynamics/       `dynamics`: heads, losses and the phase change over the snapshots
+train            `train`: from a recipe to a trained model in a folder
+recipe           `Recipe`: everything that determines a run
+presets/         `recipe`: recipes by name, from TOML files
+loop             `TrainingLoop`: batches, steps, reports, stopping and resuming, DDP
+network          the transformer as a trainable module
+attention        causal attention that keeps its patterns, for speed in bfloat16
+optim            Muon, the optimizer of each parameter, the learning rate of each step
+metrics          losses, head scores and speed of a run; metrics.jsonl
+checkpoint       checkpoints to resume from bit for bit; snapshots at log-spaced steps
+run_folder       run.json, the corpus and the held-out text of a run
+seeds            `train_seeds`: the same recipe from several seeds
+dynamics         `dynamics`: heads, losses and composition over the snapshots
+curves           the phase change of a curve, principal components of losses
+dynamics_record  `Dynamics`: the result, with its tables, sentences and plots
 """
 
-from pathsum.training.dynamics.curves import Curve
-from pathsum.training.dynamics.dynamics import dynamics
-from pathsum.training.dynamics.dynamics_record import Dynamics
+from pathsum.training.checkpoint import read_snapshots
+from pathsum.training.curves import Curve
+from pathsum.training.dynamics import dynamics
+from pathsum.training.dynamics_record import Dynamics
 from pathsum.training.metrics import Metrics
 from pathsum.training.presets import PRESETS, recipe, to_toml, variants
 from pathsum.training.recipe import Recipe
 from pathsum.training.seeds import SeedRuns, train_seeds
-from pathsum.training.snapshots import read_snapshots
 from pathsum.training.train import TrainingRun, train
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""TrainingLoop: a run in memory, from its current step to its last, saved between steps."""
+"""TrainingLoop: a run in memory, from its current step to its last, saved between steps.
+
+`Batches` are the windows of text that a step learns from, a function of seed and step alone. Under
+torchrun each process takes an equal part of every batch, and DDP averages the gradients.
+"""
 
 import signal
 import threading
@@ -7,19 +11,29 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
-from pathsum.base.errors import FailedError, FileError
+from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base.shapes import Tokens
 from pathsum.model import Model
 from pathsum.model.processes import World
 from pathsum.text import Corpus
-from pathsum.training.batching import Batches, ThreadedBatch, count_parts
-from pathsum.training.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
-from pathsum.training.distributed import Strategy, distribute, gather_weights
+from pathsum.training.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    read_checkpoint,
+    save_snapshot,
+    snapshot_steps,
+    write_checkpoint,
+)
 from pathsum.training.metrics import (
     Metrics,
     MetricsFile,
@@ -29,11 +43,9 @@ from pathsum.training.metrics import (
     flops_per_token,
     gemm_rate,
 )
-from pathsum.training.muon import distribute_like
 from pathsum.training.network import Network
-from pathsum.training.optimizers import Optimizers
+from pathsum.training.optim import Optimizers
 from pathsum.training.recipe import Recipe
-from pathsum.training.snapshots import save_snapshot, snapshot_steps
 
 
 @dataclass
@@ -43,17 +55,58 @@ class StopRequest:
     requested: bool = False
 
 
+class Batches:
+    """Windows of n_ctx tokens, shuffled again in each epoch.
+
+    Each epoch cuts the text at another offset, so that window boundaries move. Only seed and step
+    determine the batch, so a resumed run sees the same batches as an uninterrupted run, with any
+    number of processes.
+    """
+
+    def __init__(self, corpus: Corpus, n_ctx: int, batch: int, seed: int) -> None:
+        self.shards, self.start = corpus.train, corpus.start_token
+        self.n_ctx, self.batch, self.seed = n_ctx, batch, seed
+        # The largest offset leaves the fewest windows; every epoch uses that many.
+        self.windows = self.shards.count_windows(n_ctx, offset=n_ctx - 1)
+        if self.windows < batch:
+            raise InputError(
+                f"the corpus {corpus.info.name!r} has {corpus.info.tokens:,} training tokens, "
+                f"less than one batch needs ({batch} sequences of {n_ctx}, and {n_ctx} more for "
+                "the offset); give more text, or lower batch or n_ctx"
+            )
+        self._epoch = -1
+        self._order = np.empty(0, dtype=np.int64)
+        self._offset = 0
+
+    def at(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tokens, Tokens]:
+        """Inputs and targets of a step, or one of several equal parts."""
+        first = step * self.batch
+        numbers = range(
+            first + part * self.batch // parts, first + (part + 1) * self.batch // parts
+        )
+        by_epoch = groupby(numbers, key=lambda number: number // self.windows)
+        read = [self._windows(epoch, list(some)) for epoch, some in by_epoch]
+        windows = read[0] if len(read) == 1 else torch.cat(read)
+        inputs = torch.empty_like(windows)
+        inputs[:, 0] = self.start
+        inputs[:, 1:] = windows[:, :-1]
+        return inputs, windows
+
+    def _windows(self, epoch: int, numbers: list[int]) -> Int[Tensor, "window pos"]:
+        if epoch != self._epoch:
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            self._offset = int(generator.integers(self.n_ctx))
+            self._order = generator.permutation(self.windows)
+            self._epoch = epoch
+        windows = [int(self._order[number % self.windows]) for number in numbers]
+        return self.shards.windows(windows, self.n_ctx, self._offset)
+
+
 class TrainingLoop:
     """A run in memory: network, optimizers, batches, probe. `step` counts finished steps."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        corpus: Corpus,
-        folder: Path,
-        world: World,
-        strategy: Strategy,
-        watch: Watch,
+        self, recipe: Recipe, corpus: Corpus, folder: Path, world: World, watch: Watch
     ) -> None:
         self.recipe, self.corpus, self.folder = recipe, corpus, folder
         self.world, self.watch = world, watch
@@ -61,8 +114,7 @@ class TrainingLoop:
         sequences = recipe.watching.held_out_sequences
         self.probe = Probe(corpus, recipe.config.n_ctx, sequences)
         self.network = Network(recipe.config, recipe.start, recipe.seed).to(world.device)
-        self.runner = distribute(self.network, world, strategy)
-        self.threaded_batch = self._threaded_batch()
+        self.runner = self.network if world.size == 1 else DistributedDataParallel(self.network)
         self.optimizers = Optimizers(recipe, self.network)
         self.snapshot_steps = snapshot_steps(recipe.steps, recipe.watching.snapshots)
         self.step = 0
@@ -95,7 +147,7 @@ class TrainingLoop:
             for name, parameter in self.network.named_parameters():
                 if name not in weights or weights[name].shape != parameter.shape:
                     raise self._other_run(f"its {name} does not fit")
-                parameter.copy_(distribute_like(parameter, weights[name].to(parameter.device)))
+                parameter.copy_(weights[name])
         self.optimizers.load(kept.part("optimizer/"))
         self.step, self._seconds_before = kept.step, kept.seconds
 
@@ -139,20 +191,17 @@ class TrainingLoop:
         return self._seconds_before + time.perf_counter() - self._began - self._paused
 
     def model(self) -> Model:
-        """The model at this step. All processes must call this together."""
+        """The model at this step."""
         return self.network.to_model(
-            self.recipe.name,
-            self.corpus.tokenizer,
-            self.corpus.token_counts,
-            weights=gather_weights(self.network),
+            self.recipe.name, self.corpus.tokenizer, self.corpus.token_counts
         )
 
     def save(self) -> None:
         """Write a checkpoint, or raise if a number in it is not finite."""
         began = time.perf_counter()
         self._average_losses()
-        weights = gather_weights(self.network)
-        tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
+        weights = self.network.named_parameters()
+        tensors = {f"weights/{name}": tensor.detach() for name, tensor in weights}
         tensors |= {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise self._diverged(self.step)
@@ -163,25 +212,13 @@ class TrainingLoop:
     def learn(self) -> None:
         """Take one step, without reports."""
         inputs, targets = self.batches.at(self.step, self.world.rank, self.world.size)
-        if self.threaded_batch is not None:
-            loss = self.threaded_batch.learn(inputs, targets)
-        else:
-            device = self.world.device
-            half = self.recipe.precision == "bfloat16"
-            with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
-                loss = self.runner(inputs.to(device), targets.to(device))
-            loss.backward()
+        device, half = self.world.device, self.recipe.precision == "bfloat16"
+        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
+            loss = self.runner(inputs.to(device), targets.to(device))
+        loss.backward()
         self.optimizers.step(self.step)
         self._losses.append(loss.detach().float())
         self.step += 1
-
-    def _threaded_batch(self) -> ThreadedBatch | None:
-        """A batch split over threads, if this is the only process and has several cores."""
-        parts = count_parts(self.recipe.batch, torch.get_num_threads())
-        single = self.world.size == 1 and self.world.device.type == "cpu"
-        if parts == 1 or not single:
-            return None
-        return ThreadedBatch(self.network, parts, half=self.recipe.precision == "bfloat16")
 
     def _average_losses(self) -> None:
         """Average the losses since the last report over processes; raise if one is not finite."""
@@ -211,8 +248,7 @@ class TrainingLoop:
         rate = self._tokens_per_second(seconds)
         if probes:
             began = time.perf_counter()
-            model = self.model()
-            self.probe_result = self.probe.measure(model) if self.world.is_first else None
+            self.probe_result = self.probe.measure(self.model()) if self.world.is_first else None
             self._paused += time.perf_counter() - began
         if not self.world.is_first or self._file is None:
             return
@@ -242,11 +278,9 @@ class TrainingLoop:
         return tokens / max(seconds - then, 1e-9)
 
     def _save_snapshot_if_due(self) -> None:
-        if self.step in self.snapshot_steps:
+        if self.step in self.snapshot_steps and self.world.is_first:
             began = time.perf_counter()
-            model = self.model()
-            if self.world.is_first:
-                save_snapshot(self.folder, self.step, model)
+            save_snapshot(self.folder, self.step, self.model())
             self._paused += time.perf_counter() - began
 
     def _must_stop(self, stop: StopRequest) -> bool:

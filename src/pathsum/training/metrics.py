@@ -1,4 +1,4 @@
-"""Metrics of a run: what its heads do on a probe, its speed, and the files that keep both."""
+"""Metrics of a run: head scores and losses on a probe, its speed, and metrics.jsonl."""
 
 import dataclasses
 import json
@@ -21,7 +21,6 @@ from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.text import Corpus
 from pathsum.text.probes import RepeatedTokens, random_repeats
-from pathsum.training.memory import layer_parameters
 
 METRICS = "metrics.jsonl"
 # Ten million lines; other texts are smaller.
@@ -33,7 +32,7 @@ class ProbeResult:
     """One probe of a model: the best head of each kind, and losses.
 
     `previous_token` and `induction` are mean attention, on random tokens repeated once, to the
-    position before and to what followed the same token in the first copy (the induction stripe).
+    position before, and to the token after the same token in the first copy (the induction stripe).
     """
 
     held_out_loss: float
@@ -97,7 +96,9 @@ def flops_per_token(config: Config) -> float:
     that backward.
     """
     c = config
-    per_layer = 6 * layer_parameters(c) + 6 * c.n_ctx * c.n_heads * c.d_head
+    heads = 2 * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head
+    mlp = (3 if c.gated else 2) * c.d_model * c.d_mlp
+    per_layer = 6 * (heads + mlp) + 6 * c.n_ctx * c.n_heads * c.d_head
     return float(c.n_layers * per_layer + 6 * c.d_model * c.d_vocab)
 
 
@@ -138,8 +139,8 @@ class Metrics:
     """The state of a run at a step. `probe` is there if the run has just probed its model.
 
     `rate` is the schedule's factor on the learning rates. `gemm_share` is the rate of
-    floating-point operations in matrix products and attention, as a share of what one large matrix
-    product reaches on the same device.
+    floating-point operations in matrix products and attention, as a share of the rate of one large
+    matrix product on the same device.
     """
 
     step: int

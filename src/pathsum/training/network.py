@@ -1,10 +1,9 @@
 """Network: the transformer as a trainable module, the same function as `pathsum.model`.
 
 Queries, keys and values of all heads are one parameter and one matrix product, or two where
-positions enter Q and K, because values then read another input (`fused_ops`). Using
-(x + p) W = x W + p W would keep it at one product, but costs more at the small batches that suit
-small models: p W has n_ctx rows, and x W only `batch` times as many. Attention is fused. `to_model`
-gives the `Model` that computes the same logits.
+positions enter Q and K, because values then read another input. Attention is PyTorch's fused
+kernel, or `causal_attention` where that is faster. `to_model` returns the `Model` that computes the
+same logits.
 """
 
 import math
@@ -20,12 +19,7 @@ from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import activation
 from pathsum.text import Tokenizer
-from pathsum.training.fused_ops import (
-    LONGEST_KEPT,
-    causal_attention,
-    mean_loss,
-    read_with_positions,
-)
+from pathsum.training.attention import LONGEST_CONTEXT, causal_attention
 from pathsum.training.recipe import Start
 
 
@@ -58,8 +52,7 @@ class Network(nn.Module):
 
     def forward(self, tokens: Tokens, targets: Tokens) -> Float[Tensor, ""]:
         """The mean loss of predicting each target."""
-        logits = self.logits(tokens)
-        return mean_loss(logits.flatten(0, 1), targets.flatten())
+        return F.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten())
 
     def logits(self, tokens: Tokens) -> Logits:
         """Logits at every position."""
@@ -79,14 +72,15 @@ class Network(nn.Module):
         name: str = "training",
         tokenizer: Tokenizer | None = None,
         token_counts: Tensor | None = None,
-        weights: dict[str, Tensor] | None = None,
     ) -> Model:
-        """A `Model` with a copy of these weights, or of `weights`, named like the parameters."""
-        found = weights or {key: value.detach() for key, value in self.named_parameters()}
-        tensors = {key: found[key] for key in ("W_E", "W_U", "ln_f_w", "ln_f_b") if key in found}
-        layers = [self.layer_tensors(layer, found) for layer in range(self.config.n_layers)]
+        """A `Model` with a copy of these weights."""
+        weights = {key: value.detach() for key, value in self.named_parameters()}
+        tensors = {
+            key: weights[key] for key in ("W_E", "W_U", "ln_f_w", "ln_f_b") if key in weights
+        }
+        layers = [self.layer_tensors(layer, weights) for layer in range(self.config.n_layers)]
         if self.config.positions == "residual":
-            tensors["W_pos"] = found["W_pos"]
+            tensors["W_pos"] = weights["W_pos"]
         for key in layers[0] if layers else ():
             tensors[key] = torch.stack([tensors_of[key] for tensors_of in layers])
         copies = {
@@ -97,12 +91,12 @@ class Network(nn.Module):
             self.config, copies, name=name, tokenizer=tokenizer, token_counts=token_counts
         )
 
-    def layer_tensors(self, layer: int, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def layer_tensors(self, layer: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """One layer's tensors, named as in the paper."""
         config, prefix = self.config, f"layers.{layer}."
         own = {
             key.removeprefix(prefix): value
-            for key, value in found.items()
+            for key, value in weights.items()
             if key.startswith(prefix)
         }
         packed = own.pop("W_QKV").unflatten(1, (-1, config.d_head)).transpose(0, 1)
@@ -110,7 +104,7 @@ class Network(nn.Module):
         own["W_Q"], own["W_K"], own["W_V"] = packed.split((config.n_heads, kv, kv))
         own["W_O"] = own["W_O"].unflatten(0, (config.n_heads, config.d_head))
         if config.positions == "qk":
-            table = found["W_pos"] if self.shares_table else own["W_pos"]
+            table = weights["W_pos"] if self.shares_table else own["W_pos"]
             own["W_pos"] = table * position_scale(self.start, layer)
         return own
 
@@ -127,7 +121,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.scale = config, scale
-        self.keeps_patterns = (
+        self.stores_patterns = (
             config.positions != "rotary" and config.qk_norm == "none" and config.heads_per_kv == 1
         )
         d, k, m = config.d_model, config.d_head, config.d_mlp
@@ -164,8 +158,9 @@ class Layer(nn.Module):
         if table is None:
             packed = read @ self.W_QKV
         else:
-            packed = read_with_positions(read, table * self.scale, self.W_QKV, self.n_positional)
-        if self.keeps_patterns and length <= LONGEST_KEPT and packed.device.type == "cpu":
+            W_QK, W_V = self.W_QKV.tensor_split((self.n_positional,), dim=-1)
+            packed = torch.cat(((read + table * self.scale) @ W_QK, read @ W_V), dim=-1)
+        if self.stores_patterns and length <= LONGEST_CONTEXT and packed.device.type == "cpu":
             return causal_attention(packed, config.d_head, config.score_scale) @ self.W_O
         heads = packed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
         kv = config.n_kv_heads
@@ -212,8 +207,8 @@ def position_scale(start: Start, layer: int) -> float:
 def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     """Sines and cosines of amplitude 1, from 0.75 π radians per position to one per context.
 
-    The fastest frequency stays below π, so that neighbors differ by an unambiguous angle: that is
-    what a previous-token head reads.
+    The fastest frequency stays below π, so that neighbors differ by an unambiguous angle, which a
+    previous-token head reads.
     """
     planes = torch.arange(0, d, 2, dtype=torch.float64)
     frequencies = 0.75 * math.pi * max(n_ctx / 2, 1.0) ** (-planes / d)

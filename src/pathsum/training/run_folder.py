@@ -16,17 +16,16 @@ from pathsum.base.files import exists, read_object, write_text
 from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
-from pathsum.text.building import HEAD
-from pathsum.text.named_corpora import NAMED
-from pathsum.text.shards import spaced
+from pathsum.text.packages import NAMED
+from pathsum.text.shards import HEAD, spaced
+from pathsum.training.checkpoint import SNAPSHOTS
 from pathsum.training.recipe import Recipe, differences
-from pathsum.training.snapshots import SNAPSHOTS
 
 RUN = "run.json"
 RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
 # Enough to resolve a tenth of a nat between two positions of a text; a quarter of a megabyte at
 # context 256.
-KEPT_SEQUENCES = 256
+HELD_OUT_SEQUENCES = 256
 
 
 def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`train`: from a recipe to a trained model in a folder."""
 
 import dataclasses
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,19 +11,16 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from pathsum.base import Progress, Record, Table, parse_choice, prose_column, silent, text_column
+from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
-from pathsum.base.files import exists, finish_saving, read_object, write_text
+from pathsum.base.files import exists, finish_saving, locked, read_object, write_text
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
 from pathsum.text import Corpus
-from pathsum.text.cache import locked
 from pathsum.training.checkpoint import read_checkpoint
-from pathsum.training.distributed import STRATEGIES, Strategy, check_batch_divides
 from pathsum.training.loop import TrainingLoop, stop_signals
-from pathsum.training.memory import check_disk, check_memory
 from pathsum.training.metrics import (
     METRICS,
     Watch,
@@ -34,7 +32,7 @@ from pathsum.training.metrics import (
 from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
 from pathsum.training.run_folder import (
-    KEPT_SEQUENCES,
+    HELD_OUT_SEQUENCES,
     RUN,
     check_same_recipe,
     check_same_text,
@@ -47,7 +45,7 @@ from pathsum.training.run_folder import (
 )
 
 RESULT = "result.json"
-# What a result takes from the last probe in the metrics.
+# Fields that a result copies from the last probe in the metrics.
 _COPIED = (
     *("held_out_loss", "previous_token", "previous_token_head", "induction"),
     *("induction_head", "repeat_first", "repeat_second", "tokens", "loss", "seconds"),
@@ -108,7 +106,6 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    strategy: Strategy | str = "ddp",
     watch: Watch = ignore,
     progress: Progress = silent,
     **changes: Any,
@@ -122,17 +119,13 @@ def train(
     holds the run's metrics, checkpoint and snapshots. `resume=True` continues from the checkpoint,
     bit for bit as if never stopped (same machine, same number of threads and processes). Changes to
     a recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
-    process calls this, and `strategy` ("ddp" or "fsdp") says how they share the model.
+    process calls this with the same arguments, and takes an equal part of every batch.
     """
-    chosen_strategy: Strategy = parse_choice(STRATEGIES, strategy, "strategy")
     chosen, folder = _recipe_and_folder(what, preset, out, resume, changes)
     with join_world() as world, _folder_lock(folder, world):
-        check_batch_divides(chosen.batch, world)
+        _check_batch_divides(chosen.batch, world)
         if not resume and world.is_first:
             _check_not_started(folder)
-        check_memory(chosen, world.device, world.size)
-        if not resume:
-            check_disk(chosen, folder)
         corpus = _open_corpus(chosen, folder if resume else None, world, progress)
         chosen = _with_start_token(chosen, corpus)
         if resume:
@@ -141,16 +134,18 @@ def train(
             warn_of_other_threads(folder)
         if world.is_first:
             warn_of_slow_precision(chosen.precision, str(world.device))
-        loop = TrainingLoop(chosen, corpus, folder, world, chosen_strategy, watch)
+        loop = TrainingLoop(chosen, corpus, folder, world, watch)
+        held_out = None
+        if chosen.watching.snapshots > 0:
+            held_out = corpus.held_out_batch(HELD_OUT_SEQUENCES, chosen.config.n_ctx)
         if resume:
             loop.resume()
         elif world.is_first:
+            _check_disk(loop)
             write_run(folder, chosen, corpus.info.to_json())
-        kept = chosen.watching.snapshots > 0
-        text = corpus.held_out_batch(KEPT_SEQUENCES, chosen.config.n_ctx) if kept else None
-        if text is not None and world.is_first and not resume:
-            save_held_out(folder, text)
-        return _run_to_end(loop, text)
+            if held_out is not None:
+                save_held_out(folder, held_out)
+        return _run_to_end(loop, held_out)
 
 
 def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
@@ -161,9 +156,8 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
     finally:
         # An interrupted run leaves a model too.
         finite = all(bool(torch.isfinite(p).all()) for p in loop.network.parameters())
-        model = loop.model() if finite else None
-        if world.is_first and model is not None:
-            dataclasses.replace(model, held_out=held_out).save(folder)
+        if world.is_first and finite:
+            dataclasses.replace(loop.model(), held_out=held_out).save(folder)
     world.wait()
     run = _last_metrics(loop.recipe, folder)
     if world.is_first:
@@ -239,7 +233,7 @@ def _recipe_and_folder(
 
 @contextmanager
 def _folder_lock(folder: Path, world: World) -> Generator[None]:
-    """Lock the run's folder, and delete what a killed run left half-written in it."""
+    """Lock the run's folder, and delete temporary files of a killed run."""
     if not world.is_first:
         yield
         return
@@ -251,11 +245,41 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
         yield
 
 
+def _check_batch_divides(batch: int, world: World) -> None:
+    if batch % world.size:
+        raise InputError(
+            f"a batch of {batch} sequences cannot be shared evenly by {world.size} processes; "
+            f"use a multiple of {world.size}"
+        )
+
+
+def disk_bytes(parameters: int, snapshots: int) -> int:
+    """About the size of a run's folder: a model, its snapshots, and two checkpoints.
+
+    A checkpoint holds the weights and up to two moments of each. One is written before the previous
+    one is removed.
+    """
+    return 4 * parameters * (1 + snapshots + 2 * 3) + (1 + snapshots << 20)
+
+
+def _check_disk(loop: TrainingLoop) -> None:
+    """Raise, before training starts, if a run would fill the disk."""
+    folder, snapshots = loop.folder, len(loop.snapshot_steps)
+    parameters = sum(parameter.numel() for parameter in loop.network.parameters())
+    needed, free = disk_bytes(parameters, snapshots), shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(
+            f"the run needs about {needed / 1e9:.2f} GB in {folder} ({snapshots} snapshots of "
+            f"{parameters:,} parameters, a checkpoint), and {free / 1e9:.2f} GB are free there; "
+            "name a folder on another disk with --out, or lower watching.snapshots"
+        )
+
+
 def _check_not_started(folder: Path) -> None:
     if not (folder / RUN).exists():
         return
-    kept = read_checkpoint(folder)
-    at = f"at step {kept.step}" if kept else "without a checkpoint yet"
+    checkpoint = read_checkpoint(folder)
+    at = f"at step {checkpoint.step}" if checkpoint else "without a checkpoint yet"
     raise InputError(
         f"{folder} already holds a run, {at}; add --resume (resume=True) to continue it, or "
         "name another folder with --out"
@@ -264,7 +288,7 @@ def _check_not_started(folder: Path) -> None:
 
 def _open_corpus(chosen: Recipe, resumed: Path | None, world: World, progress: Progress) -> Corpus:
     if not world.is_first:
-        world.wait()  # the first process builds; the others find it built
+        world.wait()  # the first process builds the corpus, and the others open it
     if resumed is None:
         corpus = open_corpus(chosen, progress)
     else:

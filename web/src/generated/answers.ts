@@ -117,7 +117,7 @@ export interface Attended {
   error: number;
 }
 
-export interface CircuitNode {
+export interface GraphNode {
   node: string;
   text: string;
   value: number;
@@ -125,12 +125,24 @@ export interface CircuitNode {
   note: string;
 }
 
-export interface CircuitEdge {
+export interface Estimate {
+  value: number;
+  stderr: number | null;
+  low: number | null;
+  high: number | null;
+  null: number | null;
+  p: number | null;
+  draws: number | null;
+}
+
+export interface GraphEdge {
   edge: string;
   exact: number;
   unit: "logits" | "score";
   share: number;
   effect: number | null;
+  prompts: number;
+  estimates: Record<string, Estimate> | null;
 }
 
 export interface LeftOut {
@@ -141,7 +153,15 @@ export interface LeftOut {
   count: number;
 }
 
-export interface Circuit {
+export interface Span {
+  text: string;
+  kind: "text" | "strong" | "token" | "head" | "cell";
+  head: string | null;
+  position: number | null;
+  source: number | null;
+}
+
+export interface Graph {
   format: "pathsum-circuit";
   version: 1;
   model: string;
@@ -156,11 +176,15 @@ export interface Circuit {
   floor: number;
   raised_from: number | null;
   max_nodes: number;
-  nodes: CircuitNode[];
-  edges: CircuitEdge[];
+  nodes: GraphNode[];
+  edges: GraphEdge[];
   left_out: LeftOut[];
   quadrature_error: number;
   remainder: number;
+  by: "share" | "gradient" | "ig" | "cut" | "keep";
+  prompts: string[];
+  n_layers: number;
+  sentence_spans: Span[];
 }
 
 export interface Breakdown {
@@ -180,7 +204,7 @@ export interface Grid {
   sequences: number;
 }
 
-export interface Toward {
+export interface LogitAttribution {
   target_positions: number[];
   target_tokens: number[];
   target_texts: string[];
@@ -220,14 +244,14 @@ export interface Routes {
   ways: number[][];
 }
 
-export interface PathsAnswer {
+export interface PathExplanation {
   format: "pathsum-paths";
   version: 1;
   model: string;
   probability: number;
   rank: number;
   counts: number[];
-  toward: Toward;
+  toward: LogitAttribution;
   top: TopPaths;
   routes: Routes[];
 }
@@ -261,6 +285,7 @@ export interface Story {
   weight_without: number | null;
   probability_without: number | null;
   mlps: MlpShare | null;
+  sentence: Span[];
 }
 
 export interface Measured {
@@ -507,16 +532,6 @@ export interface SkipTrigrams {
   classes: PatternShare[];
 }
 
-export interface Estimate {
-  value: number;
-  stderr: number | null;
-  low: number | null;
-  high: number | null;
-  null: number | null;
-  p: number | null;
-  draws: number | null;
-}
-
 export interface Ablation {
   model: string;
   heads: string[];
@@ -587,21 +602,23 @@ export interface HeadPlaces {
   note: string;
 }
 
-export interface CompositionScores {
+export interface PairScores {
   score: Matrix;
   excess: Matrix;
   z: Matrix;
   p: Matrix;
   null_sd: Matrix;
   skewness: Matrix;
+  component: Matrix | null;
+  tried: Matrix | null;
 }
 
 export interface Composition {
   model: string;
   heads: string[];
-  q: CompositionScores;
-  k: CompositionScores;
-  v: CompositionScores;
+  q: PairScores;
+  k: PairScores;
+  v: PairScores;
   dimension: number;
   centered: boolean;
   offset: number | null;
@@ -647,6 +664,7 @@ export interface VirtualWeights {
   singular_values: Matrix;
   dimension: number;
   centered: boolean;
+  note: string;
 }
 
 export interface PatchEffectOn {
@@ -1048,8 +1066,8 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: PredictionParams; answer: Circuit };
-  paths: { params: PredictionParams; answer: PathsAnswer };
+  why: { params: PredictionParams; answer: Graph };
+  paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };

@@ -9,7 +9,7 @@ from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.subspaces import principal_angles, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
-from pathsum.circuits.composition.reads_and_writes import (
+from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
     is_centered,

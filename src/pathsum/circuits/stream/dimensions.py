@@ -18,7 +18,7 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_both_means, remove_mean
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
 from pathsum.base import Progress, silent
-from pathsum.circuits.composition.reads_and_writes import KINDS, read_factor, write_factor
+from pathsum.circuits.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model
 from pathsum.model.folding import centered_unembedding, fold_read
 

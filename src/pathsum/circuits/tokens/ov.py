@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pathsum.algebra import Factored, center_rows
+from pathsum.algebra import Factored
 from pathsum.base import Record, Table
 from pathsum.circuits.tokens.token import (
     RARE,
@@ -46,7 +46,7 @@ class Effect(Record, kind="ov-effect"):
 
 
 def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
-    """Full OV of a head or a virtual head, W_U centered: row the source, column the prediction.
+    """`full_ov` of a head or a virtual head by name: row the source, column the prediction.
 
     `W_E W_V W_O (W_U − mean over the vocabulary)`, so an entry is how far the logit rises above the
     mean of all logits for each unit of attention. Rows of the dense matrix sum to 0.
@@ -62,7 +62,7 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     unnormalized deeper, and the final scale (one positive number per position) is left out. On a
     model with a soft cap on its logits these are logits before the cap.
     """
-    return center_rows(as_path(model, circuit).full_ov(model))
+    return as_path(model, circuit).full_ov(model)
 
 
 def effect(

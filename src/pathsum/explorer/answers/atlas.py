@@ -1,6 +1,5 @@
 """`atlas`: every head with every score against chance, and its eigenvalues for a thumbnail."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,17 +37,6 @@ def atlas(bench: Workbench, params: ModelParams) -> AtlasAnswer:
 def whole_atlas(bench: Workbench, params: ModelParams) -> Atlas:
     """The library's atlas of a model, cached."""
     return bench.slow_result(params, "atlas", lambda model, to: make_atlas(model, progress=to))
-
-
-def atlas_with(bench: Workbench, params: ModelParams, scores: Sequence[str]) -> Atlas:
-    """An atlas with some of the scores: the whole one of an open model, which its page shows."""
-    if bench.open_model(params) in bench.models:
-        return whole_atlas(bench, params)
-    return bench.slow_result(
-        params,
-        f"atlas of {', '.join(scores)}",
-        lambda model, to: make_atlas(model, scores=scores, progress=to),
-    )
 
 
 def _thumbnail_eigenvalues(model: Model, progress: Progress) -> Tensor:

@@ -11,12 +11,12 @@ from pathsum.base import Edge, HeadId, HeadRead, Path, Record, Side
 from pathsum.base.errors import InputError
 from pathsum.circuits import Composition, VirtualWeights, token_ov, token_qk, virtual_weights
 from pathsum.circuits import composition as compose
-from pathsum.circuits.composition.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
+from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.tokens.token import joined
+from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.tokens import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
-from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model

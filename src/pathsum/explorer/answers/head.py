@@ -12,10 +12,11 @@ from pathsum.circuits import (
     positional,
     skip_trigrams,
 )
-from pathsum.circuits.copying import CopyingNull, HeadCopying, copying
+from pathsum.circuits.copying import CopyingNull, HeadCopying
 from pathsum.circuits.tokens.token import common_tokens, joined
 from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.circuits.trigrams.skip_trigrams import text_runs
+from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.tokens import (
     MAX_TOKENS,
     TokenRow,
@@ -25,7 +26,6 @@ from pathsum.explorer.answers.tokens import (
     scaled_to,
     strongest_rows,
 )
-from pathsum.explorer.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Trace
@@ -98,7 +98,7 @@ def head(bench: Workbench, params: HeadParams) -> HeadPage:
     name = model.head(params.head).label
     null = bench.result(params, "copying null", CopyingNull)
     measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
-    copies = copying(model, name, measures=measures, null=null).heads[0]
+    copies = null.measure([name], measures=measures).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
     circuits = head_circuits(bench, params)
@@ -121,8 +121,7 @@ def _distinct(*notes: str) -> list[str]:
 def own_logits(bench: Workbench, params: HeadParams) -> OwnLogits:
     """The shares of tokens whose own logit a head raises; they take vocabulary² products."""
     null = bench.result(params, "copying null", CopyingNull)
-    model, name = bench.model(params), params.head
-    found = copying(model, name, null=null, progress=bench.progress).heads[0]
+    found = null.measure([params.head], progress=bench.progress).heads[0]
     return OwnLogits(found.head, found.positive_diagonal, found.top_1, found.top_5)
 
 

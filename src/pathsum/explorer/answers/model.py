@@ -8,7 +8,7 @@ from pathsum._version import __version__
 from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.alignment.align_heads import can_align
-from pathsum.explorer.examples import Example
+from pathsum.claims.examples import Example
 from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.workbench import Workbench
@@ -74,6 +74,7 @@ class Vocabulary(Record, kind="page-vocabulary"):
     undecodable: tuple[int, ...]
 
 
+_MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # What a decoder writes for bytes that are not a character on their own.
 REPLACEMENT = "\ufffd"
 
@@ -163,6 +164,21 @@ def shown_piece(model: Model, token: int) -> str:
         return text or ""
     found = model.tokenizer.token_bytes(token)
     return "" if found is None else f"{REPLACEMENT}{found.hex(' ').upper()}"
+
+
+def token_label(model: Model, token: int) -> str:
+    """A token in running text: spaces within it and control characters are visible.
+
+    The space at its beginning is left out; a token without text is its id or bytes in brackets.
+    """
+    text = shown_piece(model, token)
+    if not text or text.startswith(REPLACEMENT):
+        return f"⟨{text[1:] or token}⟩"
+    shown = "".join(
+        _MARKS.get(letter) or (letter if letter.isprintable() else f"⟨{ord(letter):02X}⟩")
+        for letter in text
+    )
+    return shown.removeprefix("·")
 
 
 def _why_not_exact(model: Model) -> str:

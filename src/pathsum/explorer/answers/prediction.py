@@ -8,8 +8,9 @@ from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.model import Model, Trace
 from pathsum.paths import expand_logits
-from pathsum.paths.circuit import Circuit, find_circuit
-from pathsum.paths.explain.answer import PathsAnswer, answer
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.explanation import PathExplanation, explain_prediction
+from pathsum.paths.graph import Graph
 from pathsum.paths.target import Versus
 
 
@@ -37,7 +38,7 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-def why(bench: Workbench, params: PredictionParams) -> Circuit:
+def why(bench: Workbench, params: PredictionParams) -> Graph:
     """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
@@ -46,7 +47,7 @@ def why(bench: Workbench, params: PredictionParams) -> Circuit:
     return find_circuit(trace, position, token, versus, THRESHOLD, progress=bench.progress)
 
 
-def paths(bench: Workbench, params: PredictionParams) -> PathsAnswer:
+def paths(bench: Workbench, params: PredictionParams) -> PathExplanation:
     """Which paths made a prediction."""
     trace = bench.run(params).trace
     position = position_of(trace, params.position)
@@ -55,7 +56,9 @@ def paths(bench: Workbench, params: PredictionParams) -> PathsAnswer:
     k = count if count <= MAX_PATHS else STRONGEST
     versus = find_versus(trace.model, params.versus)
     budget = _budget(trace.model, position + 1)
-    return answer(trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES)
+    return explain_prediction(
+        trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES
+    )
 
 
 def _budget(model: Model, tokens: int) -> int:

@@ -10,7 +10,7 @@ from pathsum.base import Record
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.workbench import Workbench
 from pathsum.paths import Part, expand_scores
-from pathsum.paths.score_sides import SideSum
+from pathsum.paths.score_sum import SideSum
 
 
 @dataclass(frozen=True, kw_only=True)

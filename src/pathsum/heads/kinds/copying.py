@@ -11,10 +11,8 @@ bar on data.
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.spectrum import positivity
 from pathsum.base import Progress
-from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, layer_eigenvalues
-from pathsum.circuits.tokens.token_basis import as_path, require_logit_edges
+from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull
 from pathsum.heads.kinds.kind import (
     PAPER_2022,
     Kind,
@@ -26,7 +24,7 @@ from pathsum.heads.kinds.kind import (
 )
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import Score, against_rotations
-from pathsum.model import HeadId, Model
+from pathsum.model import HeadId, Model, Path
 
 
 def measure(view: LayerView) -> Float[Tensor, "sequence head"]:
@@ -52,22 +50,13 @@ COPYING_BY_DATA = data_score(
 
 def measure_weights(model: Model, draws: int, seed: int, progress: Progress) -> dict[HeadId, Score]:
     """Eigenvalue positivity of every head's full OV, against its own reads and writes rotated."""
-    require_logit_edges(model, "copying")
-    draws = max(draws, LEAST_DRAWS)
-    null = CopyingNull(model, draws=draws, seed=seed)
-    by_layer = [
-        [as_path(model, HeadId(layer, head)) for head in range(model.config.n_heads)]
-        for layer in range(model.config.n_layers)
-    ]
-    for layer, paths in enumerate(by_layer):
-        progress(layer, len(by_layer), "chance for copying")
-        null.cores(paths[0])  # computed here because the layers, which run in threads, share it
+    null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
+    for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "chance for copying")
+        null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads
 
     def layer_scores(layer: int) -> list[Score]:
-        paths = by_layer[layer]
-        spectra = layer_eigenvalues(model.weights, layer, null.product(paths[0]))
-        values = positivity(spectra).cpu()
-        return against_rotations(values, null.p(paths, values), draws)
+        return against_rotations(*null.layer(layer), null.draws)
 
     return score_layers(model, layer_scores, progress, "copying")
 

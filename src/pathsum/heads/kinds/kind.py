@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, prose_column
-from pathsum.circuits.composition.composition import Composition
+from pathsum.circuits.composition import Composition
 from pathsum.circuits.positional import OffsetProfile, position_rows
 from pathsum.heads.layer_view import LayerView, Measure
 from pathsum.heads.score import Part, Score

@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.rotations import sequential_p
+from pathsum.algebra.rotations import DRAWS, sequential_p
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Progress, silent
-from pathsum.circuits.copying import DRAWS
 from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
 from pathsum.heads.kinds.kind import PAPER, ScoreInfo
 from pathsum.heads.score import HeadScores, Score, against_rotations

@@ -52,7 +52,8 @@ class EdgeEffect:
     """The drop of the number when one edge carries the other run's message.
 
     `frozen` is the sum of all paths that use the edge, patterns held fixed, where that was computed
-    (`Toward.causal_effects`); an edge into a query, a key or an MLP is in no path and has None.
+    (`LogitAttribution.causal_effects`); an edge into a query, a key or an MLP is in no path and
+    has None.
     """
 
     edge: Edge

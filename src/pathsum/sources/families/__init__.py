@@ -1,14 +1,12 @@
-"""Architectures: what config.json means, and where each tensor is stored.
+"""Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
     gpt      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
-    llama    Llama (SmolLM), Mistral, Qwen2, Qwen3, OLMo 2, StableLM
+    llama    Llama (SmolLM), Mistral, Qwen2, Qwen3, OLMo 2, StableLM, Phi 1 to 3, gpt-oss
     gemma    Gemma 1, 2 and 3
-    phi      Phi 1 to 3
-    gpt_oss  gpt-oss
     rotary   rotary positions of all of them
 
-A family is a table of facts. To add one, copy the nearest, write down what its config.json calls
-each field of `Config` and where each tensor is, and add a tiny random checkpoint to
+A family is a table of facts. To add one, copy the nearest, list its config.json's names of the
+fields of `Config` and the name and axes of each tensor, and add a tiny random checkpoint to
 tests/sources/test_families.py, which compares logits with those of transformers.
 """
 
@@ -21,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from pathsum.base.errors import FileError, near_misses
-from pathsum.sources.facts import Facts
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Layout, Stored
 
 # Buffers that follow from the config: causal masks, rotary frequencies.
@@ -32,11 +30,11 @@ _BUFFERS = re.compile(
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture: its name, what config.json calls it, and how to describe a checkpoint."""
+    """An architecture: its name, its `model_type`s, and the description of a checkpoint."""
 
     name: str
     model_types: tuple[str, ...]
-    describe: Callable[[Facts], Layout]
+    describe: Callable[[ForeignConfig], Layout]
 
 
 @cache
@@ -49,20 +47,20 @@ def families() -> tuple[Family, ...]:
     return tuple(sorted(set(found), key=lambda family: family.name))
 
 
-def find_family(facts: Facts) -> Family:
+def find_family(foreign: ForeignConfig) -> Family:
     """The family of a config.json, or an error that lists those known and the closest."""
     known = {kind: family for family in families() for kind in family.model_types}
-    kind = facts.values.get("model_type")
+    kind = foreign.values.get("model_type")
     if isinstance(kind, str) and kind in known:
         return known[kind]
     listed = ", ".join(family.name for family in families())
     if not isinstance(kind, str):
         raise FileError(
-            f"{facts.where} has no model_type, so it does not say which architecture this is; "
+            f"{foreign.where} has no model_type, so its architecture is unknown; "
             f"pathsum knows {listed}"
         )
     raise FileError(
-        f"{facts.where} is of the architecture {kind!r}, which pathsum does not know"
+        f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know"
         f"{near_misses(kind, known)} (it knows {listed}); convert the tensors to our names with "
         "pathsum.from_tensors"
     )
@@ -77,7 +75,7 @@ def is_buffer(name: str) -> bool:
 
 
 def sizes(
-    facts: Facts,
+    foreign: ForeignConfig,
     *,
     layers: str = "num_hidden_layers",
     heads: str = "num_attention_heads",
@@ -85,14 +83,14 @@ def sizes(
     context: str = "max_position_embeddings",
 ) -> dict[str, Any]:
     """The sizes in a `Config`, by the names that config.json gives them; d_head is d / heads."""
-    d_model, n_heads = facts.size(width), facts.size(heads)
+    d_model, n_heads = foreign.size(width), foreign.size(heads)
     return {
-        "n_layers": facts.size(layers),
+        "n_layers": foreign.size(layers),
         "n_heads": n_heads,
         "d_model": d_model,
         "d_head": d_model // n_heads,
-        "d_vocab": facts.size("vocab_size"),
-        "n_ctx": facts.size(context),
+        "d_vocab": foreign.size("vocab_size"),
+        "n_ctx": foreign.size(context),
     }
 
 

@@ -9,17 +9,22 @@ from typing import Any
 
 from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
-from pathsum.sources.facts import Facts
 from pathsum.sources.families import Family, attention, mlp, norm
-from pathsum.sources.families.llama import GATED, PROJECTIONS, llama_fields
-from pathsum.sources.families.rotary import rope_facts, rope_kind, scale_queries
+from pathsum.sources.families.llama import (
+    GATED,
+    PROJECTIONS,
+    alternating_windows,
+    llama_fields,
+)
+from pathsum.sources.families.rotary import rope_config, rope_kind, scale_queries
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Layout, Stored
 
 
-def _gemma(facts: Facts) -> Layout:
+def _gemma(foreign: ForeignConfig) -> Layout:
     return _layout(
-        facts,
-        Config(**_fields(facts)),
+        foreign,
+        Config(**_fields(foreign)),
         {
             **norm("ln1", "input_layernorm", add=1.0),
             **norm("ln2", "post_attention_layernorm", add=1.0),
@@ -27,63 +32,56 @@ def _gemma(facts: Facts) -> Layout:
     )
 
 
-def _gemma2(facts: Facts) -> Layout:
-    fields = _fields(facts) | _scores(facts)
-    fields |= {"norm_place": "both", "windows": alternating_windows(facts, every=2)}
-    return _layout(facts, Config(**fields), _sandwich())
+def _gemma2(foreign: ForeignConfig) -> Layout:
+    fields = _fields(foreign) | _scores(foreign)
+    fields |= {"norm_place": "both", "windows": alternating_windows(foreign, every=2)}
+    return _layout(foreign, Config(**fields), _sandwich())
 
 
-def _gemma3(facts: Facts) -> Layout:
-    rope = facts.table("rope_parameters").values
-    full = {**facts.values, "rope_parameters": rope.get("full_attention", rope)}
-    local = rope.get("sliding_attention", {"rope_theta": facts.number("rope_local_base_freq", 1e4)})
+def _gemma3(foreign: ForeignConfig) -> Layout:
+    rope = foreign.table("rope_parameters").values
+    full = {**foreign.values, "rope_parameters": rope.get("full_attention", rope)}
+    local = rope.get(
+        "sliding_attention", {"rope_theta": foreign.number("rope_local_base_freq", 1e4)}
+    )
     if local.get("rope_type", "default") != "default":
-        raise ConfigError(f"{facts.where} scales the rotations of layers with windows")
-    found = rope_facts(Facts(full, facts.where))
+        raise ConfigError(f"{foreign.where} scales the rotations of layers with windows")
+    found = rope_config(ForeignConfig(full, foreign.where))
     if rope_kind(found) == "yarn":
         raise ConfigError(
-            f"{facts.where} scales the rotations of some layers by YaRN, which also multiplies "
+            f"{foreign.where} scales the rotations of some layers by YaRN, which also multiplies "
             "their queries; pathsum computes it only if all layers are scaled in the same way"
         )
-    fields = _fields(Facts(full, facts.where)) | _scores(facts)
+    fields = _fields(ForeignConfig(full, foreign.where)) | _scores(foreign)
     fields |= {
         "norm_place": "both",
         "qk_norm": "rms",
-        "windows": alternating_windows(facts, every=6),
+        "windows": alternating_windows(foreign, every=6),
     }
-    fields["rotary_local_base"] = Facts(local, facts.where).number("rope_theta", 10_000.0)
+    fields["rotary_local_base"] = ForeignConfig(local, foreign.where).number("rope_theta", 10_000.0)
     qk = {
         "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
         "k_norm_w": Stored("self_attn.k_norm.weight", "k", add=1.0),
     }
-    return _layout(facts, Config(**fields), _sandwich() | qk)
+    return _layout(foreign, Config(**fields), _sandwich() | qk)
 
 
-def _fields(facts: Facts) -> dict[str, Any]:
+def _fields(foreign: ForeignConfig) -> dict[str, Any]:
     # Files of Gemma 1 say "gelu" and mean the approximation; transformers reads them that way.
     for name in ("hidden_activation", "hidden_act"):
-        facts.only(name, "gelu_pytorch_tanh", "gelu")
-    facts.only("use_bidirectional_attention", False)
-    fields = llama_fields(facts, activation="gelu_tanh_gated")
+        foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
+    foreign.require_value("use_bidirectional_attention", False)
+    fields = llama_fields(foreign, activation="gelu_tanh_gated")
     # Embeddings are multiplied and the unembedding is not: two tensors for us.
-    return fields | {"d_head": facts.size("head_dim", 256), "tied": False}
+    return fields | {"d_head": foreign.size("head_dim", 256), "tied": False}
 
 
-def _scores(facts: Facts) -> dict[str, Any]:
+def _scores(foreign: ForeignConfig) -> dict[str, Any]:
     return {
-        "score_scale": 1 / math.sqrt(facts.number("query_pre_attn_scalar", 256.0)),
-        "score_cap": facts.cap("attn_logit_softcapping"),
-        "logit_cap": facts.cap("final_logit_softcapping"),
+        "score_scale": 1 / math.sqrt(foreign.number("query_pre_attn_scalar", 256.0)),
+        "score_cap": foreign.cap("attn_logit_softcapping"),
+        "logit_cap": foreign.cap("final_logit_softcapping"),
     }
-
-
-def alternating_windows(facts: Facts, every: int) -> tuple[int | None, ...]:
-    """Windows in all layers but each `every`-th, unless the config lists them."""
-    layers = facts.size("num_hidden_layers")
-    if "layer_types" in facts.values:
-        return facts.windows(layers)
-    every, window = facts.size("sliding_window_pattern", every), facts.size("sliding_window")
-    return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
 
 
 def _sandwich() -> dict[str, Stored]:
@@ -95,17 +93,17 @@ def _sandwich() -> dict[str, Stored]:
     }
 
 
-def _layout(facts: Facts, config: Config, norms: dict[str, Stored]) -> Layout:
-    bias = facts.flag("attention_bias", False)
+def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) -> Layout:
+    bias = foreign.flag("attention_bias", False)
     table = "model.embed_tokens.weight"
-    tied = facts.flag("tie_word_embeddings", True)
+    tied = foreign.flag("tie_word_embeddings", True)
     model = {
         "W_E": Stored(table, "v d", multiply=math.sqrt(config.d_model)),
         "W_U": Stored(table if tied else "lm_head.weight", "v d -> d v"),
         **norm("ln_f", "model.norm", add=1.0),
     }
     layer = {**norms, **attention(*PROJECTIONS, bias=bias, out_bias=bias), **mlp(*GATED)}
-    layer = scale_queries(facts, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config.rotary_width)
     return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 

@@ -7,9 +7,9 @@ interleaved. OPT has ReLU, and stores its positions after two unused rows.
 """
 
 from pathsum.model.config import Config
-from pathsum.sources.facts import Facts
 from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Layout, Stored
 
 _NAMES = {"layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions"}
@@ -29,18 +29,18 @@ def _transformer(
     return Layout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
 
 
-def _gpt2(facts: Facts) -> Layout:
-    facts.only("scale_attn_weights", True)
-    facts.only("scale_attn_by_inverse_layer_idx", False)
-    facts.only("add_cross_attention", False)
+def _gpt2(foreign: ForeignConfig) -> Layout:
+    foreign.require_value("scale_attn_weights", True)
+    foreign.require_value("scale_attn_by_inverse_layer_idx", False)
+    foreign.require_value("add_cross_attention", False)
     config = Config(
-        **sizes(facts, **_NAMES),
+        **sizes(foreign, **_NAMES),
         positions="residual",
         norm="layer",
-        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
-        mlp=facts.mlp("activation_function", "gelu_new"),
-        d_mlp=facts.size("n_inner", 4 * facts.size("n_embd")),
-        tied=facts.flag("tie_word_embeddings", True),
+        norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
+        mlp=foreign.mlp("activation_function", "gelu_new"),
+        d_mlp=foreign.size("n_inner", 4 * foreign.size("n_embd")),
+        tied=foreign.flag("tie_word_embeddings", True),
     )
     layer = {
         **_NORMS,
@@ -60,17 +60,17 @@ def _gpt2(facts: Facts) -> Layout:
     return _transformer(config, layer, _POSITIONS)
 
 
-def _gpt_neo(facts: Facts) -> Layout:
+def _gpt_neo(foreign: ForeignConfig) -> Layout:
     config = Config(
-        **sizes(facts, layers="num_layers", heads="num_heads"),
+        **sizes(foreign, layers="num_layers", heads="num_heads"),
         positions="residual",
         norm="layer",
-        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
-        mlp=facts.mlp("activation_function", "gelu_new"),
-        d_mlp=facts.size("intermediate_size", 4 * facts.size("hidden_size")),
+        norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
+        mlp=foreign.mlp("activation_function", "gelu_new"),
+        d_mlp=foreign.size("intermediate_size", 4 * foreign.size("hidden_size")),
         score_scale=1.0,
-        windows=_local_windows(facts),
-        tied=facts.flag("tie_word_embeddings", True),
+        windows=_local_windows(foreign),
+        tied=foreign.flag("tie_word_embeddings", True),
     )
     names = [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")]
     layer = {
@@ -81,30 +81,30 @@ def _gpt_neo(facts: Facts) -> Layout:
     return _transformer(config, layer, _POSITIONS)
 
 
-def _local_windows(facts: Facts) -> tuple[int | None, ...]:
-    kinds = facts.values.get("attention_layers")
+def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
+    kinds = foreign.values.get("attention_layers")
     if kinds is None:
         # [[["global", "local"], 12]]: that sequence, twelve times.
-        groups = facts.values.get("attention_types", [])
-        layers = facts.size("num_layers")
+        groups = foreign.values.get("attention_types", [])
+        layers = foreign.size("num_layers")
         kinds = [kind for sequence, times in groups for kind in sequence * min(times, layers)]
-    window = facts.size("window_size", 256)
+    window = foreign.size("window_size", 256)
     return tuple(window if kind == "local" else None for kind in kinds)
 
 
-def _gptj(facts: Facts) -> Layout:
-    found = sizes(facts, **_NAMES)
+def _gptj(foreign: ForeignConfig) -> Layout:
+    found = sizes(foreign, **_NAMES)
     config = Config(
         **found,
         positions="rotary",
-        rotary_fraction=facts.size("rotary_dim", found["d_head"]) / found["d_head"],
+        rotary_fraction=foreign.size("rotary_dim", found["d_head"]) / found["d_head"],
         rotary_pairing="adjacent",
         norm="layer",
-        norm_eps=facts.number("layer_norm_epsilon", 1e-5),
-        mlp=facts.mlp("activation_function", "gelu_new"),
-        d_mlp=facts.size("n_inner", 4 * found["d_model"]),
+        norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
+        mlp=foreign.mlp("activation_function", "gelu_new"),
+        d_mlp=foreign.size("n_inner", 4 * found["d_model"]),
         block="parallel",
-        tied=facts.flag("tie_word_embeddings", False),
+        tied=foreign.flag("tie_word_embeddings", False),
     )
     layer = {
         **norm("ln1", "ln_1", bias=True),
@@ -115,21 +115,21 @@ def _gptj(facts: Facts) -> Layout:
     return _transformer(config, layer, {}, bias=True)
 
 
-def _gpt_neox(facts: Facts) -> Layout:
-    found = sizes(facts)
+def _gpt_neox(foreign: ForeignConfig) -> Layout:
+    found = sizes(foreign)
     config = Config(
         **found,
         norm="layer",
-        norm_eps=facts.number("layer_norm_eps", 1e-5),
-        mlp=facts.mlp("hidden_act", "gelu"),
-        d_mlp=facts.size("intermediate_size"),
-        block="parallel" if facts.flag("use_parallel_residual", True) else "serial",
-        tied=facts.flag("tie_word_embeddings", False),
+        norm_eps=foreign.number("layer_norm_eps", 1e-5),
+        mlp=foreign.mlp("hidden_act", "gelu"),
+        d_mlp=foreign.size("intermediate_size"),
+        block="parallel" if foreign.flag("use_parallel_residual", True) else "serial",
+        tied=foreign.flag("tie_word_embeddings", False),
         **rotary(
-            facts,
+            foreign,
             found["d_head"],
-            fraction=facts.number("rotary_pct", 0.25),
-            base=facts.number("rotary_emb_base", 10_000.0),
+            fraction=foreign.number("rotary_pct", 0.25),
+            base=foreign.number("rotary_emb_base", 10_000.0),
         ),
     )
     layer = {
@@ -138,7 +138,7 @@ def _gpt_neox(facts: Facts) -> Layout:
         **mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
         "W_O": Stored("attention.dense.weight", "d (h k) -> h k d"),
     }
-    bias = facts.flag("attention_bias", True)
+    bias = foreign.flag("attention_bias", True)
     for part, letter in enumerate("QKV"):
         qkv = "attention.query_key_value"
         layer[f"W_{letter}"] = Stored(f"{qkv}.weight", "(h 3 k) d -> 3 h d k", part=part)
@@ -153,23 +153,23 @@ def _gpt_neox(facts: Facts) -> Layout:
     if not config.tied:
         # Called embed_out in files and, in memory, lm_head by transformers 5.
         model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
-    layer = scale_queries(facts, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config.rotary_width)
     return Layout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
 
 
-def _opt(facts: Facts) -> Layout:
-    facts.only("do_layer_norm_before", True)
-    facts.only("_remove_final_layer_norm", False)
-    facts.only("layer_norm_elementwise_affine", True)
-    facts.only("word_embed_proj_dim", facts.size("hidden_size"))
-    bias = facts.flag("enable_bias", True)
+def _opt(foreign: ForeignConfig) -> Layout:
+    foreign.require_value("do_layer_norm_before", True)
+    foreign.require_value("_remove_final_layer_norm", False)
+    foreign.require_value("layer_norm_elementwise_affine", True)
+    foreign.require_value("word_embed_proj_dim", foreign.size("hidden_size"))
+    bias = foreign.flag("enable_bias", True)
     config = Config(
-        **sizes(facts),
+        **sizes(foreign),
         positions="residual",
         norm="layer",
-        mlp=facts.mlp("activation_function", "relu"),
-        d_mlp=facts.size("ffn_dim"),
-        tied=facts.flag("tie_word_embeddings", True),
+        mlp=foreign.mlp("activation_function", "relu"),
+        d_mlp=foreign.size("ffn_dim"),
+        tied=foreign.flag("tie_word_embeddings", True),
     )
     names = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
     layer = {

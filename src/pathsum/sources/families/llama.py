@@ -3,14 +3,16 @@
 SmolLM is a Llama. Mistral adds sliding windows, Qwen2 biases of queries, keys and values, Qwen3
 norms of queries and keys per head. OLMo 2 has norms after each block only, and one norm over the
 queries (keys) of all heads. StableLM has layer norms, partial rotary and, in some, parallel blocks.
+Phi 1 and 2 have parallel blocks that share one norm; Phi 3 is a Llama with fused projections.
+gpt-oss has attention sinks, windows in every other layer, and experts with clamped gates.
 """
 
 from typing import Any
 
 from pathsum.model.config import Config
-from pathsum.sources.facts import Facts
 from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Layout, Stored
 
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -18,67 +20,67 @@ GATED = ("mlp.up_proj", "mlp.down_proj", "mlp.gate_proj")
 NORMS = {**norm("ln1", "input_layernorm"), **norm("ln2", "post_attention_layernorm")}
 
 
-def llama_fields(facts: Facts, activation: str = "silu_gated") -> dict[str, Any]:
+def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict[str, Any]:
     """The fields of `Config` that config.json calls the same in all of these families."""
     if activation == "silu_gated":
-        facts.only("hidden_act", "silu")
-    found = sizes(facts)
-    d_head = facts.size("head_dim", found["d_head"])
+        foreign.require_value("hidden_act", "silu")
+    found = sizes(foreign)
+    d_head = foreign.size("head_dim", found["d_head"])
     return {
         **found,
-        "n_kv_heads": facts.size("num_key_value_heads", found["n_heads"]),
+        "n_kv_heads": foreign.size("num_key_value_heads", found["n_heads"]),
         "d_head": d_head,
         "norm": "rms",
-        "norm_eps": facts.number("rms_norm_eps", 1e-6),
+        "norm_eps": foreign.number("rms_norm_eps", 1e-6),
         "mlp": activation,
-        "d_mlp": facts.size("intermediate_size"),
-        "tied": facts.flag("tie_word_embeddings", False),
-        **rotary(facts, d_head),
+        "d_mlp": foreign.size("intermediate_size"),
+        "tied": foreign.flag("tie_word_embeddings", False),
+        **rotary(foreign, d_head),
     }
 
 
 def llama_layout(
-    facts: Facts, config: Config, layer: dict[str, Stored], *, bias: bool = False
+    foreign: ForeignConfig, config: Config, layer: dict[str, Stored], *, bias: bool = False
 ) -> Layout:
     """The names of these families, with the tensors of a layer; `bias`: the last norm has one."""
     model = {
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied),
         **norm("ln_f", "model.norm", bias=bias),
     }
-    layer = scale_queries(facts, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config.rotary_width)
     return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
-def _llama(facts: Facts) -> Layout:
-    bias = facts.flag("attention_bias", False)
+def _llama(foreign: ForeignConfig) -> Layout:
+    bias = foreign.flag("attention_bias", False)
     layer = attention(*PROJECTIONS, bias=bias, out_bias=bias)
-    layer |= mlp(*GATED, bias=facts.flag("mlp_bias", False))
-    return _finish(facts, layer)
+    layer |= mlp(*GATED, bias=foreign.flag("mlp_bias", False))
+    return _finish(foreign, layer)
 
 
-def _mistral(facts: Facts) -> Layout:
+def _mistral(foreign: ForeignConfig) -> Layout:
     layer = attention(*PROJECTIONS) | mlp(*GATED)
-    return _finish(facts, layer, windows=facts.windows(facts.size("num_hidden_layers")))
+    return _finish(foreign, layer, windows=foreign.windows(foreign.size("num_hidden_layers")))
 
 
-def _qwen2(facts: Facts) -> Layout:
+def _qwen2(foreign: ForeignConfig) -> Layout:
     layer = attention(*PROJECTIONS, bias=True) | mlp(*GATED)
-    return _finish(facts, layer, windows=_upper_windows(facts))
+    return _finish(foreign, layer, windows=_upper_windows(foreign))
 
 
-def _qwen3(facts: Facts) -> Layout:
-    bias = facts.flag("attention_bias", False)
+def _qwen3(foreign: ForeignConfig) -> Layout:
+    bias = foreign.flag("attention_bias", False)
     layer = {
         **attention(*PROJECTIONS, bias=bias, out_bias=bias),
         **mlp(*GATED),
         "q_norm_w": Stored("self_attn.q_norm.weight", "k"),
         "k_norm_w": Stored("self_attn.k_norm.weight", "k"),
     }
-    return _finish(facts, layer, windows=_upper_windows(facts), qk_norm="rms")
+    return _finish(foreign, layer, windows=_upper_windows(foreign), qk_norm="rms")
 
 
-def _olmo2(facts: Facts) -> Layout:
-    bias = facts.flag("attention_bias", False)
+def _olmo2(foreign: ForeignConfig) -> Layout:
+    bias = foreign.flag("attention_bias", False)
     layer = {
         **attention(*PROJECTIONS, bias=bias, out_bias=bias),
         **mlp(*GATED),
@@ -87,42 +89,128 @@ def _olmo2(facts: Facts) -> Layout:
         **norm("post1", "post_attention_layernorm"),
         **norm("post2", "post_feedforward_layernorm"),
     }
-    config = Config(**llama_fields(facts), norm_place="after", qk_norm="rms_all")
-    return llama_layout(facts, config, layer)
+    config = Config(**llama_fields(foreign), norm_place="after", qk_norm="rms_all")
+    return llama_layout(foreign, config, layer)
 
 
-def _stablelm(facts: Facts) -> Layout:
-    facts.only("qk_layernorm", False)
-    parallel = facts.flag("use_parallel_residual", False)
-    fields = llama_fields(facts)
-    fields |= rotary(facts, fields["d_head"], fraction=0.25)
+def _stablelm(foreign: ForeignConfig) -> Layout:
+    foreign.require_value("qk_layernorm", False)
+    parallel = foreign.flag("use_parallel_residual", False)
+    fields = llama_fields(foreign)
+    fields |= rotary(foreign, fields["d_head"], fraction=0.25)
     fields |= {
         "norm": "layer",
-        "norm_eps": facts.number("layer_norm_eps", 1e-5),
+        "norm_eps": foreign.number("layer_norm_eps", 1e-5),
         "block": "parallel" if parallel else "serial",
     }
     layer = {
         **norm("ln1", "input_layernorm", bias=True),
         **norm("ln2", "input_layernorm" if parallel else "post_attention_layernorm", bias=True),
-        **attention(*PROJECTIONS, bias=facts.flag("use_qkv_bias", False)),
+        **attention(*PROJECTIONS, bias=foreign.flag("use_qkv_bias", False)),
         **mlp(*GATED),
     }
-    return llama_layout(facts, Config(**fields), layer, bias=True)
+    return llama_layout(foreign, Config(**fields), layer, bias=True)
 
 
-def _finish(facts: Facts, layer: dict[str, Stored], **fields: Any) -> Layout:
-    return llama_layout(facts, Config(**llama_fields(facts), **fields), NORMS | layer)
+def _phi(foreign: ForeignConfig) -> Layout:
+    foreign.require_value("qk_layernorm", False)
+    found = sizes(foreign)
+    config = Config(
+        **found,
+        n_kv_heads=foreign.size("num_key_value_heads", found["n_heads"]),
+        norm="layer",
+        norm_eps=foreign.number("layer_norm_eps", 1e-5),
+        mlp=foreign.mlp("hidden_act", "gelu_new"),
+        d_mlp=foreign.size("intermediate_size", 4 * found["d_model"]),
+        block="parallel",
+        tied=foreign.flag("tie_word_embeddings", False),
+        **rotary(foreign, found["d_head"], fraction=0.5),
+    )
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
+    layer = {
+        **norm("ln1", "input_layernorm", bias=True),
+        **norm("ln2", "input_layernorm", bias=True),
+        **attention(*names, bias=True, out_bias=True),
+        **mlp("mlp.fc1", "mlp.fc2", bias=True),
+    }
+    model = {
+        **embeddings("model.embed_tokens", "lm_head", tied=config.tied, bias=True),
+        **norm("ln_f", "model.final_layernorm", bias=True),
+    }
+    layer = scale_queries(foreign, layer, config.rotary_width)
+    return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
-def _upper_windows(facts: Facts) -> tuple[int | None, ...]:
+def _phi3(foreign: ForeignConfig) -> Layout:
+    fields = llama_fields(foreign)
+    config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
+    qkv, up = ("h k", "g k", "g k"), ("m", "m")
+    layer = {
+        "W_Q": Stored("self_attn.qkv_proj.weight", "(h k) d -> h d k", split=qkv, part=0),
+        "W_K": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=1),
+        "W_V": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=2),
+        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
+        "W_gate": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=0),
+        "W_in": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=1),
+        "W_out": Stored("mlp.down_proj.weight", "d m -> m d"),
+    }
+    return llama_layout(foreign, config, NORMS | layer)
+
+
+def _gpt_oss(foreign: ForeignConfig) -> Layout:
+    foreign.require_value("swiglu_alpha", 1.702)
+    foreign.require_value("swiglu_limit", 7.0)
+    fields = llama_fields(foreign, "clamped_gated")
+    experts = foreign.size("num_local_experts", foreign.values.get("num_experts"))
+    fields |= {
+        "d_mlp": experts * foreign.size("intermediate_size"),
+        "n_experts": experts,
+        "experts_per_token": foreign.size("num_experts_per_tok"),
+        "norm_eps": foreign.number("rms_norm_eps", 1e-5),
+        "sinks": True,
+    }
+    if "sliding_window" in foreign.values:
+        fields["windows"] = alternating_windows(foreign, every=2)
+    bias = foreign.flag("attention_bias", True)
+    layer = {
+        **NORMS,
+        **attention(*PROJECTIONS, bias=bias, out_bias=bias),
+        "sinks": Stored("self_attn.sinks", "h"),
+        "W_router": Stored("mlp.router.weight", "e d -> d e"),
+        "b_router": Stored("mlp.router.bias", "e"),
+        "W_out": Stored("mlp.experts.down_proj", "e m d -> (e m) d"),
+        "b_experts": Stored("mlp.experts.down_proj_bias", "e d"),
+    }
+    # Gates and inputs alternate.
+    for part, name in enumerate(("gate", "in")):
+        up = "mlp.experts.gate_up_proj"
+        layer[f"W_{name}"] = Stored(up, "e d (m 2) -> 2 d (e m)", part=part)
+        layer[f"b_{name}"] = Stored(f"{up}_bias", "e (m 2) -> 2 (e m)", part=part)
+    return llama_layout(foreign, Config(**fields), layer)
+
+
+def _finish(foreign: ForeignConfig, layer: dict[str, Stored], **fields: Any) -> Layout:
+    return llama_layout(foreign, Config(**llama_fields(foreign), **fields), NORMS | layer)
+
+
+def _upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
     """Qwen's windows: off unless asked for, and then in the layers from `max_window_layers` up."""
-    layers = facts.size("num_hidden_layers")
-    if not facts.flag("use_sliding_window", False):
+    layers = foreign.size("num_hidden_layers")
+    if not foreign.flag("use_sliding_window", False):
         return ()
-    if "layer_types" in facts.values:
-        return facts.windows(layers)
-    first, window = facts.size("max_window_layers"), facts.size("sliding_window")
+    if "layer_types" in foreign.values:
+        return foreign.windows(layers)
+    first, window = foreign.size("max_window_layers"), foreign.size("sliding_window")
     return tuple(window if layer >= first else None for layer in range(layers))
+
+
+def alternating_windows(foreign: ForeignConfig, every: int) -> tuple[int | None, ...]:
+    """Windows in all layers but each `every`-th, unless the config lists them."""
+    layers = foreign.size("num_hidden_layers")
+    if "layer_types" in foreign.values:
+        return foreign.windows(layers)
+    every, window = foreign.size("sliding_window_pattern", every), foreign.size("sliding_window")
+    return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
 
 
 LLAMA = Family("Llama", ("llama",), _llama)
@@ -131,3 +219,6 @@ QWEN2 = Family("Qwen2", ("qwen2",), _qwen2)
 QWEN3 = Family("Qwen3", ("qwen3",), _qwen3)
 OLMO2 = Family("OLMo 2", ("olmo2",), _olmo2)
 STABLELM = Family("StableLM", ("stablelm",), _stablelm)
+PHI = Family("Phi", ("phi",), _phi)
+PHI3 = Family("Phi-3", ("phi3",), _phi3)
+GPT_OSS = Family("gpt-oss", ("gpt_oss",), _gpt_oss)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import ConfigError, InputError
-from pathsum.sources.facts import Facts
+from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Stored
 
 CONTEXTS = ("original", "extended")
@@ -28,30 +28,30 @@ first tokens; here the choice belongs to the model.
 """
 
 
-def choose_context(facts: Facts, context: Context = "original") -> Facts:
-    """The facts with one set of LongRoPE's factors; others as they are."""
+def choose_context(foreign: ForeignConfig, context: Context = "original") -> ForeignConfig:
+    """The config with one set of LongRoPE's factors; other configs are returned unchanged."""
     context = parse_choice(CONTEXTS, context, "context")
-    found = rope_facts(facts)
+    found = rope_config(foreign)
     kind = rope_kind(found)
-    # Files of Phi-3 may say YaRN and mean LongRoPE; transformers reads them that way.
-    is_phi3 = kind == "yarn" and facts.values.get("model_type") == "phi3"
+    # In files of Phi-3, YaRN may mean LongRoPE; transformers reads them that way.
+    is_phi3 = kind == "yarn" and foreign.values.get("model_type") == "phi3"
     if kind not in ("longrope", "su") and not is_phi3:
-        require_one_context(facts.where, context)
-        return facts
-    longest = facts.size("max_position_embeddings")
+        require_one_context(foreign.where, context)
+        return foreign
+    longest = foreign.size("max_position_embeddings")
     trained = found.size("original_max_position_embeddings")
     factor = found.number("factor", longest / trained)
     grown = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     rope = {
-        **facts.table("rope_scaling").values,
-        **facts.table("rope_parameters").values,
+        **foreign.table("rope_scaling").values,
+        **foreign.table("rope_parameters").values,
         "rope_type": "longrope",
         "plane_factors": found.numbers("short_factor" if context == "original" else "long_factor"),
         "attention_factor": found.number("attention_factor", grown),
     }
     length = min(trained, longest) if context == "original" else longest
-    values = {**facts.values, "rope_parameters": rope, "max_position_embeddings": length}
-    return Facts(values, facts.where)
+    values = {**foreign.values, "rope_parameters": rope, "max_position_embeddings": length}
+    return ForeignConfig(values, foreign.where)
 
 
 def require_one_context(where: str, context: Context) -> None:
@@ -63,23 +63,23 @@ def require_one_context(where: str, context: Context) -> None:
         )
 
 
-def rope_facts(facts: Facts) -> Facts:
-    """The facts about rotations, wherever the config has them."""
-    both = {**facts.values, **facts.table("rope_scaling").values}
-    both |= facts.table("rope_parameters").values
-    return Facts(both, facts.where)
+def rope_config(foreign: ForeignConfig) -> ForeignConfig:
+    """The values about rotations, wherever the config has them."""
+    both = {**foreign.values, **foreign.table("rope_scaling").values}
+    both |= foreign.table("rope_parameters").values
+    return ForeignConfig(both, foreign.where)
 
 
-def rope_kind(found: Facts) -> Any:
+def rope_kind(found: ForeignConfig) -> Any:
     """The kind of scaling; old configs call it `type`."""
     return found.values.get("rope_type", found.values.get("type", "default"))
 
 
 def rotary(
-    facts: Facts, d_head: int, *, base: float = 10_000.0, fraction: float = 1.0
+    foreign: ForeignConfig, d_head: int, *, base: float = 10_000.0, fraction: float = 1.0
 ) -> dict[str, Any]:
-    """The fields of a `Config` that say how queries and keys are rotated."""
-    found = rope_facts(facts)
+    """The fields of a `Config` for the rotation of queries and keys."""
+    found = rope_config(foreign)
     theta = found.number("rope_theta", base)
     part = found.number("partial_rotary_factor", fraction)
     # An odd or fractional width is refused by Config; factors need a whole number of planes.
@@ -98,8 +98,8 @@ def rotary(
             factors = found.numbers("plane_factors")  # that `choose_context` chose
         case kind:
             raise ConfigError(
-                f"{facts.where} scales its rotations by {kind!r}, which pathsum does not compute; "
-                "it computes default, linear, llama3, yarn, longrope"
+                f"{foreign.where} scales its rotations by {kind!r}, which pathsum does not "
+                "compute; it computes default, linear, llama3, yarn, longrope"
             )
     return {
         "positions": "rotary",
@@ -109,21 +109,23 @@ def rotary(
     }
 
 
-def scale_queries(facts: Facts, layer: dict[str, Stored], d_rotated: int) -> dict[str, Stored]:
+def scale_queries(
+    foreign: ForeignConfig, layer: dict[str, Stored], d_rotated: int
+) -> dict[str, Stored]:
     """The table with the square of the attention factor multiplied into the queries."""
-    found = rope_facts(facts)
+    found = rope_config(foreign)
     if rope_kind(found) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
     # A norm of the queries comes after their projection and would undo a factor there.
     names = ("q_norm_w",) if "q_norm_w" in layer else ("W_Q", "b_Q")
     return {
-        name: replace(fact, multiply=factor, upto=d_rotated) if name in names else fact
-        for name, fact in layer.items()
+        name: replace(stored, multiply=factor, upto=d_rotated) if name in names else stored
+        for name, stored in layer.items()
     }
 
 
-def _llama3(found: Facts, frequencies: list[float]) -> list[float]:
+def _llama3(found: ForeignConfig, frequencies: list[float]) -> list[float]:
     """Long waves are stretched by the factor, short ones kept, those between interpolated."""
     factor, length = found.number("factor"), found.number("original_max_position_embeddings")
     low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
@@ -135,7 +137,7 @@ def _llama3(found: Facts, frequencies: list[float]) -> list[float]:
     return factors
 
 
-def _yarn(found: Facts, planes: int, theta: float) -> list[float]:
+def _yarn(found: ForeignConfig, planes: int, theta: float) -> list[float]:
     """Planes that turn often keep their frequency, slow ones are divided, with a ramp between."""
     factor, length = found.number("factor"), found.number("original_max_position_embeddings")
 
@@ -151,7 +153,7 @@ def _yarn(found: Facts, planes: int, theta: float) -> list[float]:
     return [1 / (share / factor + (1 - share)) for share in ramp]
 
 
-def _attention_factor(found: Facts) -> float:
+def _attention_factor(found: ForeignConfig) -> float:
     def grown(weight: float) -> float:
         factor = found.number("factor")
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { PathsAnswer } from "../../generated/answers";
+import type { PathExplanation } from "../../generated/answers";
 import { csvRows, rowsOf, sourceTotals } from "./tree";
 
 const path = (name: string, value: number) => ({ path: name, value, stderr: null });
@@ -23,7 +23,7 @@ const why = {
     ],
   },
   routes: [],
-} as unknown as PathsAnswer;
+} as unknown as PathExplanation;
 
 describe("the tree of a prediction", () => {
   it("has the orders, what is left out last, and the total", () => {
@@ -58,7 +58,7 @@ describe("the tree of a prediction", () => {
   it("shows orders near zero as one, which opens", () => {
     const values = [9, 3, -2, 0.01, 0.02, -0.01];
     const by_order = { names: values.map((_, order) => String(order)), values: { data: values } };
-    const deep = { ...why, counts: [1, 4, 4, 5, 5, 1e21], toward: { ...why.toward, by_order, total: 10.02 } } as unknown as PathsAnswer;
+    const deep = { ...why, counts: [1, 4, 4, 5, 5, 1e21], toward: { ...why.toward, by_order, total: 10.02 } } as unknown as PathExplanation;
     const orders = (...open: string[]) => rowsOf(deep, new Set(open)).filter((row) => row.kind === "order");
     expect(orders().map((row) => row.label)).toEqual(["direct", "one head", "two heads", "3 to 5 heads"]);
     expect(orders().at(-1)).toMatchObject({ value: expect.closeTo(0.02), count: "near zero, 1.0 × 10²¹ paths", opens: true, open: false });
@@ -78,7 +78,7 @@ describe("the tree of a prediction", () => {
       ...why,
       counts: [1, 4, 2],
       top: { paths: [path("embed→L1H1", 5), path("embed→L0H0", 0.01), path("embed→L0H1", -0.02), path("embed→L1H0", 0.01)] },
-    } as unknown as PathsAnswer;
+    } as unknown as PathExplanation;
     const labels = (...open: string[]) => rowsOf(many, new Set(open)).filter((row) => row.depth > 0).map((row) => row.label);
     expect(labels("1")).toEqual(["embed→L1H1", "near zero"]);
     expect(labels("1", "1.~")).toEqual(["embed→L1H1", "near zero", "embed→L0H1", "embed→L0H0", "embed→L1H0"]);

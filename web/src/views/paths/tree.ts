@@ -1,4 +1,4 @@
-import type { PathsAnswer, Routes } from "../../generated/answers";
+import type { PathExplanation, Routes } from "../../generated/answers";
 import { count } from "../../lib/format";
 import { type Path, parsePath } from "../../lib/names";
 
@@ -17,7 +17,7 @@ interface OrderTotal {
   readonly count: number;
 }
 
-export function listedPaths(why: PathsAnswer): ListedPath[] {
+export function listedPaths(why: PathExplanation): ListedPath[] {
   return why.top.paths.map(({ path, value }, at) => ({
     ...(parsePath(path) ?? { source: path, heads: [] }),
     name: path,
@@ -26,7 +26,7 @@ export function listedPaths(why: PathsAnswer): ListedPath[] {
   }));
 }
 
-export function orderTotals(why: PathsAnswer): OrderTotal[] {
+export function orderTotals(why: PathExplanation): OrderTotal[] {
   const { names, values } = why.toward.by_order;
   return names.map((order, at) => ({
     order: Number(order),
@@ -36,7 +36,7 @@ export function orderTotals(why: PathsAnswer): OrderTotal[] {
 }
 
 /** What came from the token at each position, all sources together. */
-export function sourceTotals(why: PathsAnswer): Float32Array {
+export function sourceTotals(why: PathExplanation): Float32Array {
   const { rows, columns, values } = why.toward.by_source;
   const totals = new Float32Array(columns.length);
   rows.forEach((_, row) => columns.forEach((_, at) => (totals[at]! += values.data[row * columns.length + at] ?? 0)));
@@ -97,7 +97,7 @@ export interface Row {
 const lastOf = (path: Path): string => path.heads[path.heads.length - 1] ?? path.source;
 
 /** All rows that are visible with these keys open, in order; "left out" is the last before the total. */
-export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>, total = "logit"): Row[] {
+export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = "logit"): Row[] {
   const rows: Row[] = [];
   let start = 0;
   const paths = listedPaths(why);
@@ -146,11 +146,11 @@ export function rowsOf(why: PathsAnswer, open: ReadonlySet<string>, total = "log
  * What the orders leave out of the total, in logits. (`remainder` compares the total with the model's own logit, as
  * a relative error without a sign; it belongs in the status line.)
  */
-const leftOut = (why: PathsAnswer): number =>
+const leftOut = (why: PathExplanation): number =>
   why.toward.total - orderTotals(why).reduce((total, order) => total + order.value, 0);
 
 /** The rows of the CSV file: order, path, what it adds. */
-export function csvRows(why: PathsAnswer, total = "logit"): (string | number)[][] {
+export function csvRows(why: PathExplanation, total = "logit"): (string | number)[][] {
   return [
     ...orderTotals(why).map((order) => [order.order, "(all of this order)", order.value]),
     ...listedPaths(why).map((path) => [path.heads.length, path.name, path.value]),

@@ -1,0 +1,119 @@
+"""Sentences about numbers: templates with named slots, filled into spans.
+
+>>> sentence = fill(
+...     "{head} adds {share} of {total} logits.",
+...     head=head_span("L1H4"),
+...     share=signed(3.14159),
+...     total=signed(4.0),
+... )
+>>> plain_text(sentence)
+'L1H4 adds +3.14 of +4.00 logits.'
+>>> [(span.kind, span.text) for span in sentence[:2]]
+[('head', 'L1H4'), ('text', ' adds +3.14 of +4.00 logits.')]
+
+Templates are data: a program that has other numbers can fill the same words with them.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from string import Formatter
+from typing import Literal, TypeAlias
+
+MINUS = "−"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a sentence.
+
+    `kind` states what it refers to: "text" and "strong" (text to emphasize) refer to nothing,
+    "token" is the text of a token (at `position` of the text, None for a token that is predicted),
+    "head" names `head`, and "cell" is the text of the token at `source` that `head` attends to from
+    `position`. Quotation marks around tokens are part of the plain text.
+    """
+
+    text: str
+    kind: Literal["text", "strong", "token", "head", "cell"] = "text"
+    head: str | None = None
+    position: int | None = None
+    source: int | None = None
+
+
+Sentence: TypeAlias = tuple[Span, ...]
+Slot: TypeAlias = str | Span | Sentence
+
+
+def fill(template: str, **slots: Slot) -> Sentence:
+    """The spans of a template whose `{name}` slots are replaced by text, spans or sentences."""
+    pieces: list[Slot] = []
+    for text, name, _, _ in Formatter().parse(template):
+        pieces.append(text)
+        if name is not None:
+            pieces.append(slots[name])
+    return concat(*pieces)
+
+
+def concat(*pieces: Slot) -> Sentence:
+    """Pieces of a sentence as one; neighboring plain texts become one span."""
+    found: list[Span] = []
+    for span in _flat(pieces):
+        if found and found[-1].kind == span.kind == "text":
+            found[-1] = Span(found[-1].text + span.text)
+        elif span.text:
+            found.append(span)
+    return tuple(found)
+
+
+def join_spans(pieces: Iterable[Slot], separator: str = ", ") -> Sentence:
+    """Pieces with a separator between them."""
+    parted = [part for piece in pieces for part in (separator, piece)]
+    return concat(*parted[1:])
+
+
+def plain_text(sentence: Sentence) -> str:
+    """A sentence without its references."""
+    return "".join(span.text for span in sentence)
+
+
+def head_span(label: str) -> Span:
+    """The name of a head."""
+    return Span(label, "head", head=label)
+
+
+def strong(text: str) -> Span:
+    """Text to emphasize."""
+    return Span(text, "strong")
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """A number with its sign: +0.40, −2.10; a zero has none."""
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0:
+        return text
+    return f"{MINUS if value < 0 else '+'}{text}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.712), percent(0.004), percent(0.9996), percent(0.00001), percent(1.0)
+    ('71%', '0.40%', '> 99.9%', '< 0.01%', '100%')
+    """
+    if math.isnan(share):
+        return "–"
+    value = 100 * share
+    if 0 < abs(value) < 0.01:
+        return "< 0.01%" if value > 0 else f"> {MINUS}0.01%"
+    if 99 < value < 100:  # what is not all must not look like all
+        return f"{value:.1f}%" if value < 99.95 else "> 99.9%"
+    decimals = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
+    return f"{value:.{decimals}f}%".replace("-", MINUS)
+
+
+def _flat(pieces: Iterable[Slot]) -> Iterator[Span]:
+    for piece in pieces:
+        if isinstance(piece, tuple):
+            yield from piece
+        else:
+            yield Span(piece) if isinstance(piece, str) else piece

@@ -1,0 +1,268 @@
+"""Site: a place in a run where a number can be read, replaced or scored.
+
+    L1H4   L1H4@9   embed@3   mlp3   logits@-1             a component, everywhere or at a position
+    L1H4.pattern   L1H4.z   residual2   logits.pre         a named value of a component
+    L1H4.k   mlp3.in                                       a read: all that a component sees
+    L0H7→L1H4.k   embed→mlp2   L1H4→logits                 an edge: what a reader sees of a writer
+    L0H7@4→L1H4@9.k                                        the same edge at single positions
+
+A patch replaces the value at a site, an attribution scores it, a circuit is a set of sites.
+`Site.parse(str(site)) == site`, and the printed form is the same in the terminal, in JSON, in URLs
+and in the browser.
+"""
+
+import enum
+import re
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from pathsum.base.errors import InputError, PathError
+from pathsum.base.head_id import LABEL, NUMBER, HeadId, HeadName, is_pair
+from pathsum.base.path import ARROW, Part, Printed, Source, split_arrows
+
+
+class Side(enum.StrEnum):
+    """The three reads of a head: for its queries, its keys and its values."""
+
+    Q = "q"
+    K = "k"
+    V = "v"
+
+    @classmethod
+    def parse(cls, name: "str | Side") -> "Side":
+        """The side that a letter names."""
+        if name not in ("q", "k", "v"):
+            raise InputError(f"a head has the reads 'q', 'k' and 'v', not {name!r}")
+        return cls(name)
+
+
+Writer: TypeAlias = HeadId | Source
+"""A component that writes into the residual stream."""
+Component: TypeAlias = HeadId | Source | Part
+"""A writer, the logits, a residual stream, or a part that a read adds itself (`pos@1`, `b_K`)."""
+
+LOGITS = Source("logits")
+VALUES = {"pattern": "head", "z": "head", "pre": "logits"}
+"""Named values and the components that have them."""
+
+
+@dataclass(frozen=True)
+class Site(Printed):
+    """A component, a named value of one, a read, or an edge; `at` and `to` are positions.
+
+    `writer` is the component, or the writer of an edge; a read has None. `reader` is a head (with
+    its `side`), an MLP or the logits. `at` is a position of the writer, `to` one of the reader;
+    negative positions count from the end of the text.
+
+    >>> [str(Site.parse(name)) for name in ("L0H3@4", ("L0H7", "L1H4", "k"), "L0H7@4>L1H4@-1.k")]
+    ['L0H3@4', 'L0H7→L1H4.k', 'L0H7@4→L1H4@-1.k']
+    >>> Site.parse("L1H4.pattern").head, str(Site.parse("residual1"))
+    ('L1H4', 'residual1')
+    """
+
+    writer: Component | None
+    reader: HeadId | Source | None = None
+    side: Side | None = None
+    at: int | None = None
+    to: int | None = None
+    value: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reader, HeadId) != (self.side is not None):
+            who = self.reader if self.reader is not None else self.writer
+            raise PathError(
+                f"{who} has three reads; name one: '{who}.q', '{who}.k' or '{who}.v'"
+                if isinstance(who, HeadId)
+                else f"{who} has one read only; leave {str(self.side)!r} out"
+            )
+
+    def __str__(self) -> str:
+        if self.reader is None:
+            return (
+                f"{_placed(self.writer, self.at)}{'' if self.value is None else '.' + self.value}"
+            )
+        side = f".{self.side.value}" if self.side is not None else ""
+        if self.writer is None:
+            return f"{_placed(self.reader, self.to)}{side or '.in'}"
+        return f"{_placed(self.writer, self.at)}{ARROW}{_placed(self.reader, self.to)}{side}"
+
+    @property
+    def head(self) -> HeadId | None:
+        """The head whose output, value or read this is; None for edges and other components."""
+        if self.reader is not None:
+            return self.reader if self.writer is None and isinstance(self.reader, HeadId) else None
+        return self.writer if isinstance(self.writer, HeadId) else None
+
+    @property
+    def is_edge(self) -> bool:
+        """Whether it is an edge: a writer as one reader sees it."""
+        return self.writer is not None and self.reader is not None
+
+    @property
+    def read(self) -> "Site":
+        """The read that an edge enters, without positions."""
+        return Site(None, self.reader, self.side)
+
+    @property
+    def start(self) -> "Site":
+        """The node at which an edge starts: its writer, at its position."""
+        return Site(self.writer, at=self.at)
+
+    @property
+    def end(self) -> "Site":
+        """The node at which an edge ends: its reader, at its position."""
+        return Site(self.reader, at=self.to)
+
+    @property
+    def without_positions(self) -> "Site":
+        """The same site at all positions."""
+        return replace(self, at=None, to=None)
+
+    @classmethod
+    def edge(cls, start: "Site", end: "Site", side: Side | None) -> "Site":
+        """The edge between two nodes."""
+        assert not isinstance(end.writer, Part)
+        return cls(start.writer, end.writer, side, start.at, end.at)
+
+    @classmethod
+    def parse(cls, name: "SiteName") -> "Site":
+        """The site that a text, a component, or a tuple of writer, reader and side names."""
+        if isinstance(name, Site):
+            return name
+        if isinstance(name, HeadId | Source | Part):
+            return cls(name)
+        if is_pair(name):
+            return cls(HeadId.parse(name))
+        if isinstance(name, tuple) and len(name) in (2, 3):
+            return _parse_edge(name[0], name[1], name[2] if len(name) == 3 else None, name)
+        if not isinstance(name, str):
+            raise _no_site(name)
+        ends = split_arrows(name)
+        if len(ends) == 2:
+            return _parse_edge(ends[0], ends[1], None, name)
+        if len(ends) != 1:
+            raise _no_site(name)
+        return _parse_component(ends[0])
+
+
+SiteName: TypeAlias = (
+    str
+    | Site
+    | HeadId
+    | Source
+    | Part
+    | tuple[int, int]
+    | tuple[Any, Any]
+    | tuple[Any, Any, str | Side]
+)
+"""Any form of a site: `"L0H7→L1H4.k"`, or a tuple of writer, reader and side."""
+
+
+def parse_writer(name: HeadName | Source) -> Writer:
+    """The head or the source that a name means."""
+    if isinstance(name, Source):
+        return name
+    if isinstance(name, str) and not LABEL.fullmatch(name.strip()):
+        try:
+            return Source.parse(name)
+        except PathError:
+            raise PathError(
+                f"{name!r} does not name a writer; use a head such as 'L0H7', 'embed' or 'mlp0'"
+            ) from None
+    return HeadId.parse(name)
+
+
+def parse_read(name: "HeadName | Site | Source", side: str | Side | None = None) -> Site:
+    """The read that a name means: `L1H4.k`, `mlp3` or `logits`; or a head and its side.
+
+    >>> parse_read("L1H4.k") == parse_read((1, 4), "k") == Site(None, HeadId(1, 4), Side.K)
+    True
+    """
+    if isinstance(name, Site):
+        return name if name.writer is None else parse_read(str(name), side)
+    if isinstance(name, Source):
+        name = str(name)
+    if isinstance(name, str):
+        text = name.strip().removesuffix(".in")
+        mlp = re.fullmatch(rf"mlp({NUMBER})", text, re.ASCII)
+        if text == "logits" or mlp:
+            if side is not None:
+                raise PathError(f"{text} has one read only; leave {side!r} out")
+            return Site(None, LOGITS if mlp is None else Source("mlp", int(mlp[1])))
+        label, dot, letter = text.partition(".")
+        if dot and side is None:
+            return Site(None, HeadId.parse(label), Side.parse(letter))
+        if not LABEL.fullmatch(text):
+            raise PathError(
+                f"{name!r} does not name a read; use 'L1H4.q', 'L1H4.k', 'L1H4.v', 'mlp3' or "
+                "'logits'"
+            )
+    head = HeadId.parse(name)
+    if side is None:
+        raise PathError(f"{head} has three reads; name one: '{head}.q', '{head}.k' or '{head}.v'")
+    return Site(None, head, Side.parse(side))
+
+
+def _parse_edge(writer: Any, reader: Any, side: Any, name: Any) -> Site:
+    writer, at = _split_position(writer)
+    reader, to = _split_position(reader)
+    if not isinstance(reader, str | tuple | Site | Source):
+        raise PathError(
+            f"{reader!r} does not name a read; use ('L0H7', 'L1H4', 'k'), ('L0H7', 'mlp1') or "
+            "('L0H7', 'logits'), and 'L0H7@4→L1H4@9.k' for positions"
+        )
+    if not isinstance(writer, str | tuple | Source):
+        raise _no_site(name)
+    component = _own_part(writer) or parse_writer(writer)
+    return replace(parse_read(reader, side), writer=component, at=at, to=to)
+
+
+def _parse_component(name: str) -> Site:
+    text, at = _split_position(name)
+    stem, dot, value = text.rpartition(".")
+    if dot and value in ("q", "k", "v", "in"):
+        return replace(parse_read(text), to=at)
+    if dot and value not in VALUES:
+        raise _no_site(name)
+    component = _own_part(text) if at is not None else None
+    if component is None:
+        try:
+            component = parse_writer(stem if dot else text)
+        except PathError:
+            raise _no_site(name) from None
+    if dot and VALUES[value] != ("head" if isinstance(component, HeadId) else str(component)):
+        raise _no_site(name)
+    return Site(component, at=at, value=value if dot else None)
+
+
+def _own_part(name: Any) -> Part | None:
+    """A part that a read adds itself, `pos@1` or `b_K`; None for anything else."""
+    if isinstance(name, str) and re.fullmatch(rf"b_[QK]|pos@{NUMBER}", name.strip(), re.ASCII):
+        return Part.parse(name)
+    return None
+
+
+def _placed(component: Component | None, position: int | None) -> str:
+    return str(component) if position is None else f"{component}@{position}"
+
+
+def _split_position(name: Any) -> tuple[Any, int | None]:
+    """`L0H7@4` as `L0H7` and 4; `L1H4@9.k` as `L1H4.k` and 9."""
+    if not isinstance(name, str) or "@" not in name:
+        return name, None
+    found = re.fullmatch(rf"(pos@{NUMBER}|[^@]+)@(-?{NUMBER})(\.\w+)?", name.strip(), re.ASCII)
+    if found is None:
+        raise PathError(
+            f"{name!r} does not name a position; write the number of a token after the @, as in "
+            "'L0H7@4' or 'L1H4@-1.k'"
+        )
+    return found[1].strip() + (found[3] or ""), int(found[2])
+
+
+def _no_site(name: Any) -> PathError:
+    return PathError(
+        f"{name!r} is not a site of a run; nodes are 'L0H7', 'embed' and 'mlp0', edges are "
+        "'L0H7→L1H4.k' or ('L0H7', 'L1H4', 'k') and ('L0H7', 'logits'), each also at positions "
+        "('L0H7@4', 'L0H7@4→L1H4@9.k'); values are 'L1H4.pattern', 'L1H4.z', 'L1H4.q' (the stream "
+        "that a head reads), 'residual1' and 'logits'"
+    )

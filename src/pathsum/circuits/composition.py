@@ -1,0 +1,527 @@
+"""Q-, K- and V-composition: how much each head reads of the output of each earlier head.
+
+For a head h₁ below a head h₂ (row convention)
+
+    Q: ‖OV¹ QK²‖ / (‖OV¹‖ ‖QK²‖)     K: ‖OV¹ QK²ᵀ‖ / (…)     V: ‖OV¹ OV²‖ / (…)
+
+in Frobenius norms, each with its distribution over random rotations of the stream.
+
+The squared norm of a write followed by a read is the inner product of their Gram matrices,
+
+    ‖OV M‖² = tr(OVᵀ OV · M Mᵀ) = tr(P G) = Σ_rc P_rc G_rc,
+
+so all pairs of heads are one product of two matrices with d² columns. `_inner_products` forms these
+matrices a few rows r at a time, from the diagonal on, because P and G are symmetric.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
+from pathsum.base import Column, Edge, HeadRead, Progress, Record, Side, Table, silent, text_column
+from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.errors import HeadError, InputError
+from pathsum.base.head_id import find_head
+from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
+from pathsum.circuits.reads_and_writes import (
+    KINDS,
+    Center,
+    CompositionKind,
+    GramName,
+    Grams,
+    is_centered,
+    layer_factors,
+    layer_grams,
+)
+from pathsum.model import Config, HeadId, HeadName, Model
+from pathsum.model.processes import shared_sum
+from pathsum.model.rotary import check_offset
+
+OrderBy: TypeAlias = Literal["z", "p", "excess", "score"]
+
+SHARED_MEAN = 5.0
+"""A share along the ones-vector above this multiple of its expectation is noted."""
+BLOCK_ROWS = 64
+BLOCK_BYTES = 256 << 20
+"""A block holds at most this many rows of all Gram matrices, and at most this many bytes."""
+HELD_BYTES = 1 << 30
+"""Factors of all layers are kept in memory if they fit, otherwise computed for each block."""
+_UNLIKELY = 0.01
+MEANING = (
+    "p only tests whether the heads share more directions than random heads. Ablate the edge to "
+    "see whether the model uses it (pathsum patch)."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """Scores of all pairs of heads; row writes, column reads.
+
+    NaN where the reader is not in a layer above the writer, one of the two is zero, or the model
+    was edited so that the reader does not see the writer.
+
+      `score`   in [0, 1]; the ratio of norms in `composition`
+      `excess`  score − its expectation under the null (1/√d in `composition`)
+      `z`       of the statistic (score² in `composition`), in standard deviations of the null
+      `p`       p-value, never less than 10⁻⁶ where the null is a random rotation
+      `null_sd` standard deviation of the statistic under the null, with its `skewness`
+
+    Scores of single directions also have the number of the best written direction (`component`, 0
+    the strongest) and the number of directions `tried`, which p is multiplied by.
+    """
+
+    score: Float[Tensor, "head head"]
+    excess: Float[Tensor, "head head"]
+    z: Float[Tensor, "head head"]
+    p: Float[Tensor, "head head"]
+    null_sd: Float[Tensor, "head head"]
+    skewness: Float[Tensor, "head head"]
+    component: Float[Tensor, "head head"] | None = None
+    tried: Float[Tensor, "head head"] | None = None
+
+    @classmethod
+    def from_rotations(
+        cls,
+        score: Float[Tensor, "head head"],
+        expected: Float[Tensor, "head head"] | float,
+        statistic: Float[Tensor, "head head"],
+        null: RotationNull,
+        meets: Bool[Tensor, "head head"],
+    ) -> "PairScores":
+        """Scores against random rotations, where `meets`."""
+        sd, skewness, p = (torch.full_like(score, torch.nan) for _ in range(3))
+        where = RotationNull(null.mean[meets], null.variance[meets], null.skewness[meets])
+        sd[meets], skewness[meets] = where.variance.sqrt(), where.skewness
+        p[meets] = where.p(statistic[meets])
+        score, z = (torch.where(meets, x, torch.nan) for x in (score, null.z(statistic)))
+        return cls(score, score - expected, z, p, sd, skewness)
+
+    def tails(
+        self, min_z: float | None, max_p: float | None, min_excess: float | None
+    ) -> Float[Tensor, " pair"]:
+        """The probability that each pair passes the thresholds under the null of score²."""
+        there = ~self.score.isnan()
+        score, excess, z, sd = (x[there] for x in (self.score, self.excess, self.z, self.null_sd))
+        unit = RotationNull(torch.zeros_like(sd), (sd > 0).double(), self.skewness[there])
+        tail = torch.ones_like(sd)
+        if min_z is not None:
+            tail = torch.minimum(tail, unit.log_p(torch.full_like(sd, min_z)).exp())
+        if min_excess is not None:
+            least = (score - excess + min_excess).clamp(min=0).square()
+            from_mean = least - score.square() + z * sd
+            tail = torch.minimum(tail, unit.log_p((from_mean / sd).nan_to_num()).exp())
+        return tail if max_p is None else tail.clamp(max=max_p)
+
+
+@dataclass(frozen=True)
+class ScoredEdge:
+    """An edge with its composition score, and z and p of the score under random rotations."""
+
+    edge: Edge
+    score: float
+    excess: float
+    z: float
+    p: float
+
+    @property
+    def writer(self) -> HeadId:
+        """The head that writes."""
+        return self.edge.heads[0]
+
+    @property
+    def reader(self) -> HeadId:
+        """The head that reads."""
+        return self.edge.heads[1].head
+
+    @property
+    def kind(self) -> CompositionKind:
+        """The kind of composition: `q`, `k` or `v`."""
+        return self.edge.heads[1].side.value
+
+
+@dataclass(frozen=True)
+class Edges(Record, kind="composition-edges"):
+    """Edges that pass a threshold, best first.
+
+    `tested` counts all pairs and kinds, `found` those that pass, `expected` how many would pass if
+    the stream were rotated at random between any two heads. `unlikely` counts those tested with
+    p < 0.01, one in a hundred under the null. `edges` holds the best k of those found.
+    """
+
+    model: str
+    edges: tuple[ScoredEdge, ...]
+    tested: int
+    found: int
+    expected: float
+    unlikely: int
+    dimension: int
+    notes: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[ScoredEdge]:
+        return iter(self.edges)
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def __getitem__(self, index: int) -> ScoredEdge:
+        return self.edges[index]
+
+    def to_table(self) -> Table:
+        """One row per edge."""
+        columns = (
+            *(text_column("writes"), text_column("reads"), text_column("by")),
+            *(Column("score"), Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
+        )
+        rows = tuple(
+            (e.writer, e.reader, e.kind.upper(), e.score, e.excess, e.z, e.p) for e in self.edges
+        )
+        return Table(columns, rows, f"composition, {self.model}", "\n".join(self._remarks()))
+
+    def __rich__(self) -> RenderableType:
+        if self.tested:
+            return self.to_table()
+        return "\n".join((f"composition, {self.model}: nothing to compose.", *self.notes))
+
+    def _remarks(self) -> Iterator[str]:
+        some = len(self.edges) < self.found
+        if self.expected < self.tested:
+            listed = f", {len(self.edges)} shown" if some else ""
+            yield (
+                f"{self.found} of {self.tested} edges pass{listed}; "
+                f"chance would give {_count(self.expected)}."
+            )
+        elif some:
+            yield f"{len(self.edges)} of {self.found} edges are shown."
+        if self.tested:
+            yield (
+                f"{self.unlikely} of {self.tested} have p < {_UNLIKELY:g}; "
+                f"chance would give {_count(_UNLIKELY * self.tested)}."
+            )
+            yield (
+                f"A random rotation scores about 1/√{self.dimension} = "
+                f"{max(self.dimension, 1) ** -0.5:.3f}; z is that of score²."
+            )
+            yield MEANING
+        yield from self.notes
+
+
+@dataclass(frozen=True, eq=False)
+class Composition(Record, kind="composition"):
+    """Q-, K- and V-composition between all heads; see `composition`.
+
+    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, one
+    less where writes are centered. `offset` is the one chosen on a rotary model, None where scores
+    are averaged over offsets or do not depend on them.
+    """
+
+    model: str
+    heads: tuple[HeadId, ...]
+    q: PairScores
+    k: PairScores
+    v: PairScores
+    dimension: int
+    centered: bool
+    offset: int | None
+    notes: tuple[str, ...]
+
+    def scores(self, kind: CompositionKind) -> PairScores:
+        """The scores of one kind: `q`, `k` or `v`."""
+        return getattr(self, parse_choice(KINDS, kind, "kind"))
+
+    def __getitem__(self, edge: tuple[HeadName, HeadName, CompositionKind]) -> ScoredEdge:
+        writer, reader, kind = edge
+        last = self.heads[-1] if self.heads else HeadId(-1, -1)
+        w, r = (find_head(name, last.layer + 1, last.head + 1) for name in (writer, reader))
+        check_order(w, r)
+        return self._edge(kind, self.heads.index(w), self.heads.index(r))
+
+    def _edge(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
+        scores = self.scores(kind)
+        parts = (scores.score, scores.excess, scores.z, scores.p)
+        edge = Edge(self.heads[writer], HeadRead(self.heads[reader], Side(kind)))
+        return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
+
+    def edges(
+        self,
+        kinds: Sequence[CompositionKind] = KINDS,
+        *,
+        min_z: float | None = None,
+        max_p: float | None = None,
+        min_excess: float | None = None,
+        by: OrderBy = "z",
+        k: int | None = None,
+    ) -> Edges:
+        """The best k pairs of heads (all if k is None), with the number expected under the null.
+
+        >>> import pathsum as ps
+        >>> best = ps.composition(ps.construct.induction()).edges(max_p=0.001)
+        >>> [str(found.edge) for found in best]
+        ['L0H0→L1H0.k']
+        >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
+        (1, '0.012')
+        """
+        kinds, by = _check_selection(kinds, max_p, by, k)
+        chosen = [self.scores(kind) for kind in kinds]
+        score, z, p, excess = (
+            torch.stack([getattr(one, name) for one in chosen])
+            for name in ("score", "z", "p", "excess")
+        )
+        there = ~score.isnan()
+        passing = there.clone()
+        for least, values in ((min_z, z), (min_excess, excess)):
+            passing &= there if least is None else values >= least
+        passing &= there if max_p is None else p <= max_p
+        # Ascending: best first, edges without a number last.
+        key = p if by == "p" else -{"z": z, "excess": excess, "score": score}[by]
+        order = key[passing].nan_to_num(nan=torch.inf).sort(stable=True).indices[:k]
+        return Edges(
+            model=self.model,
+            edges=tuple(
+                self._edge(kinds[number], writer, reader)
+                for number, writer, reader in passing.nonzero()[order].tolist()
+            ),
+            tested=int(there.sum()),
+            found=int(passing.sum()),
+            expected=float(sum(one.tails(min_z, max_p, min_excess).sum() for one in chosen)),
+            unlikely=int((p < _UNLIKELY).sum()),
+            dimension=self.dimension,
+            notes=self.notes,
+        )
+
+    def to_table(self) -> Table:
+        """The twenty edges with the largest z."""
+        return self.edges(k=20).to_table()
+
+    def __rich__(self) -> RenderableType:
+        return self.edges(k=20).__rich__()
+
+
+@torch.no_grad()
+@checked
+def composition(
+    model: Model,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> Composition:
+    """Q-, K- and V-composition scores of every pair of heads, each with its null.
+
+    >>> import pathsum as ps
+    >>> found = ps.composition(ps.construct.induction())  # L1H0's keys read L0H0's output
+    >>> found.k.score[0, 2], found.k.p[0, 2] <= 1e-6  # heads L0H0, L0H1, L1H0, L1H1
+    (tensor(0.1721, dtype=torch.float64), tensor(True))
+    >>> f"{found['L0H0', 'L1H0', 'k'].excess:.3f}"
+    '0.088'
+
+    The null rotates the stream at random between write and read, in closed form: the expected
+    score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.
+
+    `center` projects the ones-vector out of every write and read: `"auto"` does so where the
+    model's own normalization removes the mean (`norm="layer"`), because writes along it are never
+    read. On other models the ones-vector is a direction like any other. On a rotary model QK
+    depends on the offset: by default its Gram matrix is averaged over offsets 0 … n_ctx − 1;
+    `offset` selects one.
+
+    Not a proof that a pair of heads works together: a norm ignores sign, data and normalization
+    scales, and a direction that many heads share inflates it. Patch the edge to see whether the
+    model uses it.
+    """
+    if model.weights.device.type == "mps":
+        model = model.to(device="cpu")  # MPS has no float64, which the nulls need
+    config = model.config
+    check_offset(config, offset)
+    centered = is_centered(config, center)
+    d, n_heads = config.d_model - centered, config.n_heads
+    labels = tuple(head.label for head in model.heads)
+    notes = _standing_notes(config, centered, offset)
+    if config.n_layers < 2:
+        nothing = PairScores(*(torch.full((len(labels),) * 2, torch.nan).double(),) * 6)
+        notes += (
+            f"n_layers={config.n_layers}: no head is above another, so none can read another.",
+        )
+        scores = [nothing] * 3
+    else:
+        grams, squares = _inner_products(model, centered, offset, progress)
+        layer = torch.arange(len(labels)) // n_heads
+        write, scores = _all_layers(grams, "write"), list[PairScores]()
+        reads = [_all_layers(grams, kind) for kind in KINDS]
+        for (moments, empty, _), square in zip(reads, squares, strict=True):
+            null = unit_null(write[0][:, None], moments[None, :], d)
+            meets = (layer[:, None] < layer) & ~write[1][:, None] & ~empty
+            square = square.clamp(0, 1)
+            expected = max(d, 1) ** -0.5
+            scores.append(PairScores.from_rotations(square.sqrt(), expected, square, null, meets))
+        _clear_edited_edges(model, scores)
+        notes += _notes_on_shared_mean(config, write, reads)
+        notes += _notes_on_empty_heads(config, labels, write, reads)
+    return Composition(model.name, labels, *scores, d, centered, offset, notes)
+
+
+def _inner_products(
+    model: Model, centered: bool, offset: int | None, progress: Progress
+) -> tuple[list[dict[GramName, Grams]], Float[Tensor, "3 head head"]]:
+    """The Gram matrices of all layers, and tr(P G) of each writer (row), reader and kind.
+
+    For a block of rows, one pass over the layers: the rows of a layer's G are multiplied with those
+    of all P below, then the rows of its own P are added. Blocks are shared among processes.
+    """
+    config, weights = model.config, model.weights
+    L, n, d, size = config.n_layers, config.n_heads, config.d_model, weights.dtype.itemsize
+    fits = L * 2 * (n + config.n_kv_heads) * config.d_head * d * size <= HELD_BYTES
+    held: list[dict[GramName, Tensor]] = []
+    grams: list[dict[GramName, Grams]] = []
+    for layer in range(L):
+        factors = layer_factors(model, layer, centered)
+        grams.append(layer_grams(model, layer, factors, offset))
+        held += [factors] if fits else []
+    height = max(1, min(BLOCK_ROWS, d, BLOCK_BYTES // (L * n * d * size)))
+    # Fresh memory for each block would cost more than the products.
+    memory = torch.empty((L + 3) * n * height * d, dtype=weights.dtype, device=weights.device)
+
+    def block(top: int) -> Float[Tensor, "3 head head"]:
+        bottom = min(top + height, d)
+        shape = (L + 3, n, bottom - top, d - top)
+        buffer = memory[: torch.Size(shape).numel()].view(shape)
+        written, read = buffer[:L], buffer[L:]
+        total = torch.zeros(3, L * n, L * n, dtype=torch.float64)
+        for layer in range(L):
+            factors = held[layer] if fits else layer_factors(model, layer, centered)
+            below, own = layer * n, slice(layer * n, (layer + 1) * n)
+            for kind, out in zip(KINDS, read, strict=True):
+                _gram_rows(factors[kind], grams[layer][kind].A, top, bottom, out)
+            read[..., bottom - top :] *= 2  # entries off the diagonal stand for their mirror image
+            meets = read.flatten(2).flatten(0, 1) @ written[:layer].flatten(2).flatten(0, 1).mT
+            total[:, :below, own] = meets.double().cpu().view(3, n, below).mT
+            _gram_rows(factors["write"], grams[layer]["write"].A, top, bottom, written[layer])
+        return total
+
+    return grams, shared_sum(range(0, d, height), block, progress, "composition")
+
+
+def _gram_rows(
+    X: Float[Tensor, "kv k d"],
+    A: Float[Tensor, "n k k"],
+    top: int,
+    bottom: int,
+    out: Float[Tensor, "n rows columns"],
+) -> None:
+    """Rows top … bottom − 1 of every Xᵀ A X, from column `top` on; heads may share X."""
+    left = (A.view(len(X), -1, *A.shape[1:]) @ X[:, None, :, top:bottom]).mT
+    torch.bmm(left.flatten(1, 2), X[:, :, top:], out=out.view(len(X), -1, out.shape[-1]))
+
+
+_Side: TypeAlias = tuple[UnitMoments, Bool[Tensor, " head"], Float[Tensor, " head"]]
+"""Moments, empty heads and shares along the ones-vector of one kind of Gram matrix."""
+
+
+def _all_layers(grams: Sequence[dict[GramName, Grams]], name: GramName) -> _Side:
+    each = [layer[name] for layer in grams]
+    square, cube, empty, along = (
+        torch.cat(parts).cpu()
+        for parts in zip(
+            *((g.moments.square, g.moments.cube, g.empty, g.along_ones) for g in each), strict=True
+        )
+    )
+    return UnitMoments(square, cube), empty, along
+
+
+def _clear_edited_edges(model: Model, scores: Sequence[PairScores]) -> None:
+    """NaN where an edit of the model replaced the writer's contribution to the read."""
+    number = {head.id: at for at, head in enumerate(model.heads)}
+    for edge in model.weights.edited_edges:
+        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadRead):
+            found = scores[KINDS.index(edge.reader.side.value)]
+            for part in fields(found)[:6]:
+                getattr(found, part.name)[number[edge.writer], number[edge.reader.head]] = torch.nan
+
+
+def _check_selection(
+    kinds: Sequence[CompositionKind], max_p: float | None, by: OrderBy, k: int | None
+) -> tuple[tuple[CompositionKind, ...], OrderBy]:
+    parsed = tuple(dict.fromkeys(parse_choice(KINDS, kind, "kind") for kind in kinds))
+    if not parsed:
+        raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
+    if max_p is not None and not 0 <= max_p <= 1:
+        raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
+    if max_p is not None and max_p < LEAST_FITTED:
+        raise InputError(
+            f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null supports; "
+            "use min_z to go further"
+        )
+    if k is not None and k < 1:
+        raise InputError(f"k={k} edges were requested; choose at least 1, or None for all")
+    return parsed, parse_choice(get_args(OrderBy), by, "by")
+
+
+def check_order(writer: HeadId, reader: HeadId) -> None:
+    """Raise HeadError unless the reader is in a layer above the writer."""
+    if reader.layer <= writer.layer:
+        raise HeadError(
+            f"{reader} cannot read what {writer} writes: it is not in a later layer; "
+            "name the writer first and a reader of a later layer second"
+        )
+
+
+def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple[str, ...]:
+    notes: list[str] = []
+    if centered:
+        notes.append("Writes and reads are centered (their mean removed), so d is d_model − 1.")
+    elif config.norm == "layer":
+        notes.append(
+            "Writes are not centered but LayerNorm removes the mean: writes along the ones-vector "
+            "count in a writer's norm and are never read."
+        )
+    if config.positions == "rotary":
+        over = f"averaged over offsets 0 to {config.n_ctx - 1}"
+        notes.append(
+            f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
+        )
+    if config.score_cap is not None:
+        notes.append(f"Q and K: scores before the cap (±{config.score_cap:g}).")
+    return tuple(notes)
+
+
+def _notes_on_shared_mean(config: Config, write: _Side, reads: Sequence[_Side]) -> tuple[str, ...]:
+    n = config.n_heads
+    written = float(write[2][:-n].mean())
+    read = float(torch.stack([along[n:].mean() for _, _, along in reads]).mean())
+    if min(written, read) < SHARED_MEAN / config.d_model:
+        return ()
+    note = (
+        f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
+        f"ones-vector (by chance {1 / config.d_model:.1%}): a shared direction inflates scores; "
+        "center='on' removes it."
+    )
+    return (note,)
+
+
+def _notes_on_empty_heads(
+    config: Config, labels: tuple[str, ...], write: _Side, reads: Sequence[_Side]
+) -> tuple[str, ...]:
+    n, last = config.n_heads, len(labels) - config.n_heads
+    writers = [label for label, none in zip(labels[:last], write[1][:last], strict=True) if none]
+    roles = [("OV", "a writer", writers)]
+    for kind, (_, empty, _) in zip(KINDS, reads, strict=True):
+        readers = [label for label, none in zip(labels[n:], empty[n:], strict=True) if none]
+        roles.append(("OV" if kind == "v" else "QK", f"a {kind.upper()} reader", readers))
+    return tuple(
+        f"{matrix} is zero, so there is no score as {role}: {_listed(found)}."
+        for matrix, role, found in roles
+        if found
+    )
+
+
+def _listed(labels: list[str], most: int = 8) -> str:
+    first = ", ".join(labels[:most])
+    return first if len(labels) <= most else f"{first} and {len(labels) - most} more"
+
+
+def _count(expected: float) -> str:
+    return f"{expected:.1f}" if expected >= 1 else f"{expected:.2g}"

@@ -1,0 +1,536 @@
+"""Composition by singular directions: one pair of heads, all pairs by subspaces, empirical nulls.
+
+With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition score is a sum over pairs of directions,
+
+    score² = Σᵢⱼ wᵢ rⱼ (vᵢ·aⱼ)²      with shares wᵢ = σᵢ² / Σσ², rⱼ = τⱼ² / Στ²
+
+    pair_components        one pair of heads: each term of the sum
+    projection_kernel      equal shares for every direction: the overlap of subspaces
+    empirical_composition  two empirical nulls, which keep directions that a whole layer shares:
+                           the directions of other heads of the two layers (`permuted`), and
+                           untrained models of the same config (`twins`); and the best written
+                           direction alone, ‖v M‖ / ‖M‖ (`direction`; Merullo et al.), because the
+                           other directions of a head may mask it
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra.decompositions import thin_svd
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import numerical_rank, principal_angles
+from pathsum.base import Column, HeadRead, Progress, Record, Table, silent, stacked, text_column
+from pathsum.base.arguments import parse_choice
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
+from pathsum.circuits.composition import (
+    MEANING,
+    Composition,
+    PairScores,
+    ScoredEdge,
+    check_order,
+    composition,
+)
+from pathsum.circuits.reads_and_writes import (
+    KINDS,
+    Center,
+    CompositionKind,
+    is_centered,
+    read_factor,
+    write_factor,
+)
+from pathsum.model import Head, HeadId, HeadName, Model, random_model
+from pathsum.model.rotary import check_offset
+
+TWINS = 4
+_TIE = 1e-12
+"""Squared scores closer than this are equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Shares of the squared singular values, strongest first, and directions in the stream.
+
+    Shares of a zero matrix are NaN. Directions from number `ranks` on are rounding.
+    """
+
+    shares: Float[Tensor, "head r"]
+    basis: Float[Tensor, "head r d"]
+    ranks: Float[Tensor, " head"]
+
+    @classmethod
+    def of(cls, factors: Sequence[Float[Tensor, "r d"]], dtype: torch.dtype) -> "Directions":
+        """The singular directions of write or read factors of weights stored in `dtype`."""
+        _, values, basis = thin_svd(torch.stack(list(factors)).cpu())
+        shares = values.square() / values.square().sum(-1, keepdim=True)
+        ranks = [numerical_rank(each, dtype) for each in values]
+        return cls(shares, basis, torch.tensor(ranks, dtype=torch.float64))
+
+    @property
+    def uniform(self) -> Float[Tensor, "head r"]:
+        """Equal shares of the directions above rounding."""
+        above = torch.arange(self.shares.shape[-1]) < self.ranks[:, None]
+        return above / self.ranks[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class PairComponents(Record, kind="composition-pair"):
+    """Composition of one pair of heads, by singular directions; see `pair_components`.
+
+    `score`, `excess`, `z`, `p`  of the whole heads, as in `composition`
+    `written`   share of each written direction in ‖OV¹‖², strongest first
+    `read`      share of each read direction in ‖M‖²
+    `share`     [written, read]: parts of score², which add up to it
+    `cosine`    [written, read]: |cos| between two directions, which by chance is about 1/√d
+    `p_cosine`  [written, read]: p-value of each cosine; NaN for directions of rounding, which
+                heads of lower rank have
+    `angles`    principal angles between the two subspaces in degrees, smallest first
+    `kernel`    Σ cos² of these angles over the smaller dimension; `kernel_chance` is its mean
+                over random rotations, with `kernel_z` and `kernel_p`
+    """
+
+    model: str
+    writer: HeadId
+    reader: HeadId
+    composition: CompositionKind
+    score: float
+    excess: float
+    z: float
+    p: float
+    written: Float[Tensor, " i"]
+    read: Float[Tensor, " j"]
+    share: Float[Tensor, "i j"]
+    cosine: Float[Tensor, "i j"]
+    p_cosine: Float[Tensor, "i j"]
+    angles: Float[Tensor, " q"]
+    kernel: float
+    kernel_chance: float
+    kernel_z: float
+    kernel_p: float
+    dimension: int
+    centered: bool
+
+    def to_table(self, k: int = 10) -> Table:
+        """The k pairs of directions with the largest share."""
+        whole, width = self.score**2 or float("nan"), self.share.shape[1]
+        order = self.share.flatten().argsort(descending=True)[:k].tolist()
+        rows = tuple(
+            (
+                *(i, j, float(self.written[i]), float(self.read[j])),
+                *(float(x[i, j]) for x in (self.cosine, self.p_cosine, self.share / whole)),
+            )
+            for i, j in (divmod(at, width) for at in order)
+        )
+        columns = (
+            *(Column("written"), Column("read")),
+            *(Column("of OV²", ".1%"), Column("of M²", ".1%")),
+            *(Column("|cos|"), ProbabilityColumn(), Column("of score²", ".1%")),
+        )
+        kind = self.composition.upper()
+        return Table(
+            columns,
+            rows,
+            f"{self.writer} → {self.reader}, {kind}-composition, {self.model}",
+            f"score {self.score:.3f}, excess {self.excess:+.3f}, z {self.z:+.1f}, "
+            f"{format_p(self.p)}; a random rotation scores {self.score - self.excess:.3f}.\n"
+            f"Projection kernel {self.kernel:.3f}, by chance {self.kernel_chance:.3f} "
+            f"(z {self.kernel_z:+.1f}, {format_p(self.kernel_p)}); smallest principal angle "
+            f"{float(self.angles[0]):.0f}°. Each p is against random rotations of the stream; that "
+            "of a cosine is for one pair of directions, of which there are "
+            f"{self.share.numel():,}.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PairComparison(Record, kind="composition-kinds"):
+    """The same pair of heads by several kinds of composition."""
+
+    kinds: tuple[PairComponents, ...]
+
+    def to_table(self) -> Table:
+        """One row per kind."""
+        columns = (
+            *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
+            *(Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
+            *(Column("kernel"), Column("by chance")),
+        )
+        rows = tuple(
+            (
+                *(one.writer, one.reader, one.composition.upper(), one.score, one.excess),
+                *(one.z, one.p, one.kernel, one.kernel_chance),
+            )
+            for one in self.kinds
+        )
+        return Table(columns, rows, "one pair of heads", MEANING)
+
+    def __rich__(self) -> RenderableType:
+        return stacked(self.to_table(), *(one.to_table() for one in self.kinds))
+
+
+def compare_pair(
+    model: Model,
+    writer: HeadName,
+    reader: HeadName,
+    kinds: Sequence[CompositionKind] = KINDS,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+) -> PairComparison:
+    """`pair_components` for each of some kinds."""
+    each = (pair_components(model, writer, reader, x, center=center, offset=offset) for x in kinds)
+    return PairComparison(tuple(each))
+
+
+@torch.no_grad()
+def pair_components(
+    model: Model,
+    writer: HeadName,
+    reader: HeadName,
+    kind: CompositionKind,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+) -> PairComponents:
+    """Composition of one pair of heads, direction by direction, with the projection kernel.
+
+    >>> import pathsum as ps
+    >>> pair = pair_components(ps.construct.induction(), "L0H0", "L1H0", "k")
+    >>> bool((pair.share.sum() - pair.score**2).abs() < 1e-12)
+    True
+
+    The kernel compares the subspaces alone, with equal weight for every direction, so one strong
+    direction cannot dominate it. Where singular values coincide the directions themselves are
+    arbitrary (any basis of their span is as good), their sums are not.
+    """
+    check_offset(model.config, offset)
+    kind = parse_choice(KINDS, kind, "kind")
+    h1, h2 = _writer_and_reader(model, writer, reader)
+    centered = is_centered(model.config, center)
+    d, dtype = model.config.d_model - centered, model.weights.dtype
+    own = Directions.of([write_factor(h1, centered)], dtype)
+    other = Directions.of([read_factor(h2, kind, centered, offset)], dtype)
+    for directions, what in ((own, f"{h1.label} writes"), (other, f"{h2.label} reads")):
+        if bool(directions.shares.isnan().any()):
+            raise InputError(f"{what} nothing: its matrix is zero, so it composes with nothing")
+    written, read, (V,), (A,) = own.shares[0], other.shares[0], own.basis, other.basis
+    cosine = (V @ A.mT).abs().clamp(max=1.0)
+    share = written[:, None] * read[None, :] * cosine**2
+    square = share.sum()
+    null = unit_null(UnitMoments.of_shares(written), UnitMoments.of_shares(read), d)
+    r1, r2 = int(own.ranks), int(other.ranks)
+    angles = principal_angles(V[:r1].mT, A[:r2].mT)
+    overlap, larger = angles.cos().square().sum() / (r1 * r2), max(r1, r2)
+    subspaces = unit_null(_of_rank(r1), _of_rank(r2), d)
+    p_cosine = unit_null(_of_rank(1), _of_rank(1), d).p(cosine**2)
+    p_cosine[r1:], p_cosine[:, r2:] = torch.nan, torch.nan
+    return PairComponents(
+        model=model.name,
+        writer=h1.label,
+        reader=h2.label,
+        composition=kind,
+        score=float(square.sqrt()),
+        excess=float(square.sqrt()) - d**-0.5,
+        z=float(null.z(square)),
+        p=float(null.p(square)),
+        written=written,
+        read=read,
+        share=share,
+        cosine=cosine,
+        p_cosine=p_cosine,
+        angles=torch.rad2deg(angles),
+        kernel=float(overlap) * larger,
+        kernel_chance=larger / d,
+        kernel_z=float(subspaces.z(overlap)),
+        kernel_p=float(subspaces.p(overlap)),
+        dimension=d,
+        centered=centered,
+    )
+
+
+def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tuple[Head, Head]:
+    h1, h2 = model.head(writer), model.head(reader)
+    check_order(h1.id, h2.id)
+    for edge in model.weights.edited_edges:
+        if edge.writer == h1.id and isinstance(edge.reader, HeadRead) and edge.reader.head == h2.id:
+            raise NotExactError(
+                f"{edge} carries the same for every text in this edited model, so it has no "
+                "components; use the model without that edit"
+            )
+    return h1, h2
+
+
+def _of_rank(rank: int) -> UnitMoments:
+    return UnitMoments.of_rank(torch.tensor(rank, dtype=torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectionKernel(Record, kind="projection-kernel"):
+    """Overlaps of the subspaces that heads write to and that queries, keys and values read.
+
+    `score` is Σ cos² of the principal angles over the smaller of the two dimensions: 1 where one
+    subspace lies in the other. `excess` is the score − its mean over random rotations, (larger
+    dimension) / d. `z` and `p` are those of the score, NaN as in `composition`.
+    """
+
+    model: str
+    heads: tuple[HeadId, ...]
+    q: PairScores
+    k: PairScores
+    v: PairScores
+    dimension: int
+    centered: bool
+
+    def scores(self, kind: CompositionKind) -> PairScores:
+        """The scores of one kind: `q`, `k` or `v`."""
+        return getattr(self, parse_choice(KINDS, kind, "kind"))
+
+    def to_table(self) -> Table:
+        """The twenty pairs with the largest z."""
+        columns = (
+            *(text_column("writes"), text_column("reads"), text_column("by")),
+            *(Column("kernel"), Column("by chance"), Column("z", "+.1f"), ProbabilityColumn()),
+        )
+        rows: list[tuple[str | float, ...]] = []
+        for kind in KINDS:
+            s = self.scores(kind)
+            for i, j in (~s.z.isnan()).nonzero().tolist():
+                parts = (float(x[i, j]) for x in (s.score, s.score - s.excess, s.z, s.p))
+                rows.append((self.heads[i], self.heads[j], kind.upper(), *parts))
+        rows.sort(key=lambda row: -float(row[5]))
+        note = f"p: against random rotations of the stream. {MEANING}"
+        return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}", note)
+
+
+@torch.no_grad()
+def projection_kernel(
+    model: Model, *, center: Center = "auto", progress: Progress = silent
+) -> ProjectionKernel:
+    """Overlap of the subspace that each head reads with the subspace that another writes to.
+
+    In `composition` a head's strong directions dominate; here all its directions count the same.
+    Where the two disagree, a single direction dominates, strong or weak. The subspace that queries
+    read is that of W_Q, whatever the rotary offset.
+    """
+    centered = is_centered(model.config, center)
+    d, offset = model.config.d_model - centered, 0 if model.config.positions == "rotary" else None
+    layers = _layers(model, centered, offset, progress)
+    labels = tuple(head.label for head in model.heads)
+    q, k, v = (_all_pairs(layers, kind, _kernel, d) for kind in KINDS)
+    return ProjectionKernel(model.name, labels, q, k, v, d, centered)
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalComposition(Record, kind="empirical-composition"):
+    """Composition of all pairs of heads against three nulls; see `empirical_composition`.
+
+    `composed`   against random rotations: the result of `composition`
+    `permuted`   p is the share of (head of the writer's layer, head of the reader's layer) whose
+                 directions, in place of these two heads' own, score at least as much; the pair
+                 itself counts, so p is never less than one over their number. NaN where all give
+                 the same score
+    `twin`       p is the share of the edges of untrained twins that score at least as much
+    `direction`  the written direction v with the largest ‖v M‖ / ‖M‖, against random rotations
+
+    `shown` are the edges of its table, by default the twenty of `composed` with the largest z.
+    """
+
+    model: str
+    composed: Composition
+    permuted: Composition
+    twin: Composition
+    direction: Composition
+    shown: tuple[ScoredEdge, ...]
+    twins: int
+    notes: tuple[str, ...]
+
+    def to_table(self) -> Table:
+        """One row per edge of `shown`."""
+        columns = (
+            *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
+            *(Column("z", "+.1f"), ProbabilityColumn(), ProbabilityColumn("permuted", ".2g")),
+            *(ProbabilityColumn("twin", ".2g"), Column("direction")),
+            ProbabilityColumn("p of it"),
+        )
+        rows: list[tuple[str | float, ...]] = []
+        at = {head: index for index, head in enumerate(self.composed.heads)}
+        for edge in self.shown:
+            key, place = (edge.writer, edge.reader, edge.kind), (at[edge.writer], at[edge.reader])
+            best, tried = self.direction[key], self.direction.scores(edge.kind).tried
+            least = LEAST_FITTED * (1.0 if tried is None else float(tried[place]))
+            p_values = (edge.p, self.permuted[key].p, self.twin[key].p)
+            named = (edge.writer, edge.reader, edge.kind.upper(), edge.score, edge.z)
+            rows.append((*named, *p_values, best.score, BoundedP(best.p, least)))
+        legend = (
+            f"p: against random rotations; permuted: against directions of other heads of the two "
+            f"layers; twin: against the edges of {self.twins} untrained models of this config; "
+            "direction: the best written direction alone, its p times the number tried."
+        )
+        note = "\n".join((legend, MEANING, *self.notes))
+        return Table(columns, tuple(rows), f"composition against three nulls, {self.model}", note)
+
+
+@torch.no_grad()
+def empirical_composition(
+    model: Model,
+    *,
+    center: Center = "auto",
+    twins: int = TWINS,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> EmpiricalComposition:
+    """Composition of all pairs of heads with two empirical nulls and single directions.
+
+    >>> import pathsum as ps
+    >>> found = empirical_composition(ps.construct.induction())
+    >>> found.permuted["L0H0", "L1H0", "k"].p  # the best of 2 × 2 pairs of directions
+    0.25
+
+    Costs H⁴ sums of d_head² numbers for each pair of layers with H heads, so it is meant for models
+    of some hundred heads. A layer of few heads has few permutations: with H heads in each of two
+    layers p is at least 1/H².
+    """
+    if twins < 1:
+        raise InputError(f"twins={twins} untrained models were requested; use at least 1")
+    composed = composition(model, center=center)
+    layers, d = _layers(model, composed.centered, None, progress), composed.dimension
+    notes = list(composed.notes)
+
+    def against(scores: Callable[[CompositionKind], PairScores]) -> Composition:
+        q, k, v = (scores(kind) for kind in KINDS)
+        return replace(composed, q=q, k=k, v=v)
+
+    permuted = against(lambda kind: _all_pairs(layers, kind, _permuted, d))
+    direction = against(lambda kind: _all_pairs(layers, kind, _best_direction, d))
+    drawn = _twin_squares(model, center, twins, seed)
+    twin = against(lambda kind: _against_draws(composed.scores(kind), drawn[kind]))
+    for kind in KINDS:
+        alike = ~composed.scores(kind).p.isnan() & permuted.scores(kind).p.isnan()
+        if bool(alike.any()):
+            notes.append(
+                f"{int(alike.sum())} {kind.upper()} edges have no permuted p: the heads of their "
+                "layers have the same directions, so exchanging these changes nothing."
+            )
+    shown = composed.edges(k=20).edges
+    return EmpiricalComposition(
+        model.name, composed, permuted, twin, direction, shown, twins, tuple(notes)
+    )
+
+
+def _layers(
+    model: Model, centered: bool, offset: int | None, progress: Progress
+) -> list[dict[str, Directions]]:
+    """The written (`"w"`) and read directions of each layer's heads."""
+    layers: list[dict[str, Directions]] = []
+    for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "singular directions")
+        heads = [head for head in model.heads if head.id.layer == layer]
+        factors = {"w": [write_factor(head, centered) for head in heads]}
+        for kind in KINDS:
+            factors[kind] = [read_factor(head, kind, centered, offset) for head in heads]
+        dtype = model.weights.dtype
+        layers.append({name: Directions.of(each, dtype) for name, each in factors.items()})
+    progress(model.config.n_layers, model.config.n_layers, "singular directions")
+    return layers
+
+
+def _all_pairs(
+    layers: Sequence[dict[str, Directions]],
+    kind: CompositionKind,
+    measure: Callable[[Directions, Directions, int], PairScores],
+    d: int,
+) -> PairScores:
+    """A measure of the heads of two layers, for each two layers."""
+    n = len(layers[0]["w"].shares) if layers else 0
+    blank = torch.full((n * len(layers),) * 2, torch.nan, dtype=torch.float64)
+    tables = {field.name: blank.clone() for field in fields(PairScores)}
+    for reader in range(1, len(layers)):
+        for writer in range(reader):
+            found = measure(layers[writer]["w"], layers[reader][kind], d)
+            for name, table in tables.items():
+                if (part := getattr(found, name)) is not None:
+                    rows, columns = writer * n, reader * n
+                    table[rows : rows + n, columns : columns + n] = part
+    return PairScores(**tables)
+
+
+def _squared_cosines(own: Directions, read: Directions) -> Float[Tensor, "writer reader i j"]:
+    return torch.einsum("aid,cjd->acij", own.basis, read.basis).square()
+
+
+def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
+    """Squared cosines with equal weights: the projection kernel."""
+    cosines, r1, r2 = _squared_cosines(own, read), own.ranks[:, None], read.ranks[None, :]
+    square = torch.einsum("ai,acij,cj->ac", own.uniform, cosines, read.uniform)
+    null = unit_null(*(UnitMoments.of_rank(r.clamp(min=1)) for r in (r1, r2)), d)
+    larger = torch.maximum(r1, r2)
+    return PairScores.from_rotations(square * larger, larger / d, square, null, ~square.isnan())
+
+
+def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
+    """The written direction that is read most."""
+    squares = torch.einsum("acij,cj->aci", _squared_cosines(own, read), read.shares)
+    rounding = torch.arange(squares.shape[-1]) >= own.ranks[:, None, None]
+    best = squares.masked_fill(rounding, -1.0).max(-1)
+    meets = ~own.shares.isnan().any(1)[:, None] & ~read.shares.isnan().any(1)
+    square = best.values.clamp(min=0)
+    null = unit_null(_of_rank(1), UnitMoments.of_shares(read.shares.nan_to_num())[None, :], d)
+    null = replace(null, **{x.name: getattr(null, x.name).expand_as(square) for x in fields(null)})
+    scores = PairScores.from_rotations(square.sqrt(), d**-0.5, square, null, meets)
+    tried = own.ranks[:, None].expand_as(square)
+    component = torch.where(meets, best.indices.double(), torch.nan)
+    return replace(scores, p=(scores.p * tried).clamp(max=1), component=component, tried=tried)
+
+
+def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
+    """The spectra of two heads with the directions of every two heads of their layers."""
+    bases = [a for a, shares in enumerate(own.shares) if not shares.isnan().any()]
+    there = ~read.shares.isnan().any(1)
+    drawn = torch.full((len(own.shares), 0, len(read.shares)), torch.nan, dtype=torch.float64)
+    observed = torch.full((len(own.shares), len(read.shares)), torch.nan, dtype=torch.float64)
+    for basis in bases:
+        cosines = torch.einsum("id,cjd->cij", own.basis[basis], read.basis).square()
+        # [spectrum of the writer, basis of the reader, spectrum of the reader]
+        found = torch.einsum("ai,cij,bj->acb", own.shares, cosines, read.shares)
+        observed[basis] = found[basis].diagonal()
+        drawn = torch.cat((drawn, found[:, there]), 1)
+    return _against(observed.sqrt(), observed, drawn.movedim(1, -1))
+
+
+def _against(
+    score: Float[Tensor, "w r"], square: Float[Tensor, "w r"], drawn: Float[Tensor, "w r draws"]
+) -> PairScores:
+    """Scores against draws of their square, which include the observed one."""
+    mean, sd = drawn.mean(-1), drawn.std(-1, correction=0)
+    differ = (drawn.amax(-1) - drawn.amin(-1) > _TIE) & ~square.isnan()
+    p = (drawn >= square[..., None] - _TIE).double().mean(-1)
+    z, p, sd = (torch.where(differ, x, torch.nan) for x in ((square - mean) / sd, p, sd))
+    skewness = ((drawn - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
+    return PairScores(score, score - drawn.sqrt().mean(-1), z, p, sd, skewness)
+
+
+def _against_draws(scores: PairScores, drawn: Float[Tensor, " edges"]) -> PairScores:
+    """Scores against sorted draws of score²: p is (1 + number at or above) / (1 + draws)."""
+    square, sd = scores.score.square(), drawn.std(correction=0)
+    above = len(drawn) - torch.searchsorted(drawn, square.nan_to_num() - _TIE)
+    p = torch.where(square.isnan(), torch.nan, (1.0 + above.double()) / (1 + len(drawn)))
+    null_sd, skewness = (
+        torch.where(square.isnan(), torch.nan, x)
+        for x in (sd, ((drawn - drawn.mean()) / sd).pow(3).mean())
+    )
+    excess = scores.score - drawn.sqrt().mean()
+    return PairScores(scores.score, excess, (square - drawn.mean()) / sd, p, null_sd, skewness)
+
+
+def _twin_squares(
+    model: Model, center: Center, twins: int, seed: int
+) -> dict[CompositionKind, Float[Tensor, " edges"]]:
+    """score² of all edges of untrained models, sorted; embeddings are not used and are tiny."""
+    config = model.config.replace(d_vocab=2, start_token=None, tied=False)
+    each = [composition(random_model(config, seed + twin), center=center) for twin in range(twins)]
+    scores = {kind: torch.cat([one.scores(kind).score.flatten() for one in each]) for kind in KINDS}
+    return {kind: found[~found.isnan()].square().sort().values for kind, found in scores.items()}

@@ -1,0 +1,234 @@
+"""Virtual weights: the product of any write of the model with any later read.
+
+The stream only adds, so a write `W_O` and a later read `W_I` are joined by `W_O W_I`, however many
+layers lie between them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import compact, svdvals, thin_svd
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.base import (
+    Column,
+    Edge,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
+    Reader,
+    Record,
+    Source,
+    Table,
+    Writer,
+    parse_read,
+    parse_writer,
+    text_column,
+)
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.p_value import ProbabilityColumn
+from pathsum.circuits.reads_and_writes import (
+    Center,
+    is_centered,
+    read_factor,
+    write_factor,
+)
+from pathsum.model import LayerWeights, Model
+from pathsum.model.folding import centered_unembedding, fold_read
+from pathsum.model.rotary import check_offset
+
+DOMINANT = 0.1
+"""A direction with at least this share of a read's squared norm is noted."""
+LISTED = 16
+"""How many singular values a record carries."""
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualWeights(Record, kind="virtual-weights"):
+    """The product of a write and a read, with its size compared with chance.
+
+      `score`    ‖write · read‖ / (‖write‖ ‖read‖); `excess`, `z` and `p` as in `composition`
+      `singular_values`  the largest ones of the product, as shares of ‖write‖ ‖read‖
+      `matrix`   the product itself, kept apart (not in JSON)
+      `note`     what z and p test, and the read's dominant direction if it has one
+
+    For a head the write is everything that OV can write and the read everything that QK or OV reads
+    with, so that no number depends on the basis inside a head.
+    """
+
+    model: str
+    edge: Edge
+    score: float
+    excess: float
+    z: float
+    p: float
+    singular_values: Float[Tensor, " q"]
+    dimension: int
+    centered: bool
+    note: str
+    _matrix: Factored
+
+    def to_table(self) -> Table:
+        """One row."""
+        columns = (text_column("edge"), Column("score"), Column("excess", "+.3f"))
+        row = (str(self.edge), self.score, self.excess, self.z, self.p)
+        columns += (Column("z", "+.1f"), ProbabilityColumn())
+        return Table(columns, (row,), f"virtual weights, {self.model}", self.note)
+
+    @property
+    def matrix(self) -> Factored:
+        """The product, one row for each row of the write and one column for each of the read.
+
+        Tokens for embeddings, neurons for MLPs; for heads an orthonormal basis of their far side.
+        """
+        return self._matrix
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """A write or a read: its rows in the stream, and when it happens, for ordering."""
+
+    rows: Float[Tensor, "r d"]
+    time: tuple[int, int]
+
+
+@torch.no_grad()
+def virtual_weights(
+    model: Model,
+    write: HeadName | Source,
+    read: str | Reader,
+    *,
+    center: Center = "auto",
+    offset: int | None = None,
+) -> VirtualWeights:
+    """The virtual weights from a write to a later read.
+
+    Writes are `embed`, `pos` (where positions are in the stream), a head (`L0H3`) and an MLP
+    (`mlp2`). Reads are a head's query, key or value read (`L1H0.q`, `L1H0.k`, `L1H0.v`), an MLP and
+    `logits`.
+
+    >>> import pathsum as ps
+    >>> model = ps.construct.induction()
+    >>> f"{virtual_weights(model, 'L1H0', 'logits').score:.3f}"  # copied straight to the logits
+    '0.192'
+    >>> f"{virtual_weights(model, 'L0H0', 'logits').score:.3f}"  # read by L1H0 alone
+    '0.000'
+
+    z and p test size alone: whether the product is larger than if the stream were rotated at random
+    between write and read. A head may write the answer and score below that. For example, a fifth
+    of W_U's squared norm often lies along one direction, which separates frequent from rare tokens;
+    heads that leave it alone score below a random rotation. `copying` tests whether a head raises
+    the tokens that it attends to. Scales of normalizations and activations of neurons are omitted.
+    """
+    check_offset(model.config, offset)
+    centered = is_centered(model.config, center)
+    d = model.config.d_model - centered
+    edge = Edge(parse_writer(write), parse_read(read))
+    if edge in model.weights.edited_edges:
+        raise NotExactError(
+            f"{edge} carries the same for every text in this edited model, so it has no virtual "
+            "weights; use the model without that edit"
+        )
+    left = _write(model, edge.writer, centered)
+    right = _read(model, edge.reader, centered, offset)
+    if right.time <= left.time:
+        raise InputError(
+            f"{edge.reader} cannot read what {edge.writer} writes: it reads the stream earlier; "
+            "name a write and a later read"
+        )
+    small_left, small_right = _unit(left.rows, edge.writer), _unit(right.rows, edge.reader)
+    values = svdvals(small_left @ small_right.mT)
+    square = values.square().sum().clamp(max=1.0)
+    null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
+    return VirtualWeights(
+        model=model.name,
+        edge=edge,
+        score=float(square.sqrt()),
+        excess=float(square.sqrt()) - d**-0.5,
+        z=float(null.z(square)),
+        p=float(null.p(square)),
+        singular_values=values[:LISTED],
+        dimension=d,
+        centered=centered,
+        note=_note(edge, small_left, small_right),
+        _matrix=Factored(left.rows, right.rows.mT),
+    )
+
+
+def _note(edge: Edge, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
+    """The null hypothesis, and the share of both along the read's strongest direction."""
+    tested = (
+        "z and p: size of the product against random rotations of the stream; they do not test "
+        f"whether the model uses {edge}"
+    )
+    _, values, basis = thin_svd(read)
+    read_share, d = float(values[0] ** 2), read.shape[-1]
+    written = float((write @ basis[0]).square().sum())
+    if read_share < DOMINANT or written > 1 / d:
+        return tested
+    return (
+        f"{tested}. One direction has {read_share:.0%} of the read's squared norm; {edge.writer} "
+        f"writes {written:.2%} along it (a random rotation {1 / d:.2%}), which lowers the score"
+    )
+
+
+def _unit(rows: Float[Tensor, "n d"], name: Writer | Reader) -> Float[Tensor, "r d"]:
+    """A factor of norm 1 with the same Gram matrix, up to its size."""
+    small = compact(rows)
+    size = torch.linalg.vector_norm(small)
+    if not bool(size > 0):
+        raise InputError(f"{name} is zero, so it has no virtual weights")
+    return small / size
+
+
+def _write(model: Model, writer: Writer, centered: bool) -> _End:
+    config, weights = model.config, model.weights
+    if isinstance(writer, HeadId):
+        head = model.head(writer)
+        return _End(write_factor(head, centered).to(weights.dtype), (writer.layer, 1))
+    if writer.kind == "embed":
+        return _End(remove_mean(weights.W_E, centered), (-1, 0))
+    if writer.kind == "pos":
+        if config.positions != "residual" or weights.W_pos is None:
+            raise InputError(
+                f"'pos' is not a write of this model: positions={config.positions!r} write nothing "
+                "to the stream"
+            )
+        return _End(remove_mean(weights.W_pos, centered), (-1, 0))
+    if writer.kind != "mlp":
+        raise InputError(f"{writer} is a vector, not a matrix; name embed, pos, a head or an MLP")
+    W_out = _mlp(model, writer.layer).W_out
+    assert W_out is not None
+    return _End(remove_mean(W_out, centered), (writer.layer, 3))
+
+
+def _read(model: Model, reader: Reader, centered: bool, offset: int | None) -> _End:
+    config, weights = model.config, model.weights
+    if isinstance(reader, LogitsRead):
+        rows = centered_unembedding(weights).mT
+        return _End(remove_mean(rows, centered), (config.n_layers, 0))
+    if isinstance(reader, HeadRead):
+        head = model.head(reader.head)
+        rows = read_factor(head, reader.side.value, centered, offset).to(weights.dtype)
+        return _End(rows, (head.id.layer, 0))
+    raw = _mlp(model, reader.layer)
+    parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]
+    rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
+    # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
+    return _End(remove_mean(rows, centered), (reader.layer, 0 if config.block == "parallel" else 2))
+
+
+def _mlp(model: Model, layer: int) -> LayerWeights:
+    config = model.config
+    if config.mlp == "none":
+        raise InputError(f"mlp{layer} does not exist: this model has no MLPs")
+    if layer >= config.n_layers:
+        raise InputError(
+            f"mlp{layer} does not exist: this model has layers 0–{config.n_layers - 1}"
+        )
+    return model.weights.layers[layer]

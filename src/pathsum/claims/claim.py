@@ -1,0 +1,274 @@
+"""Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
+
+A claim is one function, decorated with its words and its rule:
+
+    @statement("two-k", "title", "text", at_most("the number of …", 0.0, 2.0), "the paper's value")
+    def strongest_edge(subject: Subject) -> Measurement: …
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pathsum.base import Progress, Record
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.estimate import Estimate
+from pathsum.claims.examples import Example
+from pathsum.claims.picture import PatternPicture, Picture
+from pathsum.claims.verdict import OverSeeds, Rule, Verdict, over_seeds
+from pathsum.model import Model
+from pathsum.model.storage import CONFIG
+from pathsum.sources.named import BUNDLED, bundled_names
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A claim of the paper before it is measured here.
+
+    `paper_value` is the value in the paper, "" if it gives none, and `paper_number` the same as a
+    number that the rule applies to. `model` is the model that the claim is measured on, "" if none
+    fits (`note`).
+    """
+
+    id: str
+    section: str
+    title: str
+    text: str
+    rule: Rule
+    rule_text: str
+    paper_value: str
+    paper_number: float | None
+    seeds: OverSeeds
+    model: str
+    step: int | None
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class Claim(Record, kind="page-claim"):
+    """A claim measured on a model: its value with interval, the verdict by its rule, its picture.
+
+    `measured` is the value in words, `view` a link to the explorer's view that shows it. A claim
+    that does not apply has no value, and `note` gives the reason.
+    """
+
+    outline: Outline
+    verdict: Verdict
+    value: Estimate | None
+    measured: str
+    note: str
+    view: str
+    picture: Picture | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of measuring a claim: the number that its rule judges, in words, and a picture."""
+
+    value: Estimate
+    measured: str
+    view: str = ""
+    picture: Picture | None = None
+    note: str = ""
+
+
+class Results(Protocol):
+    """Computes a named result of a model once; claims about the same model share it."""
+
+    def __call__(self, name: str, compute: Callable[[Model, Progress], T], /) -> T:
+        """The result of this name, computed if it is new."""
+        ...
+
+
+def plain_link(view: str, state: Mapping[str, str | int]) -> str:
+    """A link to a view of the explorer, with the names that claims use.
+
+    >>> plain_link("text", {"head": "L1H0", "example": 2})
+    '#/text?head=L1H0&example=2'
+    """
+    query = "&".join(f"{name}={value}" for name, value in state.items())
+    return f"#/{view}?{query}" if query else f"#/{view}"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model that claims are measured on, under a name.
+
+    `examples` are its example texts, `folder` is where its card is, if it has one. `is_own` is
+    False for a bundled model that stands in for the user's. `over_bigram` is its loss on held-out
+    text minus that of the bigram table of its training text, by default read from its card.
+    `make_link` turns a view and its state (head, example, position, edge) into a link.
+    """
+
+    model: Model
+    name: str
+    examples: tuple[Example, ...]
+    result: Results
+    step: int | None = None
+    folder: Path | None = None
+    is_own: bool = True
+    over_bigram: Estimate | None = None
+    make_link: Callable[[str, Mapping[str, str | int]], str] = plain_link
+
+    def link(self, view: str, **state: str | int) -> str:
+        """A link to a view of this model, which is named if it is not the user's."""
+        named: dict[str, str | int] = {} if self.is_own else {"model": self.name}
+        return self.make_link(view, named | state)
+
+    def probe_example(self) -> int | None:
+        """The index of the first example of repeated random tokens, if there is one."""
+        kinds = [example.kind for example in self.examples]
+        return kinds.index("probe") if "probe" in kinds else None
+
+    def probe_link(self, head: str = "", near_end: int | None = None) -> str:
+        """The text view on repeated random tokens, at a head and so many tokens before the end."""
+        example = self.probe_example()
+        state: dict[str, str | int] = {} if example is None else {"example": example}
+        state |= {"head": head} if head else {}
+        if near_end is not None and example is not None:
+            state["position"] = max(0, len(self.examples[example].ids) - near_end)
+        return self.link("text", **state)
+
+    def pattern_picture(self, head: str) -> PatternPicture | None:
+        """A head's attention on repeated random tokens."""
+        example = self.probe_example()
+        return None if example is None else PatternPicture(head, example)
+
+
+class SharedResults:
+    """`Results` of one model in memory."""
+
+    def __init__(self, model: Model, progress: Progress) -> None:
+        self._model, self._progress = model, progress
+        self._found: dict[str, Any] = {}
+
+    def __call__(self, name: str, compute: Callable[[Model, Progress], T], /) -> T:
+        """The result of this name, computed if it is new."""
+        if name not in self._found:
+            self._found[name] = compute(self._model, self._progress)
+        return self._found[name]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim: its words, the rule that decides it, and how to measure the number it judges."""
+
+    id: str
+    title: str
+    text: str
+    rule: Rule
+    measure: Callable[[Subject], Measurement] = field(repr=False)
+    paper_value: str = ""
+    paper_number: float | None = None
+
+    def seeds(self, layers: int | None = None) -> OverSeeds:
+        """Over seeds of this depth, else of the deepest models that the claim was measured on."""
+        if layers is not None:
+            same = over_seeds(self.id, self.rule, layers)
+            if same.seeds:
+                return same
+        every = over_seeds(self.id, self.rule)
+        deepest = max((one.layers for one in every.seeds), default=None)
+        return every if deepest is None else over_seeds(self.id, self.rule, deepest)
+
+
+def statement(
+    name: str,
+    title: str,
+    text: str,
+    rule: Rule,
+    paper_value: str = "",
+    paper_number: float | None = None,
+) -> Callable[[Callable[[Subject], Measurement]], Statement]:
+    """Make the decorated function the measurement of a claim."""
+
+    def decorate(measure: Callable[[Subject], Measurement]) -> Statement:
+        return Statement(name, title, text, rule, measure, paper_value, paper_number)
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Section:
+    """Claims about models of certain depths; `depths` names them in words."""
+
+    title: str
+    statements: tuple[Statement, ...]
+    fits: Callable[[int], bool]
+    depths: str
+
+    def stand_in(self, layers: int) -> str | None:
+        """The model to measure: "" for one with so many layers itself, else a bundled model."""
+        if self.fits(layers):
+            return ""
+        return next((name for name in bundled_names() if self.fits(_bundled_layers(name))), None)
+
+
+def _bundled_layers(name: str) -> int:
+    """The number of layers of a bundled model, which is not loaded for this."""
+    return json.loads((BUNDLED / name / CONFIG).read_text(encoding="utf-8"))["config"]["n_layers"]
+
+
+def outline(section: Section, one: Statement, subject: Subject) -> Outline:
+    """A claim in words, and the model it is measured on: this one, or a bundled one."""
+    layers = subject.model.config.n_layers
+    bundled = section.stand_in(layers)
+    note = ""
+    if bundled is None:
+        note = f"This claim is about models with {section.depths}, and this one has {layers}."
+    elif bundled:
+        layers = _bundled_layers(bundled)
+    return Outline(
+        id=one.id,
+        section=section.title,
+        title=one.title,
+        text=one.text,
+        rule=one.rule,
+        rule_text=str(one.rule),
+        paper_value=one.paper_value,
+        paper_number=one.paper_number,
+        seeds=one.seeds(layers),
+        model="" if bundled is None else bundled or subject.name,
+        step=subject.step if bundled == "" else None,
+        note=note,
+    )
+
+
+def measure(
+    section: Section, one: Statement, subject: Subject, bundled: Callable[[str], Subject]
+) -> Claim:
+    """Measure a claim on this model, or on a bundled one of the right depth."""
+    about = outline(section, one, subject)
+    if not about.model:
+        return _not_applicable(about, about.note, subject)
+    if not section.fits(subject.model.config.n_layers):
+        subject = bundled(about.model)
+    try:
+        found = one.measure(subject)
+        verdict = one.rule.verdict(found.value.value)
+    except (InputError, NotExactError) as error:
+        return _not_applicable(about, str(error), subject)
+    return Claim(
+        outline=about,
+        verdict=verdict,
+        value=one.rule.bounded(found.value),
+        measured=found.measured,
+        note=found.note,
+        view=found.view or subject.link("text"),
+        picture=found.picture,
+    )
+
+
+def _not_applicable(about: Outline, note: str, subject: Subject) -> Claim:
+    return Claim(about, "not applicable", None, "", note, subject.link("text"), None)
+
+
+def as_estimate(score: Estimate) -> Estimate:
+    """A head's score without the fields that only heads have."""
+    return Estimate(
+        *(score.value, score.stderr, score.low, score.high, score.null, score.p, score.draws)
+    )

@@ -1,0 +1,235 @@
+"""Claims about one-layer models."""
+
+from pathsum.base import Progress
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate
+from pathsum.circuits import positional, skip_trigrams
+from pathsum.circuits.tokens.token import common_tokens
+from pathsum.circuits.trigrams.trigram_records import SkipTrigrams
+from pathsum.circuits.trigrams.triple import Pattern
+from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
+from pathsum.claims.picture import Bar, BarsPicture, OffsetsPicture
+from pathsum.claims.terms import gain_bars, measured_terms
+from pathsum.claims.verdict import at_least, at_most
+from pathsum.heads import Atlas, atlas
+from pathsum.model import Model
+
+TRIPLES = 50
+MOST_BARS = 12
+PAPERS_PATTERNS = (
+    Pattern.COPY,
+    Pattern.COPY_VARIANT,
+    Pattern.PIECES,
+    Pattern.PIECES_VARIANT,
+)
+# The scores that these claims are about.
+SCORES = ("copying", "copying_weights", "induction")
+HALF = 0.5
+
+
+@statement(
+    "one-heads",
+    "One layer adds skip-trigrams to the bigrams",
+    "Logits are the direct path plus one term per head: where it attends (QK) and what "
+    "attending there does (OV). The two circuits can be read separately.",
+    at_least("the gain of the paths through one head", 0.25, 0.05, "nats"),
+)
+def gain_of_heads(subject: Subject) -> Measurement:
+    """The loss that the heads save on top of the direct path."""
+    found = measured_terms(subject)
+    gain = found.gain_estimates[1]
+    return Measurement(
+        gain,
+        f"the direct path gains {found.gain[0]:.2f} nats over a uniform guess, the heads "
+        f"{gain.value:.2f} more",
+        view=subject.link("paths", example=0),
+        picture=BarsPicture(
+            "Loss saved by the direct path, and by the heads on top of it",
+            "loss saved, nats per token",
+            gain_bars(found),
+        ),
+        note=found.note,
+    )
+
+
+@statement(
+    "one-copying",
+    "Most heads copy",
+    "A head copies if attending to a token raises that same token: then the eigenvalues of its "
+    "full OV circuit are mostly positive. Most heads of a one-layer model do this.",
+    at_least("the share of heads that copy", 0.6, 0.3, "of the heads", 0.0, 1.0),
+    "10 of 12 heads",
+    10 / 12,
+)
+def copying_heads(subject: Subject) -> Measurement:
+    """The share of copying heads, and every head's eigenvalue positivity."""
+    found = _atlas(subject)
+    copies = {entry.head for entry in found.of_kind("copying")}
+    scores = {entry.head: entry.scores["copying_weights"] for entry in found.heads}
+    bars = tuple(
+        Bar.of(
+            f"{head}{' copies' if head in copies else ''}", score, subject.link("head", head=head)
+        )
+        for head, score in scores.items()
+    )
+    return Measurement(
+        Estimate(len(copies) / len(found)),
+        f"{len(copies)} of {len(found)} heads",
+        view=subject.link("head", head=max(scores, key=lambda head: scores[head].value)),
+        picture=BarsPicture(
+            "Eigenvalues of each head's full OV circuit: the share that is positive",
+            "Σλ / Σ|λ| of W_E OV W_U (line: by chance)",
+            bars,
+        ),
+        note=f"a head copies if Σλ/Σ|λ| is above 0 beyond chance (p ≤ {found.alpha}) and the "
+        "attended token itself is raised on the probe",
+    )
+
+
+def _atlas(subject: Subject) -> Atlas:
+    """The atlas of these scores; of the user's own model the whole one, which pages show."""
+    if subject.is_own:
+        return subject.result("atlas", lambda model, to: atlas(model, progress=to))
+    return subject.result(
+        "atlas of one layer", lambda model, to: atlas(model, scores=SCORES, progress=to)
+    )
+
+
+@statement(
+    "one-trigrams",
+    "Most skip-trigrams copy, or complete a word",
+    "[source] … [destination] → [out]: the destination attends to the source, and the source "
+    "raises the out token. Many of the strongest ones copy, or complete a word.",
+    at_least(
+        "the share of the skip-trigrams' gain that falls to the paper's four patterns",
+        *(0.5, 0.2, "of the gain"),
+    ),
+    "e.g. keep … in → mind",
+)
+def trigram_patterns(subject: Subject) -> Measurement:
+    """The gain of the strongest skip-trigrams by pattern."""
+    found = _strongest(subject)
+    shares = {one.pattern: one.share for one in found.classes}
+    if not shares:
+        raise InputError(
+            "the patterns' shares are measured on text, and this model comes with none; use "
+            "pathsum trigrams MODEL --corpus …"
+        )
+    share = sum(shares.get(pattern, 0.0) for pattern in PAPERS_PATTERNS)
+    best = found[0]
+    return Measurement(
+        Estimate(share),
+        f"{share:.0%} of the gain; the strongest is {best}",
+        view=subject.link("head", head=best.head),
+        picture=BarsPicture(
+            "What skip-trigrams gain where they are right, by pattern",
+            "share of the gain",
+            tuple(Bar(str(pattern), value) for pattern, value in shares.items()),
+        ),
+        note="the paper's patterns are the copies [b]…[a]→[b] and the pieces [ab]…[a]→[b], with "
+        "their variants; on held-out text",
+    )
+
+
+@statement(
+    "one-bugs",
+    "The factored form has bugs",
+    "A head is a product of QK and OV, so two correct skip-trigrams with the same source force "
+    "their cross terms: keep … in → mind and keep … at → bay imply keep … in → bay. The paper "
+    "calls these bugs.",
+    at_least("the loss that bugs add where they act", 0.01, 0.001, "nats"),
+    "e.g. keep … in → bay",
+)
+def bugs_of_the_factored_form(subject: Subject) -> Measurement:
+    """The loss that the cross terms of the strongest skip-trigrams add."""
+    found = _strongest(subject)
+    if found.cost is None:
+        raise InputError(
+            "what bugs cost is measured on text, and this model comes with none; use "
+            "pathsum trigrams MODEL --corpus …"
+        )
+    cost = found.cost.cost_where_active if found.cost.positions else 0.0
+    ranked = sorted(zip(found.bugs, found.cost.each, strict=True), key=lambda one: -abs(one[1]))
+    bars = tuple(
+        Bar(f"{bug} ({bug.head})", 1e6 * each, link=subject.link("head", head=str(bug.head)))
+        for bug, each in ranked[:MOST_BARS]
+    )
+    return Measurement(
+        Estimate(cost),
+        f"{len(found.bugs)} cross terms behind the {len(found)} strongest skip-trigrams add "
+        f"{cost:+.4f} nats where they act",
+        view=subject.link("head", head=str(ranked[0][0].head if ranked else found[0].head)),
+        picture=BarsPicture(
+            "What each bug costs on held-out text (below 0: it helps)",
+            "loss added, millionths of a nat per token",
+            bars,
+        )
+        if bars
+        else None,
+        note=f"at {found.cost.positions} of {found.cost.predicted} predictions of held-out text",
+    )
+
+
+def _strongest(subject: Subject) -> SkipTrigrams:
+    def compute(model: Model, progress: Progress) -> SkipTrigrams:
+        k = min(TRIPLES, int(common_tokens(model).sum()) ** 2)
+        return skip_trigrams(model, k=k, progress=progress)
+
+    found = subject.result("trigrams", compute)
+    if len(found) == 0:
+        raise InputError(found.note)
+    return found
+
+
+@statement(
+    "one-positional",
+    "Some heads attend by position",
+    "Part of the attention score depends on distance alone. Heads in which it dominates attend "
+    "a fixed distance back, whatever token is there.",
+    at_least(
+        "the largest share of the variance of a head's scores that position explains",
+        *(HALF, 0.25, "of the variance", 0.0, 1.0),
+    ),
+)
+def positional_heads(subject: Subject) -> Measurement:
+    """The head whose scores position explains best."""
+    found = [head for head in positional(subject.model).heads if head.share == head.share]
+    if not found:
+        raise InputError("no head's scores vary, so position explains nothing of them")
+    most = max(found, key=lambda head: head.share)
+    others = sum(head.share >= HALF for head in found)
+    return Measurement(
+        Estimate(most.share),
+        f"{most.head}: {most.share:.0%}, strongest {most.peak} tokens back",
+        view=subject.link("head", head=most.head),
+        picture=OffsetsPicture(most.head),
+        note=f"position explains at least half of the variance in {others} of {len(found)} heads",
+    )
+
+
+@statement(
+    "one-no-induction",
+    "One layer cannot do induction",
+    "To find what followed an earlier copy, a head must know which token precedes each source. "
+    "That takes another head below it, which a one-layer model does not have.",
+    at_most("the largest induction stripe", 0.05, 0.15, "of its attention", 0.0, 1.0),
+)
+def no_induction(subject: Subject) -> Measurement:
+    """The largest induction stripe of a one-layer model."""
+    best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
+    stripe = best.scores["induction"]
+    return Measurement(
+        as_estimate(stripe),
+        f"the best head, {best.head}, gives {stripe.value:.3f} of its attention to the token after "
+        "the earlier copy",
+        view=subject.probe_link(str(best.head)),
+        picture=subject.pattern_picture(str(best.head)),
+        note="random tokens, repeated: an induction head would draw a stripe parallel to the "
+        "diagonal",
+    )
+
+
+ONE = (
+    *(gain_of_heads, copying_heads, trigram_patterns),
+    *(bugs_of_the_factored_form, positional_heads, no_induction),
+)

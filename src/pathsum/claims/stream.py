@@ -1,0 +1,295 @@
+"""Claims about the residual stream, measured on any model, and about zero-layer models."""
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate
+from pathsum.circuits import bandwidth
+from pathsum.circuits.bigram import DirectPath, block_rows
+from pathsum.circuits.bigram_fit import count_bigrams
+from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.claims.claim import Measurement, Subject, statement
+from pathsum.claims.picture import Bar, BarsPicture, Point, PointsPicture, Stack, StacksPicture
+from pathsum.claims.verdict import at_least, at_most
+from pathsum.model import Model
+from pathsum.model.folding import fold
+from pathsum.model.symmetries import scrambled
+
+CARD = "card.json"
+# Points of a group in a picture: evenly spaced entries, or the most frequent tokens and pairs.
+MOST_ENTRIES, MOST_POINTS = 120, 150
+# A pair of neighbors is drawn if its first token occurs so often in the held-out text.
+LEAST_OCCURRENCES = 50
+# Orders below this share of the largest are drawn as one bar, if there are so many of them.
+NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
+
+
+@statement(
+    "paths",
+    "The logits are a sum over paths",
+    "Heads read from and write to the residual stream by linear maps and only add to it. With "
+    "attention patterns held fixed, the logits are exactly a sum over paths through the heads.",
+    at_most(
+        "the error of the sum over paths, relative to the largest logit,", 1e-5, 1e-3, lowest=0.0
+    ),
+    "exact for attention-only models",
+    0.0,
+)
+def sum_of_paths(subject: Subject) -> Measurement:
+    """The logit of the last prediction as a sum over paths of each order."""
+    trace = subject.model.trace(_first_example(subject))
+    paths = trace.paths()
+    token = int(trace.logits[0, -1].argmax())
+    orders = [float(v) for _, v in paths.toward(position=-1, token=token).by_order.items()]
+    logit = float(trace.uncapped_logits[0, -1, token])
+    bars = (*order_bars(orders), Bar("their sum", sum(orders)), Bar("the model's logit", logit))
+    # Orders are summed by another computation than the total, so both are compared.
+    largest = float(trace.uncapped_logits.abs().max())
+    remainder = max(paths.remainder(), abs(sum(orders) - logit) / largest)
+    return Measurement(
+        Estimate(remainder),
+        f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
+        f"a relative error of {remainder:.1g}",
+        view=subject.link("paths", example=0),
+        picture=BarsPicture(
+            f"The logit of the last prediction, {subject.model.output_text(token)!r}, by order",
+            "logit",
+            bars,
+        ),
+        note="With patterns, normalization scales and MLP outputs held fixed this is an identity, "
+        "so a failure would be one of the arithmetic.",
+    )
+
+
+def order_bars(orders: Sequence[float]) -> list[Bar]:
+    """A bar for each order; the last ones in one bar, if they are several and all near zero.
+
+    >>> [bar.name for bar in order_bars([9.0, 3.0, 1.0, 0.01, -0.02, 0.01])][2:]
+    ['paths through 2 heads', 'paths through 3 to 5 heads']
+    """
+    least = NEAR_ZERO * max(map(abs, orders))
+    end = max((order for order, value in enumerate(orders) if abs(value) >= least), default=0) + 1
+    end = len(orders) if len(orders) - end < FEWEST_FOLDED else end
+    bars = [
+        Bar(f"paths through {order} {'head' if order == 1 else 'heads'}", value)
+        for order, value in enumerate(orders[:end])
+    ]
+    if end < len(orders):
+        bars.append(Bar(f"paths through {end} to {len(orders) - 1} heads", sum(orders[end:])))
+    return bars
+
+
+@statement(
+    "basis",
+    "The residual stream has no privileged basis",
+    "Rotate the stream, together with every matrix that reads or writes it, and the outputs "
+    "stay the same. So single coordinates of the stream have no meaning of their own.",
+    at_most(
+        "the largest change of a log-probability under a random rotation", 1e-3, 0.1, "nats", 0.0
+    ),
+)
+def no_privileged_basis(subject: Subject) -> Measurement:
+    """Log-probabilities before and after a random rotation of the stream."""
+    model = fold(subject.model)
+    tokens = _first_example(subject)
+    runs = [each.trace(tokens) for each in (model, scrambled(model, seed=0))]
+    before, after = (run.logits[0].log_softmax(-1) for run in runs)
+    difference = float((after - before).abs().max())
+    embedded, rotated = (run.model.weights.W_E[tokens[0, -1]] for run in runs)
+    return Measurement(
+        Estimate(difference),
+        f"log-probabilities change by at most {difference:.1g} nats",
+        view=subject.link("text", example=0),
+        picture=PointsPicture(
+            "Before and after a random rotation of the stream",
+            "before the rotation, over the largest",
+            "after it",
+            (
+                *_pairs(before[-1], after[-1], "log-probabilities of the last prediction"),
+                *_pairs(embedded, rotated, "coordinates of a token's embedding"),
+            ),
+            "diagonal",
+        ),
+        note="a random rotation of the stream and of every head's inner basis, with every matrix "
+        "that reads or writes them",
+    )
+
+
+def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
+    """Some entries before and after, over the largest."""
+    scale = float(before.abs().max()) or 1.0
+    return [
+        Point(f"{group}, {at}", float(before[at]) / scale, float(after[at]) / scale, group)
+        for at in range(0, len(before), max(1, len(before) // MOST_ENTRIES))
+    ]
+
+
+@statement(
+    "bandwidth",
+    "The stream is a bottleneck",
+    "Everything the model moves goes through the same d_model dimensions. The embedding and "
+    "the heads share them, and together use more than there are.",
+    at_least(
+        "the number of effective dimensions that the embedding and the heads write, over d_model,",
+        *(1.0, 0.75, "of d_model", 0.0),
+    ),
+    "far more dimensions are computed than the stream has",
+)
+def shared_channel(subject: Subject) -> Measurement:
+    """Effective dimensions that embedding and heads write, over those of the stream."""
+    found = subject.result("bandwidth", lambda model, to: bandwidth(model, progress=to))
+    last = found.stream[-1]
+    writes = found.embedding.effective + sum(head.writes for head in found.heads)
+    names = [f"before layer {use.layer}" for use in found.stream[:-1]] + ["before unembedding"]
+    return Measurement(
+        Estimate(writes / found.dimension),
+        f"embedding and heads write {writes:.0f} effective dimensions into {found.dimension}",
+        view=subject.link("atlas"),
+        picture=StacksPicture(
+            f"What the {found.dimension} dimensions of the stream are used for",
+            "dimensions",
+            ("written and read", "written only", "read only", "free"),
+            tuple(
+                Stack(name, (use.both, use.written, use.read, use.free))
+                for name, use in zip(names, found.stream, strict=True)
+            ),
+        ),
+        note=f"before the unembedding {last.free} of {found.dimension} dimensions are free; "
+        "effective dimensions are participation ratios of singular values",
+    )
+
+
+@statement(
+    "zero-current",
+    "A zero-layer model sees only the current token",
+    "Its logits are W_E W_U at every position. Nothing moves information between positions, so "
+    "the rest of the text cannot matter.",
+    at_most(
+        "the largest change of a log-probability when the earlier tokens are reversed",
+        *(1e-5, 0.01, "nats", 0.0),
+    ),
+    "by construction",
+    0.0,
+)
+def current_token_only(subject: Subject) -> Measurement:
+    """The last prediction of a text, and with its earlier tokens reversed."""
+    ids = _first_example(subject)
+    other = ids.clone()
+    other[:, :-1] = ids[:, :-1].flip(1)
+    before, after = (subject.model(each)[0, -1].log_softmax(-1) for each in (ids, other))
+    difference = float((before - after).abs().max())
+    shown = before.topk(min(MOST_POINTS, len(before))).indices.tolist()
+    points = (
+        Point(subject.model.output_text(token), float(before[token]), float(after[token]), "tokens")
+        for token in shown
+    )
+    return Measurement(
+        Estimate(difference),
+        f"reversing the earlier tokens changes the last prediction by {difference:.1g} nats",
+        view=subject.link("text", example=0),
+        picture=PointsPicture(
+            "The likeliest tokens at the end of a text, and with the earlier tokens reversed",
+            "log-probability after the text, nats",
+            "after the reversed text, nats",
+            tuple(points),
+            "diagonal",
+        ),
+    )
+
+
+def _first_example(subject: Subject) -> Tensor:
+    return torch.tensor([subject.examples[0].ids])
+
+
+@statement(
+    "zero-bigram",
+    "It approximates bigram statistics",
+    "The best that W_E W_U can do is to predict the next token from the current one. Training "
+    "brings it close to the bigram table of the text.",
+    at_most(
+        "the distance of the loss from that of the smoothed bigram table", 0.05, 0.2, "nats", 0.0
+    ),
+)
+def bigram_statistics(subject: Subject) -> Measurement:
+    """The loss minus that of a bigram table, and pairs of neighbors in held-out text."""
+    over = subject.over_bigram or _from_card(subject)
+    drift = subject.result("drift of frequencies", lambda model, _: frequency_drift(model))
+    note = (
+        "on held-out text that does not come with the model, the table from its training text; "
+        "the picture is of the held-out text that does"
+    )
+    if drift is not None:
+        note += (
+            f". Measured here: W_E W_U maps the token frequencies to themselves within {drift:.3f} "
+            "nats (KL), as a bigram table does"
+        )
+    return Measurement(
+        Estimate.around(abs(over.value), over.stderr),
+        f"loss {over.value:+.3f} nats from that of the smoothed bigram table",
+        view=subject.link("text", example=0),
+        picture=subject.result("bigrams of held-out text", lambda model, _: _bigrams(model)),
+        note=note,
+    )
+
+
+def _from_card(subject: Subject) -> Estimate:
+    """The loss over the bigram table's, with its standard error, from the model's card."""
+    card = None if subject.folder is None else subject.folder / CARD
+    if card is None or not card.is_file():
+        raise InputError(
+            f"{subject.name!r} has no card, so there is no bigram table of its training text to "
+            "compare with; use pathsum bigram MODEL --corpus …"
+        )
+    recorded = json.loads(card.read_text(encoding="utf-8"))["measured"]["over_bigram"]
+    return Estimate.around(recorded["value"], recorded["within"] / 1.96)
+
+
+def _bigrams(model: Model) -> PointsPicture | None:
+    """Frequent pairs of the held-out text: how often they occur, and what the model predicts."""
+    if model.held_out is None:
+        return None
+    counted = count_bigrams([model.held_out], model.config.d_vocab)
+    first, second = counted.first, counted.second
+    followed = counted.followed()[first]
+    often = (followed >= LEAST_OCCURRENCES).nonzero()[:, 0]
+    often = often[counted.counts[often].argsort(descending=True)[:MOST_POINTS]]
+    log_p = DirectPath(model).rows(first[often]).log_softmax(-1)
+    predicted = log_p.gather(1, second[often][:, None])[:, 0].tolist()
+    counts = (counted.counts[often] / followed[often]).log().tolist()
+    pairs = zip(first[often].tolist(), second[often].tolist(), counts, predicted, strict=True)
+    return PointsPicture(
+        "The commonest pairs of neighbors in held-out text",
+        "log of how often b follows a there, nats",
+        "log-probability by W_E W_U, nats",
+        tuple(
+            Point(f"{model.token_text(a)}{model.token_text(b)}", x, y, "pairs")
+            for a, b, x, y in pairs
+        ),
+        "diagonal",
+    )
+
+
+def frequency_drift(model: Model) -> float | None:
+    """How far one step of the direct path moves token frequencies: a KL divergence in nats.
+
+    A bigram table maps the frequencies of its text to themselves, Σ_a p(a) P(b | a) = p(b), and so
+    must any approximation of it. Uses the token counts that a model carries; None without them. A
+    uniform table gives the negentropy of p, some 2 nats.
+    """
+    if model.token_counts is None:
+        return None
+    p = token_frequencies(model).double().cpu()
+    direct = DirectPath(model)
+    after = torch.zeros_like(p)
+    for block in torch.arange(len(p)).split(block_rows(model)):
+        after += p[block] @ direct.rows(block).softmax(-1).double().cpu()
+    seen = p > 0
+    return float((p[seen] * (p[seen] / after[seen]).log()).sum())
+
+
+STREAM = (sum_of_paths, no_privileged_basis, shared_channel)
+ZERO = (current_token_only, bigram_statistics)

@@ -1,0 +1,373 @@
+"""Claims about models with two or more layers: which heads compose, and induction heads."""
+
+from pathsum.algebra.spectrum import positivity
+from pathsum.base import Side
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate, ratio
+from pathsum.circuits import Composition, composition
+from pathsum.circuits.composition import Edges
+from pathsum.circuits.reads_and_writes import KINDS
+from pathsum.circuits.tokens.qk import token_qk
+from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
+from pathsum.claims.picture import (
+    Bar,
+    BarsPicture,
+    GraphPicture,
+    Line,
+    LinesPicture,
+    LossPicture,
+    Point,
+    PointsPicture,
+)
+from pathsum.claims.terms import TERMS
+from pathsum.claims.verdict import at_least, at_most
+from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
+from pathsum.heads.probe import repeats_probe, second_copy
+from pathsum.model import Path
+from pathsum.model.losses import sequence_losses
+
+ALPHA = 0.01
+MOST_BARS = 10
+# Shares at or below and at or above which claims hold, which their pictures show as a line.
+SPARSE, STRIPE_LOST = 0.25, 0.5
+SMALL_P = "a small p says that two heads share directions, not that they are a circuit"
+
+
+def _atlas(subject: Subject) -> Atlas:
+    return subject.result("atlas", lambda model, to: atlas(model, progress=to))
+
+
+def _composition(subject: Subject) -> Composition:
+    return subject.result("composition", lambda model, to: composition(model, progress=to))
+
+
+def _edges(subject: Subject, max_p: float | None = None) -> Edges:
+    found = _composition(subject).edges(max_p=max_p)
+    if not found.tested:
+        raise InputError("no head of this model reads another, so there is no composition")
+    return found
+
+
+def _previous_token_head(subject: Subject, above: int = 0) -> HeadEntry:
+    """The head that attends most to the previous token, with at least `above` layers above it."""
+    layers = subject.model.config.n_layers
+    found = [entry for entry in _atlas(subject).heads if entry.head.layer < layers - above]
+    return max(found, key=lambda entry: entry.scores["previous_token"].value)
+
+
+def _induction(subject: Subject) -> Induction:
+    return subject.result("induction", lambda model, to: induction(model, progress=to))
+
+
+def _best_induction_head(subject: Subject) -> InductionHead:
+    found = _induction(subject)
+    if not found.heads:
+        raise InputError(found.why_none)
+    return max(found.heads, key=lambda head: head.stripe.value)
+
+
+@statement(
+    "two-composition",
+    "Heads read each other",
+    "What one head writes, a later one can read with its queries, its keys or its values. "
+    "Composition scores measure how much; a random rotation of the stream gives the score by "
+    "chance.",
+    at_least(
+        "the number of edges with p ≤ 0.01, over that by chance,", 2.0, 1.2, "times chance", 0.0
+    ),
+)
+def heads_compose(subject: Subject) -> Measurement:
+    """The number of edges with a small p-value, over that expected by chance."""
+    found = _edges(subject, max_p=ALPHA)
+    return Measurement(
+        Estimate(found.found / found.expected),
+        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; chance would give "
+        f"{found.expected:.1f}",
+        view=subject.link("composition"),
+        picture=GraphPicture(),
+        note=SMALL_P,
+    )
+
+
+@statement(
+    "two-sparse",
+    "Few pairs of heads compose",
+    "Most pairs of heads have no more in common than chance gives, and the few that do stand out.",
+    at_most("the share of edges with p ≤ 0.01", SPARSE, 0.5, "of the edges", 0.0, 1.0),
+    "most heads are in no significant composition",
+)
+def composition_is_sparse(subject: Subject) -> Measurement:
+    """The share of edges with a small p-value, by kind."""
+    found = _edges(subject, max_p=ALPHA)
+    composed = _composition(subject)
+    kinds = {kind: composed.edges([kind], max_p=ALPHA, k=1) for kind in KINDS}
+    bars = tuple(
+        Bar(
+            f"{kind.upper()}-composition",
+            each.found / max(each.tested, 1),
+            null=ALPHA,
+            link=subject.link("composition"),
+        )
+        for kind, each in kinds.items()
+    )
+    return Measurement(
+        Estimate(found.found / found.tested, null=ALPHA),
+        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}",
+        view=subject.link("composition"),
+        picture=BarsPicture(
+            f"Edges of each kind with p ≤ {ALPHA}",
+            "share of the edges (line: by chance)",
+            bars,
+            SPARSE,
+        ),
+        note=SMALL_P,
+    )
+
+
+@statement(
+    "two-k",
+    "The strongest is K-composition with a previous-token head",
+    "The strongest edge goes from a head that attends one token back into the keys of a later "
+    "head.",
+    at_most(
+        "the number of edges with a larger z than the best K edge of the previous-token head",
+        *(0.0, 2.0, "edges above it", 0.0),
+    ),
+    "K-composition with one previous-token head",
+    0.0,
+)
+def strongest_edge(subject: Subject) -> Measurement:
+    """The rank of the previous-token head's best K edge among all edges, by z."""
+    every = _edges(subject).edges
+    writer = _previous_token_head(subject, above=1)
+    rank = next(
+        (at for at, edge in enumerate(every) if edge.kind == "k" and edge.writer == writer.head),
+        None,
+    )
+    if rank is None:
+        raise InputError(f"{writer.head} has no K edge to a later head")
+    edge = every[rank]
+    bars = tuple(
+        Bar(str(each.edge), each.z, link=subject.link("composition", edge=str(each.edge)))
+        for each in every[:MOST_BARS]
+    )
+    return Measurement(
+        Estimate(float(rank)),
+        f"{edge.edge}: z {edge.z:.0f}, rank {rank + 1} of {len(every)}",
+        view=subject.link("composition", edge=str(edge.edge)),
+        picture=BarsPicture("The strongest edges between heads", "z of the composition", bars),
+        note=f"{writer.head} gives the previous token "
+        f"{writer.scores['previous_token'].value:.2f} of its attention",
+    )
+
+
+@statement(
+    "two-previous",
+    "A head attends one token back",
+    "It tells every position which token precedes it. That predicts little by itself, but a "
+    "later head uses it.",
+    at_least(
+        "the most attention that a head gives to the previous token",
+        *(0.5, 0.3, "of its attention", 0.0, 1.0),
+    ),
+)
+def previous_token_head(subject: Subject) -> Measurement:
+    """The largest previous-token score."""
+    best = _previous_token_head(subject)
+    score = best.scores["previous_token"]
+    chance = "" if score.null is None else f" (chance {score.null:.3f})"
+    return Measurement(
+        as_estimate(score),
+        f"{best.head}: {score.value:.3f} of its attention{chance}",
+        view=subject.probe_link(str(best.head)),
+        picture=subject.pattern_picture(str(best.head)),
+        note="on random tokens, repeated",
+    )
+
+
+@statement(
+    "two-induction",
+    "Induction heads",
+    "[a][b] … [a] → [b]: at the second [a] the head attends to the token after the first one, "
+    "and raises it. This is how the model learns in context.",
+    at_least("the largest induction stripe", 0.5, 0.3, "of its attention", 0.0, 1.0),
+)
+def induction_heads(subject: Subject) -> Measurement:
+    """The largest induction stripe."""
+    best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
+    stripe = best.scores["induction"]
+    chance = "" if stripe.null is None else f" (chance {stripe.null:.2f})"
+    return Measurement(
+        as_estimate(stripe),
+        f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{chance}",
+        view=subject.probe_link(str(best.head), near_end=5),
+        picture=subject.pattern_picture(str(best.head)),
+        note=f"induction heads found: {len(_induction(subject).heads)}",
+    )
+
+
+@statement(
+    "two-mechanism",
+    "They work by K-composition",
+    "Through the previous-token head, the induction head's keys carry the token before each "
+    "position; its query is the current token. Cut that one edge and the pattern is gone.",
+    at_least(
+        "the share of the stripe that cutting one K edge removes",
+        *(STRIPE_LOST, 0.25, "of the stripe"),
+        highest=1.0,
+    ),
+    "K-composition",
+)
+def mechanism(subject: Subject) -> Measurement:
+    """The share of the best head's stripe that cutting one K edge removes."""
+    best = _best_induction_head(subject)
+    by_k = [edge for edge in best.edges if edge.side is Side.K]
+    if not by_k:
+        raise InputError(f"{best.head} is in the first layer, so no edge into it can be cut")
+    name = str(by_k[0].edge)
+    bars = tuple(
+        Bar(
+            str(edge.edge),
+            edge.share_lost,
+            link=subject.link("composition", edge=str(edge.edge)),
+        )
+        for edge in best.edges[:MOST_BARS]
+    )
+    return Measurement(
+        Estimate(by_k[0].share_lost),
+        f"cutting {name} takes away {by_k[0].share_lost:.0%} of the stripe of {best.head}",
+        view=subject.link("composition", edge=name),
+        picture=BarsPicture(
+            f"What cutting one edge takes away of the induction stripe of {best.head}",
+            "share of the stripe lost",
+            bars,
+            STRIPE_LOST,
+        ),
+        note=f"{best.mechanism_text}; {best.k_share:.0%} of the score at the stripe comes from "
+        "terms with a head only on the key side",
+    )
+
+
+@statement(
+    "two-corner",
+    "Positive eigenvalues on both sides",
+    "An induction head copies (OV) and matches same with same through the previous-token head "
+    "(QK). Both matrices have mostly positive eigenvalues.",
+    at_least(
+        "the smallest eigenvalue positivity of an induction head, of OV or QK,",
+        *(0.25, 0.0, "", -1.0, 1.0),
+    ),
+    "every induction head sits in the positive corner",
+)
+def positive_corner(subject: Subject) -> Measurement:
+    """Eigenvalue positivity of OV and of QK of the heads in later layers."""
+    found = {str(h.head): h for h in _induction(subject).heads if h.qk_positivity is not None}
+    if not found:
+        raise InputError(_induction(subject).why_none or "no induction head has a partner")
+    corner = {
+        name: Point(
+            *(name, head.ov_positivity, head.qk_positivity or 0.0),
+            *("induction heads", subject.link("head", head=name)),
+        )
+        for name, head in found.items()
+    }
+    lowest = min(corner.values(), key=lambda point: min(point.x, point.y))
+    return Measurement(
+        Estimate(min(lowest.x, lowest.y)),
+        "; ".join(f"{name}: OV {p.x:+.2f}, QK {p.y:+.2f}" for name, p in corner.items()),
+        view=lowest.link,
+        picture=PointsPicture(
+            "Heads of the later layers by their eigenvalues",
+            "copying: Σλ/Σ|λ| of OV",
+            "matching: Σλ/Σ|λ| of QK through the previous-token head",
+            (*corner.values(), *_other_heads(subject, set(corner))),
+            "axes",
+        ),
+    )
+
+
+def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
+    """Heads above the previous-token head that are not induction heads."""
+    model = subject.model
+    previous = _previous_token_head(subject, above=1).head
+    others: list[Point] = []
+    for head in model.heads:
+        if head.label in known or head.id.layer <= previous.layer:
+            continue
+        ov = _atlas(subject)[head.label].scores["copying_weights"].value
+        through = token_qk(model, head.label, key_through=Path("embed", [previous]))
+        qk = float(positivity(through.eigenvalues()))
+        if ov == ov and qk == qk:
+            link = subject.link("head", head=head.label)
+            others.append(Point(head.label, ov, qk, "other heads", link))
+    return others
+
+
+@statement(
+    "two-random",
+    "It works on random tokens",
+    "On random tokens that repeat, word statistics cannot help. Still, the model predicts the "
+    "second copy far better.",
+    at_least("the loss saved on the second copy", 2.0, 0.5, "nats"),
+)
+def repeated_random_tokens(subject: Subject) -> Measurement:
+    """The loss on the first copy of random tokens minus that on the second."""
+    model, example = subject.model, subject.probe_example()
+    probe = repeats_probe(model)
+    tokens, start = probe.tokens, second_copy(probe)
+    end = start + probe.length
+    logits = model.trace(tokens[:, :end]).logits
+    first = sequence_losses(logits[:, :start], tokens[:, :start])
+    second = sequence_losses(logits, tokens[:, :end], start)
+    each = [losses.total / losses.count for losses in (first, second)]
+    drop = ratio(each[0] - each[1], each[0].new_ones(len(each[0])))
+    return Measurement(
+        drop,
+        f"{float(each[0].mean()):.2f} nats per token in the first copy, "
+        f"{float(each[1].mean()):.2f} in the second",
+        view=subject.probe_link(),
+        picture=None if example is None else LossPicture(example),
+        note=f"{len(tokens)} sequences of {probe.length} random tokens, paired",
+    )
+
+
+@statement(
+    "two-resting",
+    "With nothing to copy, the head rests",
+    "Where the current token has not occurred before, there is nothing to attend to. The head "
+    "then attends to the first token, which does little.",
+    at_least(
+        "the induction head's attention to the first token where no token has repeated",
+        *(0.5, 0.25, "of its attention", 0.0, 1.0),
+    ),
+)
+def resting(subject: Subject) -> Measurement:
+    """The best head's attention to the first token before and after tokens repeat."""
+    best = _best_induction_head(subject)
+    probe = repeats_probe(subject.model)
+    pattern = subject.model.trace(probe.tokens).pattern(best.head)[..., 0]
+    end = second_copy(probe)
+    each = pattern[:, probe.first + 1 : end].mean(1)
+    at_rest = ratio(each, each.new_ones(len(each)))
+    later = float(pattern[:, end + 1 :].mean())
+    return Measurement(
+        at_rest,
+        f"{best.head} gives the first token {at_rest.value:.2f} of its attention while no token "
+        f"has repeated, {later:.2f} afterwards",
+        view=subject.probe_link(str(best.head), near_end=5),
+        picture=LinesPicture(
+            f"Attention of {best.head} to the first token, on random tokens that repeat",
+            "position",
+            "share of its attention",
+            (Line(str(best.head), tuple(pattern.mean(0).tolist())),),
+            end,
+            "the second copy begins",
+        ),
+    )
+
+
+TWO = (
+    *(heads_compose, composition_is_sparse, strongest_edge, previous_token_head),
+    *(induction_heads, mechanism, positive_corner, repeated_random_tokens, resting),
+    *TERMS,
+)

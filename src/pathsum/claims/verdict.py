@@ -1,0 +1,208 @@
+"""From measured numbers to verdicts: the rule of a claim, and one verdict over several seeds.
+
+Rules are fixed before measuring. Where the paper gives a number, it lies on the side that holds.
+Thresholds for heads are those of their kinds; the others are round numbers. `seeds.json` has the
+claims measured on models trained from other seeds, which do not ship;
+`scripts/measure_claims.py` makes it from the folders of training runs.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import Estimate
+
+Verdict: TypeAlias = Literal["holds", "partly", "does not hold", "not applicable"]
+VERDICTS: tuple[Verdict, ...] = ("holds", "partly", "does not hold", "not applicable")
+_OF_SEVERAL = dict(
+    zip(VERDICTS, ("hold", "hold partly", "do not hold", "are not applicable"), strict=True)
+)
+
+OVER_SEEDS = (
+    "Over seeds a claim holds if it holds in every seed, does not hold if it holds in none, not "
+    "even partly, and holds partly otherwise; seeds to which it does not apply are not counted."
+)
+
+SEEDS = Path(__file__).parent / "seeds.json"
+FORMAT, VERSION = "pathsum-claims-over-seeds", 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A claim holds if `quantity` is `sense` the threshold `holds`, partly if it is `partly`.
+
+    `unit` follows the number: "nats", "of the heads". `lowest` and `highest` bound the quantity (an
+    error is never negative, a share never above 1), and therefore its interval.
+
+    >>> rule = at_least("the share of heads that copy", 0.6, 0.3, "of the heads", 0.0, 1.0)
+    >>> rule.verdict(0.75), rule.verdict(0.5), rule.verdict(0.0)
+    ('holds', 'partly', 'does not hold')
+    >>> print(rule)
+    holds if the share of heads that copy is at least 0.6, partly if it is at least 0.3
+    """
+
+    quantity: str
+    unit: str
+    sense: Literal["at least", "at most"]
+    holds: float
+    partly: float
+    lowest: float | None = None
+    highest: float | None = None
+
+    def bounded(self, found: Estimate) -> Estimate:
+        """An estimate with its interval clipped to the bounds of the quantity."""
+        if found.low is None or found.high is None:
+            return found
+        low = found.low if self.lowest is None else max(found.low, self.lowest)
+        high = found.high if self.highest is None else min(found.high, self.highest)
+        return replace(found, low=low, high=high)
+
+    def verdict(self, value: float) -> Verdict:
+        """The verdict for a measured value."""
+        if math.isnan(value):
+            raise InputError(f"{self.quantity} is not a number (NaN), so there is no verdict")
+        if self._reaches(value, self.holds):
+            return "holds"
+        return "partly" if self._reaches(value, self.partly) else "does not hold"
+
+    def _reaches(self, value: float, threshold: float) -> bool:
+        return value >= threshold if self.sense == "at least" else value <= threshold
+
+    def __str__(self) -> str:
+        return (
+            f"holds if {self.quantity} is {self.sense} {self.holds:g}, "
+            f"partly if it is {self.sense} {self.partly:g}"
+        )
+
+
+def at_least(
+    quantity: str,
+    holds: float,
+    partly: float,
+    unit: str = "",
+    lowest: float | None = None,
+    highest: float | None = None,
+) -> Rule:
+    """A rule that large values satisfy."""
+    return Rule(quantity, unit, "at least", holds, partly, lowest, highest)
+
+
+def at_most(
+    quantity: str,
+    holds: float,
+    partly: float,
+    unit: str = "",
+    lowest: float | None = None,
+    highest: float | None = None,
+) -> Rule:
+    """A rule that small values satisfy."""
+    return Rule(quantity, unit, "at most", holds, partly, lowest, highest)
+
+
+def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
+    """One verdict from those of several seeds (`OVER_SEEDS`).
+
+    >>> verdict_over(["holds", "holds", "not applicable"]), verdict_over(["holds", "does not hold"])
+    ('holds', 'partly')
+    """
+    applied: list[Verdict] = [one for one in verdicts if one != "not applicable"]
+    if not applied:
+        return "not applicable"
+    return applied[0] if len(set(applied)) == 1 else "partly"
+
+
+@dataclass(frozen=True)
+class SeedValue:
+    """A claim measured on one training run; `value` is None where it does not apply (`note`)."""
+
+    run: str
+    seed: int
+    layers: int
+    tokens: int
+    value: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    note: str
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A claim over seeds: the value for each seed, the mean with its interval, one verdict.
+
+    `mean` is None with fewer than two values, `verdict` None without any seed. `note` states the
+    number of seeds and how long each was trained.
+    """
+
+    seeds: tuple[SeedValue, ...]
+    mean: Estimate | None
+    verdict: Verdict | None
+    note: str
+
+
+def over_seeds(claim: str, rule: Rule, layers: int | None = None) -> OverSeeds:
+    """A claim measured on seeds of models with `layers` layers; of any depth, if that is None."""
+    found = [one for one in _stored().get(claim, ()) if layers is None or one.layers == layers]
+    return summarize_seeds(rule, found)
+
+
+def summarize_seeds(rule: Rule, seeds: Sequence[SeedValue]) -> OverSeeds:
+    """Mean, interval and verdict of some seeds, by the current rule."""
+    seeds = sorted(seeds, key=lambda one: one.seed)
+    if not seeds:
+        return OverSeeds((), None, None, "not measured on other seeds")
+    values = [one.value for one in seeds if one.value is not None]
+    verdicts: list[Verdict] = [
+        "not applicable" if one.value is None else rule.verdict(one.value) for one in seeds
+    ]
+    return OverSeeds(
+        tuple(seeds), _mean(rule, values), verdict_over(verdicts), _note(seeds, verdicts)
+    )
+
+
+def _mean(rule: Rule, values: Sequence[float]) -> Estimate | None:
+    """The mean with Student's interval over seeds, clipped to the bounds of the quantity."""
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return rule.bounded(Estimate.around(mean, math.sqrt(variance / count), count))
+
+
+def _note(seeds: Sequence[SeedValue], verdicts: Sequence[Verdict]) -> str:
+    by_tokens = Counter(one.tokens for one in seeds)
+    trained = ", ".join(
+        f"{count} on {tokens / 1e6:.3g} M" for tokens, count in sorted(by_tokens.items())[::-1]
+    )
+    noun = "seed" if len(seeds) == 1 else "seeds"
+    counted = ", ".join(
+        f"{count} {name if count == 1 else _OF_SEVERAL[name]}"
+        for name, count in Counter(verdicts).most_common()
+    )
+    return f"{len(seeds)} {noun} (tokens trained: {trained}): {counted}"
+
+
+@cache
+def _stored(file: Path = SEEDS) -> dict[str, tuple[SeedValue, ...]]:
+    """The measurements of every claim by its id; empty if there is no file."""
+    if not file.exists():
+        return {}
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        claim: tuple(SeedValue(**one) for one in values)
+        for claim, values in stored["claims"].items()
+    }
+
+
+def write_seeds(claims: dict[str, list[dict[str, Any]]], file: Path = SEEDS) -> None:
+    """Write the file that `over_seeds` reads."""
+    stored = {"format": FORMAT, "version": VERSION, "claims": claims}
+    file.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _stored.cache_clear()

@@ -1,0 +1,161 @@
+"""Interventions: `patch` exchanges nodes and edges, `replace` puts a description in for a head."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pathsum.base.errors import InputError
+from pathsum.cli.inputs import measured_sequences, parse_ids, parse_targets, read_input
+from pathsum.cli.options import Session, command, parse_versus
+
+if TYPE_CHECKING:
+    from pathsum.paths import CopyingPart, ScoreTerm, TopTokens
+
+
+@command(
+    exclusive=["text tokens", "with_ by", "into edge", "into node", "sweep edge", "sweep into"],
+    needs={"patched_run": "sweep"},
+)
+def patch(
+    session: Session,
+    text: str | None = None,
+    *,
+    with_: str | None = None,
+    tokens: list[str] | None = None,
+    by: str | None = None,
+    edge: list[str] | None = None,
+    node: list[str] | None = None,
+    into: list[str] | None = None,
+    sweep: bool = False,
+    patched_run: str | None = None,
+    position: int = -1,
+    token: str | None = None,
+    versus: str = "mean",
+) -> None:
+    """Patch nodes and edges: what does the prediction lose?
+
+    With none named, all edges are ranked. TEXT is the run whose prediction is measured, OTHER_TEXT
+    the one that parts are taken from.
+
+    Options:
+        --with OTHER_TEXT: Text of the other run, or its ids with --tokens; same length.
+        --by: Ablate instead of patching: replace by 'zero' or by the 'mean'.
+        --edge: Patch this edge, for example 'L0H0->L1H0.k' or, at positions, 'L0H0@2->L1H0@5.k';
+            may be repeated.
+        --node: Patch everything that a head, embed or mlp0 writes, or only at one position:
+            'L0H0@2'; may be repeated.
+        --into: Without --edge and --node: only edges into this head; may be repeated.
+        --sweep: Patch every head (or each --node) at every position.
+        --patched-run: With --sweep and --with: patch OTHER_TEXT's run ('corrupted', the default) or
+            TEXT's ('clean').
+    """
+    from pathsum.paths import causal_effects, patch_effect, patch_sweep
+
+    names = [*(edge or []), *(node or [])]
+    _check_replacement(with_, by, ablates=bool(names) or sweep, swept=patched_run is not None)
+    loaded = session.open()
+    given = read_input(text, tokens)
+    there: Any = with_
+    if with_ is not None and tokens is not None:
+        there = parse_ids([with_], "--with")[0]
+    target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
+    if sweep:
+        options = {"by": by, "nodes": node or None, "into": patched_run}
+        session.show(session.compute(patch_sweep, loaded, given, there, **target, **options))
+        return
+    trace = loaded.trace(given)
+    other: Any = by if there is None else loaded.trace(there)
+    if names:
+        session.show(patch_effect(trace, dict.fromkeys(names, other), **target))
+    else:
+        session.show(session.compute(causal_effects, trace, other, **target, into=into or None))
+
+
+def _check_replacement(with_: str | None, by: str | None, ablates: bool, swept: bool) -> None:
+    """Raise InputError if nothing says what replaces the patched parts."""
+    if with_ is None and by is None:
+        raise InputError(
+            "there is nothing to replace the patched parts by: --with OTHER_TEXT takes them from "
+            "that run, --by zero or --by mean ablates them; give one of the two"
+        )
+    if by is not None and not ablates:
+        raise InputError("--by replaces nodes and edges; give --node or --edge, or --sweep for all")
+    if by is not None and swept:
+        raise InputError("--by needs no second run to patch; leave --patched-run out")
+
+
+@command(
+    exclusive=["text tokens", "pattern term", "copying top_tokens"], needs={"targets": "tokens"}
+)
+def replace(
+    session: Session,
+    head: str,
+    *,
+    pattern: str | None = None,
+    term: tuple[str, str] | None = None,
+    copying: bool = False,
+    top_tokens: int | None = None,
+    knockout: str = "zero",
+    patterns_preserved: bool = False,
+    from_position: int = 0,
+    text: Path | None = None,
+    tokens: list[str] | None = None,
+    targets: list[str] | None = None,
+    metric: Literal["loss", "error"] = "loss",
+    sequences: int = 10,
+    length: int | None = None,
+    repeats: int = 4,
+    seed: int = 0,
+) -> None:
+    """Replace a head by a description of it.
+
+    What share of its ablation cost does the description recover?
+
+    Options:
+        HEAD: The head, for example L1H4.
+        --pattern: Ideal pattern: previous, induction, duplicate, first or uniform.
+        --term QUERY KEY: Or the softmax of one term of the scores, for example embed 'embed>L0H7'.
+        --copying: Keep only the copying part of its OV.
+        --top-tokens: Keep only the N tokens that each source token raises most.
+        --knockout: What an ablated head is replaced by: zero, mean, resample or 'first token'.
+        --patterns-preserved: Freeze the patterns of later heads.
+        --from-position: Count predictions from this position on.
+        --text: Measure on this text file; default: repeated random tokens.
+    """
+    from pathsum.paths import replace as replace_head
+
+    if pattern is None and term is None and not copying and top_tokens is None:
+        raise InputError(
+            "there is no description to replace the head by; give --pattern or --term for where it "
+            "attends, --copying or --top-tokens for what it moves, or both"
+        )
+    loaded = session.open()
+    measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
+    found = session.compute(
+        replace_head,
+        loaded,
+        head,
+        measured,
+        pattern=_score_term(term) or pattern,
+        ov=_value_part(copying, top_tokens),
+        knockout=knockout,
+        after="patterns preserved" if patterns_preserved else "recomputed",
+        from_position=from_position,
+        targets=parse_targets(targets, tokens),
+        metric=metric,
+        seed=seed,
+    )
+    session.show(found)
+
+
+def _score_term(term: tuple[str, str] | None) -> "ScoreTerm | None":
+    from pathsum.paths import ScoreTerm
+
+    return None if term is None else ScoreTerm(*term)
+
+
+def _value_part(copying: bool, top_tokens: int | None) -> "CopyingPart | TopTokens | None":
+    from pathsum.paths import CopyingPart, TopTokens
+
+    if copying:
+        return CopyingPart()
+    return None if top_tokens is None else TopTokens(top_tokens)

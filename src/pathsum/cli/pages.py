@@ -1,0 +1,197 @@
+"""See it: `explore` in a browser, `report` as one file, `decompile` as readable rules."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pathsum.base.allocator import keep_freed_memory
+from pathsum.base.errors import FileError
+from pathsum.base.files import check_output, parse_json, read_text
+from pathsum.base.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
+from pathsum.cli.inputs import repeated_sequences, text_sequences
+from pathsum.cli.options import Session, command, fetch_models
+from pathsum.cli.view import console, progress, say, show, use_one_thread_if_small
+
+if TYPE_CHECKING:
+    from pathsum.model import Model
+    from pathsum.model.sequences import TextOrTokens
+
+# Random tokens for a model that comes with no text, repeated after different lengths: if all were
+# the same, a match and a distance would be the same clue.
+SEQUENCES, REPEATS, LENGTHS = 15, 3, (5, 8, 12, 17)
+
+
+@command()
+def explore(
+    model: str,
+    others: list[str] | None = None,
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allow_anyone_on_the_network: bool = False,
+    no_open: bool = False,
+) -> None:
+    """Explore a model in the browser.
+
+    Text, heads, circuits, paths, training and the paper's claims, on a local page.
+
+    Options:
+        --port: Port to listen on; default: 7321, or a free one.
+        --host: Address to listen on; default: this machine only.
+        --token: Token in the link; default: a random one per start. '' serves without a token.
+        --allow-anyone-on-the-network: With --host and --token '': let in everyone who can reach
+            this machine.
+        --no-open: Do not open a browser.
+    """
+    import webbrowser
+
+    from pathsum.base.allocator import return_freed_memory
+    from pathsum.explorer.explorer import Explorer
+    from pathsum.explorer.server import ExplorerServer
+    from pathsum.explorer.server.guard import LOOPBACK
+
+    return_freed_memory()
+    names = [model, *(others or [])]
+    fetch_models(names)
+    explorer = Explorer(names, keep=True)
+    use_one_thread_if_small(explorer.workbench.models[0].model)
+    server = ExplorerServer(explorer, host, port, token, allow_anyone_on_the_network)
+    out = console()
+    out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
+    if host not in LOOPBACK:
+        known = ", ".join(sorted(server.names.authorities))
+        out.print(f"It can be reached from other machines, under these names: {known}")
+        out.print("The connection is not encrypted: use it on a network that you trust.")
+    if not server.token:
+        out.print("There is no token: everyone who can reach it can use it.")
+    if not no_open:
+        webbrowser.open(server.url)
+    explorer.prepare()
+    server.run()
+    out.print("closed")
+
+
+@command()
+def report(
+    model: str,
+    others: list[str] | None = None,
+    *,
+    out: Path | None = None,
+    texts: Path | None = None,
+    views: str | None = None,
+    position: int | None = None,
+    fragment: bool = False,
+    json: bool = False,
+) -> None:
+    """Write the explorer to one HTML file that opens from disk.
+
+    It holds its data and needs no server.
+
+    Options:
+        --out: The file to write; default: MODEL.html.
+        --texts: Your own texts instead of the examples: a file with one text per line, or a JSON
+            list of texts and lists of token ids.
+        --views: The views to include, for example text,why; default: every view with content.
+        --position: Explain only the prediction at this position of each text.
+        --fragment: Write a single view as HTML (at most 300 kB) to embed in your own page.
+    """
+    target = check_output(out or Path(f"{Path(model).name}.html"))
+    given = [] if texts is None else read_texts(texts)
+    names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
+    # A report of a few views is not shared with other processes.
+    helpers = 0 if names is not None or fragment else MAX_PROCESSES - 1
+    with started_early(REPORT_HELPER, helpers):
+        with importing():
+            from pathsum.explorer.open_models import open_model
+            from pathsum.explorer.report import report as write
+
+        keep_freed_memory()
+        fetch_models([model, *(others or [])], json)
+        use_one_thread_if_small(open_model(model).model)
+        with progress(json) as advance:
+            written = write(
+                model,
+                target,
+                others=others or [],
+                texts=given,
+                views=names,
+                position=position,
+                fragment=fragment,
+                progress=advance,
+            )
+    show(written, json)
+
+
+def read_texts(file: Path) -> list[str | list[int]]:
+    """The texts of a file: one per line, or a JSON list of texts and lists of token ids."""
+    text = read_text(file)
+    if not text.lstrip().startswith("["):
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise FileError(f"{file} holds no text; write one per line, or a JSON list")
+        return [*lines]
+    advice = "write one text per line, or a JSON list of texts and lists of token ids"
+    found = parse_json(text, file, advice)
+    for number, one in enumerate(found, start=1):
+        is_ids = isinstance(one, list) and all(type(token) is int for token in one)
+        if not (isinstance(one, str) or is_ids):
+            raise FileError(f"entry {number} of {file} is {str(one)[:60]!r}; {advice}")
+    if not found:
+        raise FileError(f"{file} holds no text; {advice}")
+    return found
+
+
+@command(exclusive=["text corpus"])
+def decompile(
+    session: Session,
+    *,
+    budget: int = 10_000,
+    text: Path | None = None,
+    corpus: str | None = None,
+    out: Path | None = None,
+    explain: str | None = None,
+    position: int = -1,
+    token: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Rewrite a model as readable rules that run without it.
+
+    How close they come is measured on held-out text. With --explain, show which rules act on a
+    text instead.
+
+    Options:
+        --budget: Numbers that the program may hold.
+        --corpus: Or on a corpus: its name, a file or a folder, whose held-out part is kept apart.
+        --out: Save the program to this file (JSON).
+        --explain TEXT: Explain a prediction on this text.
+    """
+    from pathsum.model.sequences import open_text
+    from pathsum.program import decompile as rewrite
+
+    target = None if out is None else check_output(out)
+    loaded = session.open()
+    if corpus is not None:
+        given = session.compute(open_text, loaded, corpus)
+    else:
+        given = _text_to_fit(loaded, text, seed)
+    program = session.compute(rewrite, loaded, given, budget=budget, seed=seed)
+    if target is not None:
+        say(f"written to {program.save(target)}")
+    session.show(program if explain is None else program.explain(explain, position, token))
+
+
+def _text_to_fit(model: "Model", text: Path | None, seed: int) -> "TextOrTokens":
+    """The text to fit and compare on; random tokens, repeated, if there is none."""
+    if text is not None:
+        return text_sequences(model, text)
+    if model.held_out is not None:
+        return model.held_out
+    say(
+        f"no text comes with {model.name}, so rules are fitted to repeated random tokens; "
+        "--text or --corpus gives it text"
+    )
+    config = model.config
+    room = config.n_ctx - (config.start_token is not None)
+    most = max(1, min(room // REPEATS, len(model.token_pool().ids())))
+    lengths = sorted({min(length, most) for length in LENGTHS})
+    return [repeated_sequences(model, length, REPEATS, SEQUENCES, seed) for length in lengths]

@@ -1,0 +1,164 @@
+"""Start: `demo` takes a trained model apart in the order of the paper, `models` lists models."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from pathsum.base.errors import TokenError
+from pathsum.base.files import check_output
+from pathsum.cli.options import command, open_model
+from pathsum.cli.view import SMALL_MODEL, console, progress, show, use_one_thread_if_small
+
+if TYPE_CHECKING:
+    from pathsum.heads import Induction, InductionHead
+    from pathsum.model import Model, Trace
+
+# A made-up word: only its first occurrence predicts how it continues.
+TEXT = "self.quixel = quixel\n        self.vander = vander\n        return self.quix"
+REPORT = Path("pathsum-demo.html")
+DEFAULT = "two-layer"
+NEXT = (
+    ("pathsum explore {model}", "the same page, live: type your own text"),
+    ("pathsum atlas {model}", "every score of every head, against chance"),
+    ("pathsum composition {model}", "which heads read which through the stream"),
+    ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
+    ("pathsum terms {model}", "how much each order of paths reduces the loss"),
+    ("pathsum train two-layer --quick", "train one yourself, in minutes"),
+)
+
+
+@command()
+def models(*, json: bool = False) -> None:
+    """List the bundled models, trained and hand-built."""
+    from pathsum.sources import named_models
+
+    show(named_models(), json)
+
+
+@command()
+def demo(*, model: str = DEFAULT, report: Path | None = None) -> None:
+    """Take a trained model apart, from induction to one prediction.
+
+    Options:
+        --model MODEL: A model that reads text, such as smollm2.
+        --report: File to write the report to; default: pathsum-demo.html for a small model, none
+            for a large one.
+    """
+    from pathsum.heads import induction
+    from pathsum.heads.probe import SEQUENCES
+
+    if report is not None or model == DEFAULT:
+        check_output(report or REPORT)
+    loaded = open_model(model, None, None, as_json=False)
+    small = loaded.weights.n_parameters < SMALL_MODEL
+    _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
+    _print(f"{_described(model, loaded)}\n")
+    with progress() as advance:
+        # Every edge into a candidate is patched: a large model gets fewer sequences.
+        found = induction(loaded, sequences=SEQUENCES if small else 4, progress=advance)
+    _show_induction(found)
+    if found.heads:
+        _show_prediction(loaded, found.heads[0])
+    if report is not None or small:
+        _write_report(model, report or REPORT)
+    _print("Next", bold=True)
+    for line, what in NEXT:
+        _print(f"  {line.format(model=model):<34} {what}")
+
+
+def _described(name: str, model: "Model") -> str:
+    config = model.config
+    parts = f"{config.n_layers} layers of {config.n_heads} heads"
+    mlps = "attention only" if config.mlp == "none" else f"MLPs of {config.d_mlp:,} neurons"
+    trained = ", trained from scratch" if name == DEFAULT else ""
+    return f"{model.name}: {parts}, {mlps}{trained}."
+
+
+def _write_report(name: str, file: Path) -> None:
+    from pathsum.explorer.open_models import open_model
+    from pathsum.explorer.report import report
+
+    _print("5. Everything on one page, to open in a browser", bold=True)
+    use_one_thread_if_small(open_model(name).model)
+    with progress() as advance:
+        written = report(name, file, progress=advance)
+    size = f"{written.bytes / 1e6:.1f} MB"
+    _print(f"   {written.path} ({size}); it loads nothing from elsewhere\n")
+
+
+def _show_induction(found: "Induction") -> None:
+    _print("1. Repeated random tokens: nothing learned about words helps", bold=True)
+    _print(
+        f"   loss on the first copy {found.first_copy.value:.2f} nats, "
+        f"on the second {found.second_copy.value:.2f}"
+    )
+    for head in found.heads:
+        _print(
+            f"   {head.head} attends to what followed the same token earlier: "
+            f"{head.stripe.value:.2f} of its attention (chance {head.stripe.null:.2f})"
+        )
+    _print("")
+    if not found.heads:
+        _print(f"   {found.why_none}\n")
+        return
+    head = found.heads[0]
+    _print("2. How? Cut the edge from each lower head, one at a time", bold=True)
+    for cut in head.edges[:3]:
+        _print(
+            f"   {cut.edge}   leaves {cut.stripe_left:.2f}   "
+            f"(composition score {cut.score:.2f}, z {cut.z:+.0f})"
+        )
+    _print(f"   So it works by {head.mechanism_text}.\n")
+
+
+def _show_prediction(model: "Model", head: "InductionHead") -> None:
+    _print("3. One prediction as a sum over paths", bold=True)
+    shown, prompt = _prompt(model)
+    _print(f"   {shown}")
+    trace = model.trace(prompt)
+    token = _next_after_earlier_copy(trace)
+    last = model.token_text(int(trace.tokens[0, -1]))
+    relation = "the prediction" if token is None else f"which followed {last!r} earlier"
+    token = int(trace.logits[0, -1].argmax()) if token is None else token
+    why = trace.paths().toward(position=-1, token=token, versus="mean")
+    _print(
+        f"   the logit of {model.token_text(token)!r}, {relation}: {why.total:+.2f} above the mean"
+    )
+    for ranked in why.top(k=4):
+        _print(f"   {ranked.value:+6.2f}  {ranked.path}")
+    _print(f"   all paths add up to the model's own number, remainder {why.remainder:.0e}\n")
+    _show_row(trace, head)
+
+
+def _prompt(model: "Model") -> tuple[str, list[int]]:
+    """The text of the demo as token ids or, if the model cannot read it, tokens that repeat."""
+    try:
+        return repr(TEXT), model.encode(TEXT)
+    except TokenError:
+        few = model.token_pool().ids()[:4].tolist()
+        start = [] if model.config.start_token is None else [model.config.start_token]
+        tokens = [*start, *few, *few[:2]]
+        return " ".join(map(model.token_text, tokens)), tokens
+
+
+def _next_after_earlier_copy(trace: "Trace") -> int | None:
+    """The token that followed the last one the first time it occurred, if it did."""
+    tokens = trace.tokens[0].tolist()
+    first = tokens.index(tokens[-1])
+    return None if first == len(tokens) - 1 else tokens[first + 1]
+
+
+def _show_row(trace: "Trace", head: "InductionHead") -> None:
+    _print(f"4. Where {head.head} attends from the last token", bold=True)
+    row = trace.pattern(head.head)[0, -1]
+    best = row.topk(min(5, len(row)))
+    for weight, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        bar = "█" * round(weight * 30)
+        name = trace.model.token_text(int(trace.tokens[0, place]))
+        _print(f"   {name:>12} at {place:<3} {weight:.2f} {bar}")
+    _print("")
+
+
+def _print(text: str, *, bold: bool = False) -> None:
+    console().print(Text(text, style="bold" if bold else ""), soft_wrap=True)

@@ -1,0 +1,176 @@
+"""Training: `corpus` builds a corpus, `train` trains on it, `dynamics` follows a run."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pathsum.base.allocator import keep_freed_memory
+from pathsum.base.errors import InputError
+from pathsum.base.terminal import printable
+from pathsum.cli.options import command
+from pathsum.cli.view import INTERRUPTED, progress, say, show
+
+if TYPE_CHECKING:
+    from pathsum.training import Recipe
+
+
+@command()
+def corpus(
+    name: str | None = None,
+    *,
+    vocab: int = 1024,
+    held_out: float = 0.05,
+    field: str = "text",
+    json: bool = False,
+) -> None:
+    """Build a corpus, keep it in the cache folder, and describe it.
+
+    Options:
+        NAME NAME|PATH: A named corpus, a file, a folder, or a dataset on the hub (owner/name);
+            without it the named ones are listed.
+        --vocab: Vocabulary size to train.
+        --held-out: Share of documents to hold out.
+        --field: Field with the text in .jsonl, Parquet and datasets.
+    """
+    from pathsum.text import Corpus, named_corpora
+
+    if name is None:
+        show(named_corpora(), json)
+        return
+    with progress(json) as advance:
+        built = Corpus.open(
+            name, vocabulary=vocab, held_out=held_out, field=field, progress=advance
+        )
+    show(built.info, json)
+
+
+@command()
+def train(
+    what: str,
+    *,
+    quick: bool = False,
+    preset: str = "bundled",
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    seeds: int | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    layers: int | None = None,
+    corpus: str | None = None,
+    vocab: int | None = None,
+    set_: list[str] | None = None,
+    show_: bool = False,
+    json: bool = False,
+) -> None:
+    """Train a model. Ctrl-C saves it and prints how to resume.
+
+    Several processes: torchrun --nproc-per-node 2 -m pathsum train two-layer --preset paper
+
+    Options:
+        WHAT NAME|FILE.toml|RUN: zero-layer, one-layer or two-layer; a recipe file; a run to resume.
+        --quick: Short for --preset quick.
+        --preset: quick, bundled or paper (GPUs).
+        --out: Folder of the run; default: runs/NAME.
+        --resume: Continue from the last checkpoint of the run.
+        --seed: Seed of the weights and batches.
+        --seeds: Train this many seeds in OUT/seed-0 … and compare them; resumes unfinished ones.
+        --steps: Number of steps.
+        --batch: Sequences per step.
+        --layers: Number of layers.
+        --corpus: Training text: a corpus name, a file or a folder.
+        --vocab: Vocabulary size.
+        --set NAME=VALUE: Change any setting, for example optimizer.clip=1.0.
+        --show: Print the recipe as TOML and exit.
+    """
+    # Threads that spin while waiting slow each other down on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    keep_freed_memory()
+    short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
+    changes = _changes(short | {"data.corpus": corpus, "data.vocabulary": vocab}, set_ or [])
+    preset = "quick" if quick else preset
+    if show_:
+        _show_recipe(what, preset, changes)
+    else:
+        _train(what, preset, seeds, json, {"resume": resume}, {"out": out, **changes})
+
+
+def _train(
+    what: str,
+    preset: str,
+    seeds: int | None,
+    as_json: bool,
+    alone: dict[str, Any],
+    shared: dict[str, Any],
+) -> None:
+    """Train one run, with the arguments in `alone`, or several seeds, with a view of it."""
+    from pathsum.cli.training_view import watching
+    from pathsum.training import train as run
+    from pathsum.training import train_seeds
+
+    first = os.environ.get("RANK", "0") == "0"
+    try:
+        with watching(quiet=as_json or not first) as view:
+            shared |= {"watch": view.report, "progress": view.advance}
+            done = (
+                run(what, preset, **alone, **shared)
+                if seeds is None
+                else train_seeds(what, preset, seeds=seeds, begin=view.begin, **shared)
+            )
+    except KeyboardInterrupt as stopped:
+        others = "" if seeds is None else "; to train the other seeds, repeat the same command"
+        if first:
+            say((str(stopped) or "stopped before the first step") + others)
+        raise typer.Exit(INTERRUPTED) from None
+    if first:
+        show(done, as_json)
+
+
+def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
+    from pathsum.training import recipe, to_toml
+
+    chosen: Recipe = recipe(what, preset, **changes)
+    print(printable(to_toml(chosen)), end="")
+
+
+def _changes(short: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """The options that are given, and each --set, as keywords of `recipe`."""
+    changes = {name: value for name, value in short.items() if value is not None}
+    changes |= dict(map(_setting, settings))
+    return {name.replace(".", "__"): value for name, value in changes.items()}
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """One --set: the value parsed as TOML, or kept as text if that fails."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text!r} has no '='; give NAME=VALUE")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+@command()
+def dynamics(
+    run: str, *, sequences: int = 64, probe_sequences: int = 10, seed: int = 0, json: bool = False
+) -> None:
+    """Follow loss, heads and composition over a training run.
+
+    Measured at every snapshot, with the step of the phase change.
+
+    Options:
+        RUN: Folder of a run with snapshots, or the name of a bundled run.
+        --sequences: Held-out sequences for the losses.
+        --probe-sequences: Sequences of repeated random tokens.
+    """
+    from pathsum.training import dynamics as measure
+
+    counts = {"sequences": sequences, "probe_sequences": probe_sequences}
+    with progress(json) as advance:
+        found = measure(run, **counts, seed=seed, progress=advance)
+    show(found, json)

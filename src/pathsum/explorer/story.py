@@ -1,0 +1,504 @@
+"""`story`: one prediction of a text and its explanation, as numbers and as a sentence.
+
+`StoryBuilder` measures the numbers; `WORDS` holds the templates of the sentence, and `sentence_of`
+fills them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pathsum.base import Progress, Record, Side
+from pathsum.base.errors import NotExactError
+from pathsum.base.sentence import (
+    Sentence,
+    Span,
+    concat,
+    fill,
+    head_span,
+    join_spans,
+    percent,
+    signed,
+    strong,
+)
+from pathsum.base.site import Site
+from pathsum.explorer.answers.model import shown_piece, token_label
+from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
+from pathsum.explorer.answers.run import predictions, rank_telling
+from pathsum.explorer.answers.without import direct_parts
+from pathsum.explorer.params import TextParams
+from pathsum.explorer.workbench import Workbench
+from pathsum.model import HeadId, Trace
+from pathsum.model.edits import HeadOutput
+from pathsum.model.forward import run_logits
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph, GraphEdge
+from pathsum.paths.intervene.patching import without
+from pathsum.paths.target import find_target
+
+# Repeats that are tried, and the share of the first one's gain that another needs to be tried.
+CANDIDATES, COMPARABLE = 4, 0.5
+# A head attends to something if more than this share of its attention is there: most of it.
+MOST = 0.5
+# Heads that the sentence names one by one, and the longest beginning of a word that it quotes.
+MOST_NAMED, LONGEST_START = 8, 12
+
+WORDS = {
+    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}{first}.",
+    "first": "; {probability} the first time",
+    "first_rise": ", up from {probability} the first time",
+    "induction": " This is {induction}: ",
+    "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
+    "many_copy": (
+        "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}{more}."
+        " Without any one of them “{predicted}” keeps at least {least} ({head} matters most);"
+        " without all {count} it would {change} {probability}."
+    ),
+    "attends": " {head} attends there",
+    "adds_most": " {head}, which adds most to its logit ({share} of {total}), attends to “{source}”"
+    "{itself}",
+    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”"
+    "{itself}",
+    "because": " {partly}because {writer} {wrote}. Without {writer_name}, its attention there would"
+    " be {weight_without} instead of {weight}, and “{predicted}” would {change} {probability}.",
+    "wrote_previous": "wrote there that “{read}” comes just before it",
+    "wrote": "wrote “{read}” into its {side}",
+    "wrote_something": "wrote into its {side}",
+    "alone": ". Without {name}, “{predicted}” would {change} {probability}.",
+    "mlps_most": " MLPs write most of the logit: {total}, {strongest} alone {share}{after}.",
+    "mlps": " MLPs write {total} of the logit, {strongest} alone {share}{after}.",
+    "mlps_total": "{mlps} of {total}",
+    "mlps_after": "; without {heads} they would write {left}",
+}
+"""The templates of the sentence; every slot in braces is a number, a token or a head."""
+
+
+@dataclass(frozen=True)
+class MlpShare:
+    """The MLPs' direct contribution to the logit: in total, of the strongest, and without heads."""
+
+    total: float
+    strongest: str
+    strongest_share: float
+    without_heads: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Story(Record, kind="page-story"):
+    """One prediction of a text, and its explanation; `sentence` is the explanation in words.
+
+    `token` was predicted at `position` with `probability`; where the same pair of tokens stood
+    before, at `first`, with `probability_first` (None if the text repeats nothing). `heads` give
+    most of their attention to what followed the earlier copies of the token at `position`, if
+    `token` did: they do induction. `head` is the one whose ablation costs most among them, or, if
+    there are none, the head that adds most to the logit. It adds `share` of `total` directly, and
+    attends to `source` with `weight`, because `writer` had written what it read at `wrote` into its
+    key or query (`side`). With `writer` switched off, the weight and the probability are
+    `weight_without` and `probability_without`. `mlps` is None for a model without MLPs.
+    """
+
+    position: int
+    token: int
+    probability: float
+    first: int | None
+    probability_first: float | None
+    total: float
+    heads: tuple[str, ...] = ()
+    probability_without_heads: float | None = None
+    head: str | None = None
+    probability_without_head: float | None = None
+    share: float = 0.0
+    source: int | None = None
+    weight: float = 0.0
+    writer: str | None = None
+    side: Side | None = None
+    wrote: int | None = None
+    weight_without: float | None = None
+    probability_without: float | None = None
+    mlps: MlpShare | None = None
+    sentence: Sentence = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryParams(TextParams):
+    """The position whose prediction is told; the most telling one, if that is left out."""
+
+    position: int | None = None
+
+
+def story(bench: Workbench, params: StoryParams) -> Story:
+    """The prediction at a position, or of a repeated token that heads copy.
+
+    Of the repeats that gain most, the one whose probability falls most without the heads that look
+    at what followed before; the first of them if no head does.
+    """
+    found = bench.run(params)
+    trace = found.trace
+    probabilities = predictions(bench, params).next_log_prob.exp().tolist()
+    ranked = rank_telling(found.ids, probabilities)
+    if params.position is None:
+        position, first = _most_telling(trace, probabilities, ranked)
+    else:
+        position = position_of(trace, params.position)
+        first = dict(ranked)[position]
+    numbers = StoryBuilder(trace, position, bench.progress).build(first)
+    return replace(numbers, sentence=sentence_of(numbers, trace))
+
+
+def _most_telling(
+    trace: Trace, probabilities: Sequence[float], ranked: Sequence[tuple[int, int | None]]
+) -> tuple[int, int | None]:
+    gains = [
+        (probabilities[position] - probabilities[first], position, first)
+        for position, first in ranked[:CANDIDATES]
+        if first is not None
+    ]
+    tried = [
+        (position, first, heads)
+        for gain, position, first in gains
+        if gain >= COMPARABLE * gains[0][0]
+        and (heads := _copying_heads(trace, position, token_of(trace, position, None)))
+    ]
+    if not tried:
+        return ranked[0]
+    places = [position for position, _, _ in tried]
+    after = _probabilities_without(trace, [heads for _, _, heads in tried], places)
+    lost = [probabilities[place] - left for place, left in zip(places, after, strict=True)]
+    best = lost.index(max(lost))
+    return tried[best][0], tried[best][1]
+
+
+def _followers(trace: Trace, position: int, token: int) -> list[int]:
+    """Where `token` stood before, right after an earlier copy of the token at `position`."""
+    ids = trace.tokens[0].tolist()
+    return [
+        place
+        for place in range(1, position + 1)
+        if ids[place] == token and ids[place - 1] == ids[position]
+    ]
+
+
+def _copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
+    """The heads that give most of their attention to what followed before, the strongest first."""
+    sources = _followers(trace, position, token)
+    weights = {
+        HeadId(layer, head): weight
+        for layer, patterns in enumerate(trace.patterns)
+        for head, weight in enumerate(patterns[0, :, position, sources].sum(-1).tolist())
+    }
+    return sorted(
+        (head for head, weight in weights.items() if weight > MOST), key=lambda head: -weights[head]
+    )
+
+
+@torch.no_grad()
+def _probabilities_without(
+    trace: Trace, groups: Sequence[Sequence[HeadId]], positions: Sequence[int]
+) -> list[float]:
+    """The probability of the token at each position, in a run without each group of heads."""
+    prefix = trace.prefix(0, max(positions) + 1)
+    rows, length = len(groups), prefix.tokens.shape[1]
+    edits: list[HeadOutput] = []
+    for head in dict.fromkeys(head for group in groups for head in group):
+        nothing = torch.zeros_like(prefix.head_z(head)).expand(rows, -1, -1)
+        off = torch.tensor([head in group for group in groups], device=prefix.tokens.device)
+        edits.append(HeadOutput(head, nothing, off[:, None].expand(rows, length)))
+    at = torch.tensor(positions, device=prefix.tokens.device)
+    logits = run_logits(prefix.weights, prefix.tokens, edits, prefix, at)[:, 0]
+    tokens = torch.tensor([token_of(trace, position, None) for position in positions])
+    return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
+
+
+class StoryBuilder:
+    """Measures the numbers of the story about one position of a run."""
+
+    def __init__(self, trace: Trace, position: int, progress: Progress) -> None:
+        self.trace, self.position, self.progress = trace, position, progress
+        self.token = token_of(trace, position, None)
+        self.heads = _copying_heads(trace, position, self.token)
+
+    def build(self, first: int | None) -> Story:
+        """The numbers of the story; `first` is where the same pair of tokens stood before."""
+        found = self._circuit()
+        logits = self.trace.logits_at(self.position)[0]
+        head, after_head = self._lead(found)
+        source, weight = self._attended(found, head)
+        placed = None if found is None else self._placed_by(found, head, source)
+        writer = None if placed is None else placed.edge.start.head
+        cut = None if writer is None else self._without([writer])
+        after_heads, mlps = self._without_heads(after_head)
+        return Story(
+            position=self.position,
+            token=self.token,
+            probability=float(logits.softmax(-1)[self.token]),
+            first=first,
+            probability_first=None if first is None else self._probability(self.trace, first),
+            total=float(logits[self.token] - logits.mean()) if found is None else found.total,
+            heads=tuple(map(str, self.heads)),
+            probability_without_heads=after_heads,
+            head=None if head is None else str(head),
+            probability_without_head=after_head,
+            share=0.0 if head is None else self._parts(self.trace)[str(head)],
+            source=source,
+            weight=weight,
+            writer=None if writer is None else str(writer),
+            side=None if placed is None else placed.kind,
+            wrote=None if placed is None or found is None else _wrote(found, placed),
+            weight_without=None if cut is None else self._weight(cut, head, source),
+            probability_without=None if cut is None else self._probability(cut, self.position),
+            mlps=mlps,
+        )
+
+    def _circuit(self) -> Graph | None:
+        try:
+            return find_circuit(
+                self.trace,
+                self.position,
+                self.token,
+                threshold=THRESHOLD,
+                effects=False,
+                progress=self.progress,
+            )
+        except NotExactError:
+            return None
+
+    def _lead(self, found: Graph | None) -> tuple[HeadId | None, float | None]:
+        """The head that the story is about, and the probability without it."""
+        if self.heads:
+            groups = [[head] for head in self.heads]
+            after = _probabilities_without(self.trace, groups, [self.position] * len(groups))
+            least = min(after)
+            return self.heads[after.index(least)], least
+        head = None if found is None else _top_head(found)
+        if head is None:
+            return None, None
+        return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
+
+    def _attended(self, found: Graph | None, head: HeadId | None) -> tuple[int | None, float]:
+        if head is None:
+            return None, 0.0
+        if self.heads:
+            row = self.trace.patterns[head.layer][0, head.head, self.position]
+            source = max(
+                _followers(self.trace, self.position, self.token), key=lambda at: float(row[at])
+            )
+            return source, float(row[source])
+        assert found is not None
+        attended = found.node(Site(head, at=self.position)).attended
+        return (None, 0.0) if attended is None else (attended.source, attended.weight)
+
+    def _placed_by(self, found: Graph, head: HeadId | None, source: int | None) -> GraphEdge | None:
+        """The lower head that moved a head's attention most, by its key there or by its query."""
+        if head is None or source is None:
+            return None
+        reader = Site(head, at=self.position)
+        edges = [
+            edge
+            for side, at in ((Side.K, source), (Side.Q, self.position))
+            for edge in found.inputs(reader, side)
+            if edge.edge.start.head and edge.edge.start.at == at and edge.share > 0
+        ]
+        return edges[0] if edges else None
+
+    def _without_heads(self, after_head: float | None) -> tuple[float | None, MlpShare | None]:
+        """The probability without all the heads that copy, and what MLPs write then."""
+        has_mlps = self.trace.model.config.mlp != "none"
+        cut = self._without(self.heads) if self.heads and has_mlps else None
+        if cut is not None:
+            after: float | None = self._probability(cut, self.position)
+        elif len(self.heads) > 1:
+            after = _probabilities_without(self.trace, [self.heads], [self.position])[0]
+        else:
+            after = after_head if self.heads else None
+        if not has_mlps:
+            return after, None
+        written = self._mlps(self.trace)
+        strongest = max(written, key=lambda name: written[name])
+        return after, MlpShare(
+            total=sum(written.values()),
+            strongest=strongest,
+            strongest_share=written[strongest],
+            without_heads=None if cut is None else sum(self._mlps(cut).values()),
+        )
+
+    def _without(self, heads: Sequence[HeadId]) -> Trace:
+        return without(self.trace.prefix(0, self.position + 1), [str(head) for head in heads])
+
+    def _parts(self, trace: Trace) -> dict[str, float]:
+        target = find_target(trace, self.position, self.token, "mean")
+        names, values = direct_parts(trace, target)
+        return dict(zip(names, values.tolist(), strict=True))
+
+    def _mlps(self, trace: Trace) -> dict[str, float]:
+        return {name: value for name, value in self._parts(trace).items() if name[:3] == "mlp"}
+
+    def _probability(self, trace: Trace, position: int) -> float:
+        return float(trace.logits_at(position)[0].softmax(-1)[self.token])
+
+    def _weight(self, trace: Trace, head: HeadId | None, source: int | None) -> float:
+        assert head is not None
+        assert source is not None
+        return float(trace.patterns[head.layer][0, head.head, self.position, source])
+
+
+def _top_head(found: Graph) -> HeadId | None:
+    """The head that raises the prediction most."""
+    edges = found.inputs(found.top)
+    return next((head for edge in edges if (head := edge.edge.start.head) and edge.share > 0), None)
+
+
+def _wrote(found: Graph, edge: GraphEdge) -> int | None:
+    """The position of what a head wrote there: the strongest of its values."""
+    values = found.inputs(edge.edge.start, Side.V)
+    return values[0].edge.start.at if values else None
+
+
+def sentence_of(story: Story, trace: Trace) -> Sentence:
+    """The story in words."""
+    return _Sentence(story, trace).whole()
+
+
+class _Sentence:
+    """Fills the templates with the numbers of a story."""
+
+    def __init__(self, story: Story, trace: Trace) -> None:
+        self.story, self.model = story, trace.model
+        self.ids = trace.tokens[0].tolist()
+        self.predicted = Span(token_label(self.model, story.token), "token")
+
+    def whole(self) -> Sentence:
+        story, mlps = self.story, self._mlps()
+        if story.head is None or story.source is None:
+            return concat(self._opening(), mlps)
+        if not self._is_induction(story.source):
+            adds = "adds_most_of_heads" if mlps else "adds_most"
+            return concat(self._opening(), mlps, self._attends(adds, story.head, story.source))
+        opening = fill(WORDS["induction"], induction=strong("induction"))
+        many = len(story.heads) > 1
+        copies = self._attends("many_copy" if many else "one_copies", story.head, story.source)
+        return concat(self._opening(), opening, copies, mlps)
+
+    def _opening(self) -> Sentence:
+        story = self.story
+        first: Sentence = ()
+        if story.probability_first is not None:
+            rises = story.probability > 2 * story.probability_first
+            words = WORDS["first_rise" if rises else "first"]
+            first = fill(words, probability=percent(story.probability_first))
+        return fill(
+            WORDS["opening"],
+            before=self._word_start(),
+            token=self._token(story.position),
+            predicted=self.predicted,
+            probability=strong(percent(story.probability)),
+            first=first,
+        )
+
+    def _attends(self, words: str, head: str, source: int) -> Sentence:
+        """What the head attends to, and the reason, in the words of a template."""
+        story = self.story
+        named = story.heads[:MOST_NAMED]
+        left = len(story.heads) - len(named)
+        cell = Span(self._label(source), "cell", head, story.position, source)
+        attends = fill(
+            WORDS[words],
+            head=head_span(head),
+            source=cell,
+            token=self._token(story.position),
+            predicted=self.predicted,
+            share=signed(story.share, 1),
+            total=signed(story.total, 1),
+            itself=" itself" if source == story.position else "",
+            count=str(len(story.heads)),
+            heads=join_spans(map(head_span, named)),
+            more=f" and {left} more" if left else "",
+            least=percent(story.probability_without_head or 0.0),
+            **self._change(story.probability_without_heads),
+        )
+        if words != "many_copy":
+            comma = "," if words == "one_copies" and story.writer is not None else ""
+            return concat(attends, comma, self._because() or self._alone(head))
+        if story.writer is None:
+            return attends
+        return concat(attends, fill(WORDS["attends"], head=head_span(head)), self._because())
+
+    def _because(self) -> Sentence:
+        """The lower head that moved the attention there; nothing if there is none."""
+        story = self.story
+        if story.writer is None or story.weight_without is None:
+            return ()
+        return fill(
+            WORDS["because"],
+            # Most of the attention stays without it: it is not the whole reason.
+            partly="partly " if story.weight_without > story.weight / 3 else "",
+            writer=head_span(story.writer),
+            writer_name=story.writer,
+            wrote=self._wrote(),
+            weight=percent(story.weight),
+            weight_without=percent(story.weight_without),
+            predicted=self.predicted,
+            **self._change(story.probability_without),
+        )
+
+    def _wrote(self) -> Sentence:
+        story = self.story
+        side = "key" if story.side is Side.K else "query"
+        if story.wrote is None:
+            return fill(WORDS["wrote_something"], side=side)
+        read = self._token(story.wrote)
+        if story.side is Side.K and story.source is not None and story.wrote == story.source - 1:
+            return fill(WORDS["wrote_previous"], read=read)
+        return fill(WORDS["wrote"], read=read, side=side)
+
+    def _alone(self, head: str) -> Sentence:
+        return fill(
+            WORDS["alone"],
+            name=head,
+            predicted=self.predicted,
+            **self._change(self.story.probability_without_head),
+        )
+
+    def _mlps(self) -> Sentence:
+        """The MLPs' part, if they write most of the logit or one of them more than the head."""
+        mlps, total = self.story.mlps, self.story.total
+        if mlps is None or not (mlps.total > total / 2 or mlps.strongest_share > self.story.share):
+            return ()
+        left, after = mlps.without_heads, ()
+        # Without the heads, the MLPs above them read less.
+        if left is not None and mlps.total - left > mlps.total / 10:
+            heads = "these heads" if len(self.story.heads) > 1 else str(self.story.head)
+            after = fill(WORDS["mlps_after"], heads=heads, left=signed(left, 1))
+        return fill(
+            WORDS["mlps_most" if mlps.total > total / 2 else "mlps"],
+            total=fill(WORDS["mlps_total"], mlps=signed(mlps.total, 1), total=signed(total, 1)),
+            strongest=mlps.strongest,
+            share=signed(mlps.strongest_share, 1),
+            after=after,
+        )
+
+    def _change(self, probability: float | None) -> dict[str, str | Span]:
+        after = 0.0 if probability is None else probability
+        change = "drop to" if after < self.story.probability else "rise to"
+        return {"change": change, "probability": strong(percent(after))}
+
+    def _is_induction(self, source: int) -> bool:
+        """Whether the source is the predicted token, right after an earlier copy of this one."""
+        story, ids = self.story, self.ids
+        return source > 0 and ids[source] == story.token and ids[source - 1] == ids[story.position]
+
+    def _word_start(self) -> str:
+        """The beginning of the word that the token at the position continues."""
+        pieces = [shown_piece(self.model, token) for token in self.ids]
+        start = self.story.position
+        while start > 0 and pieces[start][:1].isalpha() and pieces[start - 1][-1:].isalpha():
+            start -= 1
+        text = "".join(pieces[start : self.story.position]).lstrip()
+        # Random tokens in a row are no word.
+        return "" if len(text) > LONGEST_START else text
+
+    def _token(self, position: int) -> Span:
+        return Span(self._label(position), "token", position=position)
+
+    def _label(self, position: int) -> str:
+        return token_label(self.model, self.ids[position])

@@ -1,0 +1,325 @@
+"""LogitAttribution: which paths made a prediction, as exact totals."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.base import (
+    Column,
+    Edge,
+    Estimate,
+    HeadId,
+    HeadName,
+    HeadRead,
+    LogitsRead,
+    Progress,
+    Record,
+    Side,
+    Table,
+    computed_field,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
+from pathsum.base.table import Cell
+from pathsum.model import Trace
+from pathsum.paths.breakdown import Breakdown, Grid, Name
+from pathsum.paths.flows import EDGE_NUMBERS, Flows, edge_flows, flows
+from pathsum.paths.frozen import Frozen
+from pathsum.paths.intervene.causal import CausalEffects, causal_effects
+from pathsum.paths.path_sum import PathSum
+from pathsum.paths.search import TopPaths, strongest_paths
+from pathsum.paths.target import Target
+
+# Rows of a table of components or of sources.
+SHOWN = 10
+# Numbers that the streams of one sweep may hold at once: 128 MB in float32.
+SWEEP_NUMBERS = 32_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class LogitAttribution(Record, kind="toward"):
+    """A logit (or a difference of logits) as a sum over all paths, totaled in five ways.
+
+    `by_order`, `by_last` and `by_source` add up to `total`:
+      `by_order[n]`           all paths through n heads
+      `by_last["L1H4"]`       all paths whose last head it is, or that come straight from a source:
+                              direct logit attribution
+      `by_source["embed", 3]` all paths that begin at that source, at that position
+    `by_head` and `by_edge` do not add up, because a path passes several of them:
+      `by_head["L1H4"]`       all paths through it
+      `by_edge["L0H7", "L1H4"]` all paths that go directly from one to the other. What enters a
+                              head leaves it: its column and its row in this grid have the same sum,
+                              which is its entry in `by_head`. The last column, `"logits"`, is
+                              `by_last`. Computed when it is first read, since that costs as much
+                              as all the rest; the run has to be kept for it, and is.
+
+    Over several sequences every number is a mean, with its standard error (None for one sequence).
+    `remainder` compares `total` with the model's own logits. Patterns are held fixed: what a head
+    does by changing where a later head attends is not credited to it; `causal_effects` shows it.
+    """
+
+    target_positions: tuple[int, ...]
+    target_tokens: tuple[int, ...]
+    target_texts: tuple[str, ...]
+    versus: str | None
+    context: tuple[str, ...]
+    paths: int
+    total: float
+    stderr: float | None
+    remainder: float
+    by_order: Breakdown
+    by_last: Breakdown
+    by_source: Grid
+    by_head: Breakdown
+    _paths: PathSum
+    _target: Target
+    _edges: Callable[[], Float[Tensor, "batch writer reader"]]
+
+    @computed_field
+    def by_edge(self) -> Grid:
+        """All paths that go directly from one component to another."""
+        heads: tuple[Name, ...] = tuple(head.id for head in self.trace.model.heads)
+        writers = (*self._paths.sources, *heads)
+        return _grid("from × to", writers, (*heads, "logits"), self._edges())
+
+    @property
+    def estimate(self) -> Estimate:
+        """`total` with its standard error and 95 % interval over sequences."""
+        return Estimate.around(self.total, self.stderr, self.sequences)
+
+    @property
+    def trace(self) -> Trace:
+        """The run that is explained."""
+        return self._paths.trace
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences averaged over."""
+        return len(self.target_tokens)
+
+    @property
+    def target(self) -> Target:
+        """The number that is explained; `target.of(logits)` reads it from any run."""
+        return self._target
+
+    def top(self, k: int = 20, budget: int = 50_000, progress: Progress = silent) -> TopPaths:
+        """The k single paths of largest |contribution|, by best-first search.
+
+        Evaluates up to `budget` paths. The result says whether it is `proven`, or how large a path
+        could still be hidden (`bound`).
+        """
+        return strongest_paths(self._paths, self._target, self.total, k, budget, progress)
+
+    def causal_effects(
+        self, other: Trace, into: Sequence[HeadName] | None = None, progress: Progress = silent
+    ) -> CausalEffects:
+        """The causal effect of each edge on this number, next to its frozen share of it.
+
+        The causal effect patches the edge from another run of the same length, into queries, keys
+        and values separately. It finds what frozen paths cannot: a head that acts by moving a later
+        head's attention. One run per edge; `into` keeps edges into some heads only.
+        """
+        target = self._target
+        found = causal_effects(
+            self.trace,
+            other,
+            target.positions,
+            target.tokens,
+            target.versus,
+            into=into,
+            progress=progress,
+        )
+        effects = (replace(one, frozen=self._frozen_share(one.edge)) for one in found.effects)
+        return replace(found, effects=tuple(effects))
+
+    def _frozen_share(self, edge: Edge) -> float | None:
+        if isinstance(edge.reader, LogitsRead):
+            return self.by_edge[edge.writer, "logits"]
+        if isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V:
+            return self.by_edge[edge.writer, edge.reader.head]
+        return None  # no path enters a query, a key or an MLP
+
+    @property
+    def question(self) -> str:
+        """The explained number in words."""
+        return self._target.describe(self.trace.model)
+
+    def to_table(self) -> Table:
+        """The total and its split by order."""
+        counts = self._paths.counts
+        rows = [
+            (str(n), f"{counts[n]:,}", *self._shown(self.by_order.estimate(n)))
+            for n in range(len(self.by_order))
+        ]
+        rows.append(("all", f"{self.paths:,}", *self._shown(self.estimate)))
+        columns = (text_column("order"), Column("paths"), *self._columns("logit"))
+        note = f"remainder {self.remainder:.1e} of the model's own logits"
+        return Table(columns, tuple(rows), title=self.question, note=note)
+
+    def head_table(self, k: int = SHOWN) -> Table:
+        """The k components that wrote most straight into the logit: direct attribution."""
+        rows = tuple(
+            (str(name), *self._shown(self.by_last.estimate(name)), *self._through(name))
+            for name, _ in self.by_last.ranked()[:k]
+        )
+        columns = (
+            *(text_column("component"), *self._columns("direct")),
+            *self._columns("through", "through "),
+        )
+        note = (
+            "direct: written straight into the logit; through: all paths through it; patterns are "
+            "held fixed, so moving another head's attention is not credited"
+        )
+        return Table(columns, rows, title="by component", note=note)
+
+    def source_table(self, k: int = SHOWN) -> Table:
+        """The k sources, each at a position, that the logit came from."""
+        rows: list[tuple[Cell, ...]] = []
+        for source, position, _ in self.by_source.ranked(k):
+            assert isinstance(position, int)
+            token = self.context[position] if self.context else None
+            shown = self._shown(self.by_source.estimate(source, position))
+            rows.append((str(source), position, token, *shown))
+        columns = (
+            text_column("source"),
+            *(Column("position"), token_column("token"), *self._columns("logit")),
+        )
+        return Table(columns, tuple(rows), title="by source and token")
+
+    def __rich__(self) -> RenderableType:
+        return stacked(self.to_table(), self.head_table(), self.source_table())
+
+    def _through(self, name: Name) -> tuple[Cell, ...]:
+        """The total through a head; empty cells for a source."""
+        if isinstance(name, HeadId):
+            return self._shown(self.by_head.estimate(name))
+        return (None,) * len(self._columns("through"))
+
+    def _columns(self, name: str, of: str = "") -> tuple[Column, ...]:
+        """A value and, over several sequences, its 95 % interval."""
+        interval = (Column(f"{of}low", "+.3f"), Column(f"{of}high", "+.3f"))
+        return (Column(name, "+.3f"), *(() if self.stderr is None else interval))
+
+    def _shown(self, estimate: Estimate) -> tuple[Cell, ...]:
+        interval = () if self.stderr is None else (estimate.low, estimate.high)
+        return (estimate.value, *interval)
+
+
+def explain(
+    paths: PathSum,
+    target: Target,
+    sweep_numbers: int = SWEEP_NUMBERS,
+    edge_numbers: int = EDGE_NUMBERS,
+) -> LogitAttribution:
+    """All totals toward a target, sequences taken in groups that fit into memory.
+
+    `sweep_numbers` limits how many numbers the streams of one sweep may hold, `edge_numbers` how
+    many are held while edges are summed over positions.
+    """
+    trace, config = paths.trace, paths.trace.model.config
+    parts = [flows(*part) for part in _groups(paths, target, sweep_numbers)]
+    found = _joined(parts)
+    heads: tuple[Name, ...] = tuple(head.id for head in trace.model.heads)
+    orders: tuple[Name, ...] = tuple(range(config.n_layers + 1))
+    writers: tuple[Name, ...] = (*paths.sources, *heads)
+    length = found.source.shape[-1]
+    each = found.source.sum((1, 2))
+    total, stderr = _mean(each)
+    return LogitAttribution(
+        target_positions=tuple(target.positions.tolist()),
+        target_tokens=tuple(target.tokens.tolist()),
+        target_texts=tuple(map(trace.model.output_text, target.tokens.tolist())),
+        versus=target.versus_text(trace.model),
+        context=_context(paths, length),
+        paths=paths.count,
+        total=float(total),
+        stderr=None if stderr is None else float(stderr),
+        remainder=_remainder(each, target, paths),
+        by_order=_breakdown("order", orders, found.order),
+        by_last=_breakdown("last component", writers, found.last),
+        by_source=_grid("source × position", paths.sources, tuple(range(length)), found.source),
+        by_head=_breakdown("head", heads, found.head),
+        _paths=paths,
+        _target=target,
+        _edges=partial(_all_edges, paths, target, sweep_numbers, edge_numbers),
+    )
+
+
+def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) -> float:
+    """max|total − model's own| relative to the logits that the target is read from.
+
+    A difference of logits can be close to 0 while the logits are not, and rounding goes with them.
+    """
+    logits = paths.trace.uncapped_logits_at(target.positions)
+    size = float(logits.abs().max())
+    error = float((each - target.of_rows(logits)).abs().max())
+    return error / size if size else error
+
+
+def _groups(paths: PathSum, target: Target, sweep_numbers: int) -> Iterator[tuple[Frozen, Target]]:
+    """Sequences in groups whose streams fit into `sweep_numbers`."""
+    config = paths.trace.model.config
+    length = int(target.positions.max()) + 1
+    per_sequence = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
+    group = max(1, sweep_numbers // per_sequence)
+    for begin in range(0, len(target.tokens), group):
+        rows = slice(begin, begin + group)
+        yield Frozen(paths.trace, rows, length), target.rows(rows)
+
+
+@torch.no_grad()
+def _all_edges(
+    paths: PathSum, target: Target, sweep_numbers: int, edge_numbers: int
+) -> Float[Tensor, "batch writer reader"]:
+    groups = _groups(paths, target, sweep_numbers)
+    return torch.cat([edge_flows(frozen, part, edge_numbers) for frozen, part in groups])
+
+
+def _joined(parts: Sequence[Flows]) -> Flows:
+    joined = {
+        field.name: torch.cat([getattr(part, field.name) for part in parts])
+        for field in fields(Flows)
+    }
+    return Flows(**joined)
+
+
+def _mean(values: Float[Tensor, "batch *rest"]) -> tuple[Tensor, Tensor | None]:
+    """The mean over sequences and its standard error, if there are several."""
+    count = len(values)
+    if count == 1:
+        return values[0], None
+    mean = values.mean(0)
+    variance = (values - mean).square().sum(0) / (count - 1)
+    return mean, (variance / count).sqrt()
+
+
+def _breakdown(
+    what: str, names: tuple[Name, ...], values: Float[Tensor, "batch name"]
+) -> Breakdown:
+    mean, stderr = _mean(values)
+    return Breakdown(what, names, mean, stderr, len(values))
+
+
+def _grid(
+    what: str,
+    rows: tuple[Name, ...],
+    columns: tuple[Name, ...],
+    values: Float[Tensor, "batch row column"],
+) -> Grid:
+    mean, stderr = _mean(values)
+    return Grid(what, rows, columns, mean, stderr, len(values))
+
+
+def _context(paths: PathSum, length: int) -> tuple[str, ...]:
+    """The text up to the prediction, where there is one text."""
+    tokens = paths.trace.tokens
+    if len(tokens) > 1:
+        return ()
+    return tuple(paths.trace.model.token_text(token) for token in tokens[0, :length].tolist())

@@ -1,0 +1,209 @@
+"""PathExplanation: one prediction explained, with its totals, strongest paths and their routes.
+
+Routes are the positions that a single path's value came from and traveled through. A path names its
+heads, not its positions: its value is a sum over the position of its source and over every position
+in between. With g the target's gradient at the stream below the path's first head, the share of
+source position j is x[j] · g[j]. All factors of the pattern product are positive, so the strongest
+route from j to the target's position is the one with the largest product, found from the bottom up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.base import Progress, Record, Table, silent, stacked
+from pathsum.base.errors import InputError
+from pathsum.model import HeadId, Path, Source, Trace
+from pathsum.paths.attribution import SHOWN, LogitAttribution
+from pathsum.paths.flows import gradient_at_top
+from pathsum.paths.frozen import Frozen, FrozenLayer
+from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.search import TopPaths
+from pathsum.paths.target import PositionName, Target, TokenName, Versus
+
+# Positions that gave less than this share of what the strongest gave are not listed.
+LEAST_SHARE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """The strongest source positions of a path, what each contributed, and its strongest route.
+
+    The `values` of all positions add up to the path's value; the largest magnitudes are listed.
+    `ways[i]` is the route from `positions[i]` to the target, one more position than the path has
+    heads.
+    """
+
+    positions: tuple[int, ...]
+    values: tuple[float, ...]
+    ways: tuple[tuple[int, ...], ...]
+
+
+def routes(
+    paths: PathSum, target: Target, listed: Sequence[Path], k: int = 5
+) -> tuple[Routes, ...]:
+    """The routes of paths toward a target, in the first sequence of a run.
+
+    Paths with the same upper heads share the work.
+    """
+    # Added to the logits themselves, a bias has no source position.
+    placed = [path for path in listed if path.source.kind != "unembed_bias"]
+    if not placed:
+        return (Routes((), (), ()),) * len(listed)
+    frozen = Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
+    values = source_values(frozen, target, placed)
+    best = values.abs().topk(min(k, values.shape[1]))
+    found: dict[Path, Routes] = {}
+    steps: dict[HeadId, Float[Tensor, "dest src"]] = {}
+    for path, own, order, sizes in zip(
+        placed, values.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        for head in path.heads:
+            if head not in steps:
+                layer = frozen.head(head)
+                steps[head] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
+        kept = [j for j, size in zip(order, sizes, strict=True) if size > LEAST_SHARE * sizes[0]]
+        through = [steps[head] for head in path.heads]
+        found[path] = Routes(
+            positions=tuple(kept),
+            values=tuple(own[j] for j in kept),
+            ways=_strongest_ways(through, kept, int(target.positions[0])),
+        )
+    return tuple(found.get(path, Routes((), (), ())) for path in listed)
+
+
+def source_values(
+    frozen: Frozen, target: Target, listed: Sequence[Path]
+) -> Float[Tensor, "path pos"]:
+    """The contribution of each source position along each path; they sum to the path's value.
+
+    Paths that enter one layer below the same heads need one gradient, at the values of all heads
+    of that layer; only the gradients below the last such heads are kept.
+    """
+    above: list[tuple[HeadId, Float[Tensor, "1 pos d"]]] = []
+    top = gradient_at_top(frozen, target.rows(slice(1)))
+
+    def below(heads: tuple[HeadId, ...]) -> Float[Tensor, "1 pos d"]:
+        shared = 0
+        for (known, _), head in zip(above, reversed(heads), strict=False):
+            if known != head:
+                break
+            shared += 1
+        del above[shared:]
+        for head in reversed(heads[: len(heads) - shared]):
+            under = above[-1][1] if above else top
+            above.append((head, frozen.through_adjoint([head], under)))
+        return above[-1][1] if above else top
+
+    found: dict[Path, Tensor] = {}
+    groups: dict[tuple[tuple[HeadId, ...], int], list[Path]] = {}
+    for path in sorted(listed, key=lambda path: path.heads[::-1]):
+        if path.heads:
+            groups.setdefault((path.heads[1:], path.heads[0].layer), []).append(path)
+        else:
+            found[path] = (frozen.source(path.source) * top)[0].sum(-1)
+    layers: dict[int, FrozenLayer] = {}
+    values: dict[tuple[Source, int], Tensor] = {}
+    for (heads, entered), members in groups.items():
+        layer = layers.setdefault(entered, frozen.layer(entered))
+        at_values = layer.mix_adjoint(layer.write_adjoint(below(heads)[None]))[0, 0]
+        for path in members:
+            place = (path.source, entered)
+            if place not in values:
+                read = layer.read(frozen.source(path.source)[None])[0, 0]
+                values[place] = layer.per_head(read)
+            at = path.heads[0].head
+            found[path] = (values[place][at] * at_values[at]).sum(-1)
+    return torch.stack([found[path] for path in listed])
+
+
+def _strongest_ways(
+    steps: Sequence[Float[Tensor, "dest src"]], sources: list[int], position: int
+) -> tuple[tuple[int, ...], ...]:
+    """The positions of the largest product of steps from each source to a position."""
+    if not steps or not sources:
+        return ((position,),) * len(sources)
+    best = steps[0][:, sources]
+    tables: list[list[list[int]]] = []
+    for step in steps[1:]:
+        # One source at a time, so that only one table of products is in memory.
+        found = [(step * column).max(1) for column in best.T]
+        best = torch.stack([one.values for one in found], 1)
+        tables.append([one.indices.tolist() for one in found])
+    ways: list[tuple[int, ...]] = []
+    for number, source in enumerate(sources):
+        way = [position]
+        for table in reversed(tables):
+            way.append(table[number][way[-1]])
+        ways.append((source, *reversed(way)))
+    return tuple(ways)
+
+
+@dataclass(frozen=True, eq=False)
+class PathExplanation(Record, kind="paths"):
+    """Which paths made a prediction: the totals, and the strongest single paths.
+
+    `probability` is the model's probability of the token there, `rank` its place among all tokens
+    (1 = most probable). `counts` has the number of paths of each order, `routes` the routes of the
+    first paths of `top`.
+    """
+
+    model: str
+    probability: float
+    rank: int
+    counts: tuple[int, ...]
+    toward: LogitAttribution
+    top: TopPaths
+    routes: tuple[Routes, ...]
+
+    def to_table(self) -> Table:
+        """The split by order."""
+        return self.toward.to_table()
+
+    def __rich__(self) -> RenderableType:
+        token = self.toward.target_texts[0]
+        head = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
+        toward = self.toward
+        parts = (self.to_table(), self.top, toward.head_table(), toward.source_table())
+        return stacked(head, *parts)
+
+
+def explain_prediction(
+    trace: Trace,
+    position: PositionName = -1,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    k: int = SHOWN,
+    budget: int = 50_000,
+    progress: Progress = silent,
+    *,
+    n_routes: int = 0,
+) -> PathExplanation:
+    """Explain one prediction of a run of one sequence.
+
+    Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
+    `n_routes` of them.
+    """
+    if len(trace.tokens) > 1:
+        raise InputError(
+            f"the trace has {len(trace.tokens)} sequences, and one prediction is explained; trace "
+            "one sequence, or average over all of them with trace.paths().toward(...)"
+        )
+    paths = expand_logits(trace)
+    toward = paths.toward(position, token, versus)
+    top = toward.top(k, budget, progress)
+    logits = trace.logits_at(int(toward.target_positions[0]))[0]
+    own = logits[toward.target_tokens[0]]
+    return PathExplanation(
+        model=trace.model.name,
+        probability=float(logits.softmax(-1)[toward.target_tokens[0]]),
+        rank=int((logits > own).sum()) + 1,
+        counts=tuple(paths.counts),
+        toward=toward,
+        top=top,
+        routes=routes(paths, toward.target, [one.path for one in top.paths[:n_routes]]),
+    )

@@ -1,0 +1,359 @@
+"""Faithfulness: how much of a prediction the edges of a circuit keep on their own.
+
+Keep some edges, let all others carry what a reference wrote, and recompute everything. With no edge
+the prediction is the reference's (`empty`), with all of them it is the model's own (`full`), and
+
+    kept = (value with these edges alone − empty) / (full − empty)
+
+The other way round, take these edges from the reference and recompute the rest:
+
+    damage = (full − value without these edges) / (full − empty)
+
+Both are measured along a curve, edges joining from the logits down by |share|, and compared with
+random circuits and circuits found by gradients, of the same sizes.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.seeds import seeded
+from pathsum.base import Column, Estimate, Progress, Record, Table, parse_option, silent
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import mean_estimate, ratio
+from pathsum.base.site import Site
+from pathsum.base.table import Cell
+from pathsum.model import Trace
+from pathsum.model.sequences import TextOrTokens
+from pathsum.paths.circuit import name_prompt
+from pathsum.paths.edge_cuts import (
+    Reference,
+    is_written,
+    reference_writes,
+    values_with_only,
+    values_without,
+)
+from pathsum.paths.edges import random_order
+from pathsum.paths.gradients import gradient_order
+from pathsum.paths.graph import Graph, Prediction
+
+# Sizes that a curve has by default.
+_POINTS = 8
+# Far more than any estimate needs.
+MOST_DRAWS = 100_000
+
+
+class Baseline(enum.StrEnum):
+    """Other circuits of the same size: random ones, and by gradients (see `edge_orders`)."""
+
+    RANDOM = "random"
+    EAP = "eap"
+    EAP_IG = "eap-ig"
+
+
+@dataclass(frozen=True)
+class FaithfulnessPoint:
+    """The share that a circuit of one size keeps, next to those of baselines of the same size.
+
+    `value` is the prediction with these edges alone. `kept` is compared with the random circuits:
+    its `null` is their mean, its `p` how many of them keep as much.
+    """
+
+    edges: int
+    value: Estimate
+    kept: Estimate
+    damage: Estimate
+    random: Estimate | None
+    eap: Estimate | None
+    eap_ig: Estimate | None
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness(Record, kind="faithfulness"):
+    """The share of a prediction that a circuit keeps, by size, and the damage of removing it.
+
+    `full` is the model's own number and `empty` that of the reference. Over several prompts every
+    share is a ratio of sums, with its interval over prompts.
+    """
+
+    model: str
+    target: str
+    reference: str
+    prompts: int
+    full: Estimate
+    empty: Estimate
+    points: tuple[FaithfulnessPoint, ...]
+    draws: int
+    seed: int
+
+    @property
+    def kept(self) -> Estimate:
+        """The share that the whole circuit keeps."""
+        return self.points[-1].kept
+
+    @property
+    def damage(self) -> Estimate:
+        """The share lost without the circuit."""
+        return self.points[-1].damage
+
+    def to_dicts(self) -> list[dict[str, Cell]]:
+        """One dictionary per size."""
+        return self.to_table().to_dicts()
+
+    def to_table(self) -> Table:
+        """One size per row."""
+        columns = (
+            Column("edges"),
+            *(Column("value", "+.2f"), Column("kept", ".1%"), Column("damage", ".1%")),
+            *(Column("random", ".1%"), Column("p", ".2g")),
+            *(Column("EAP", ".1%"), Column("EAP-IG", ".1%")),
+        )
+        rows = tuple(
+            (
+                *(point.edges, point.value.value, point.kept.value, point.damage.value),
+                *(_value(point.random), point.kept.p),
+                *(_value(point.eap), _value(point.eap_ig)),
+            )
+            for point in self.points
+        )
+        over = f", over {self.prompts} prompts" if self.prompts > 1 else ""
+        note = (
+            f"kept: (value − {self.empty.value:+.2f}) / ({self.full.value:+.2f} − "
+            f"{self.empty.value:+.2f}), with these edges alone and all others from the reference "
+            f"({self.reference}); damage: what is lost if they come from there and all others are "
+            f"recomputed{over}"
+        )
+        if self.draws:
+            note += f"; random: mean of {self.draws} circuits of the same size"
+        return Table(columns, rows, title=f"{self.model}: {self.target}", note=note)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Parsed options of a faithfulness measurement."""
+
+    reference: Reference | Trace
+    sizes: tuple[int, ...] | None
+    draws: int
+    seed: int
+    steps: int
+    baselines: frozenset[Baseline]
+    text: TextOrTokens | None
+
+    @classmethod
+    def parse(
+        cls,
+        reference: Reference | Trace | str,
+        sizes: Sequence[int] | None,
+        draws: int,
+        seed: int,
+        steps: int,
+        baselines: Sequence[Baseline | str],
+        text: TextOrTokens | None,
+    ) -> "Options":
+        """The options as given by a user."""
+        if not isinstance(reference, Trace):
+            reference = parse_option(Reference, reference, "reference")
+        if text is not None and reference is not Reference.MEAN:
+            raise InputError("text applies to reference='mean' only; leave it out")
+        chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
+        for name, number in (("draws", draws), ("steps", steps)):
+            if not 1 <= number <= MOST_DRAWS:
+                raise InputError(f"{name}={number} is out of range; use 1 to {MOST_DRAWS:,}")
+        if sizes is not None and (not sizes or min(sizes) < 1):
+            raise InputError(
+                f"sizes={list(sizes)} are not sizes of circuits; give numbers of edges, at least 1"
+            )
+        ordered = None if sizes is None else tuple(sorted(set(sizes)))
+        return cls(reference, ordered, draws, seed, steps, chosen, text)
+
+    def describe_reference(self) -> str:
+        """The reference in words."""
+        if self.reference is Reference.ZERO:
+            return "zero"
+        if self.reference is Reference.MEAN:
+            return f"the mean over {'the prompt' if self.text is None else 'a text'}"
+        return "another prompt"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One prompt's numbers: the prediction with, or without, circuits of each size."""
+
+    full: float
+    empty: float
+    sizes: tuple[int, ...]
+    kept: Float[Tensor, " size"]
+    without: Float[Tensor, " size"]
+    random: Float[Tensor, "draw size"] | None
+    eap: Float[Tensor, " size"] | None
+    eap_ig: Float[Tensor, " size"] | None
+
+
+def measure_faithfulness(
+    graph: Graph,
+    predictions: Sequence[Prediction],
+    groups: Sequence[Sequence[Sequence[Site]]],
+    options: "Options",
+    progress: Progress = silent,
+) -> Faithfulness:
+    """The curve of a graph: for each prediction, groups of edges that join its circuit together."""
+    if graph.is_mean and not groups[0]:
+        raise InputError(
+            "no edge is in the circuit of every prompt, so they share no circuit to measure; "
+            "use a smaller threshold, or name the positions that correspond"
+        )
+    if not graph.is_mean:
+        curves = [measure_curve(predictions[0], groups[0], options, progress)]
+        described = predictions[0].alone()[1].describe(predictions[0].trace.model)
+        return summarize(curves, graph.model, described, options)
+    curves = list[Curve]()
+    for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
+        progress(number, len(predictions), "prompts")
+        with name_prompt(number):
+            curves.append(measure_curve(of, own, options))
+    return summarize(curves, graph.model, "the predictions of all prompts", options)
+
+
+def measure_curve(
+    of: Prediction,
+    groups: Sequence[Sequence[Site]],
+    options: Options,
+    progress: Progress = silent,
+) -> Curve:
+    """One prompt's curve; `groups` are edges that join its circuit together, the strongest first.
+
+    A size is a number of groups. The circuits that it is compared with have as many edges.
+    """
+    start, target = of.alone()
+    position, config = int(target.positions[0]), start.model.config
+    writes = reference_writes(of, options.reference, options.text)
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
+    written = [group for group in written if group]
+    if not written:
+        raise InputError(
+            "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
+            "nothing to keep; use a smaller threshold"
+        )
+    sizes = options.sizes or default_sizes(len(written))
+    own = [[edge for group in written[:size] for edge in group] for size in sizes]
+    counts = [len(row) for row in own]
+    orders: dict[str, list[Site]] = {}
+    if Baseline.EAP in options.baselines:
+        orders["eap"] = gradient_order(start, target, writes, counts[-1])
+    if Baseline.EAP_IG in options.baselines:
+        orders["eap_ig"] = gradient_order(start, target, writes, counts[-1], options.steps)
+    draws = options.draws if Baseline.RANDOM in options.baselines else 0
+    generator = seeded(options.seed)
+    for draw in range(draws):
+        orders[f"random {draw}"] = random_order(config, position, counts[-1], generator)
+    rows = [order[:count] for order in orders.values() for count in counts]
+    given = options.reference, options.text, progress
+    empty, kept, others = values_with_only(of, [[], *own, *rows], *given).split(
+        [1, len(own), len(rows)]
+    )
+    by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
+    random = [by_order[f"random {draw}"] for draw in range(draws)]
+    curve = Curve(
+        full=float(target.of_rows(start.logits_at(position))[0]),
+        empty=float(empty),
+        sizes=tuple(sizes),
+        kept=kept,
+        without=values_without(of, own, *given),
+        random=torch.stack(random) if random else None,
+        eap=by_order.get("eap"),
+        eap_ig=by_order.get("eap_ig"),
+    )
+    _check_range(curve, start, position)
+    return curve
+
+
+def summarize(curves: Sequence[Curve], model: str, target: str, options: Options) -> Faithfulness:
+    """The record of one prompt's curve, or of several with intervals."""
+    full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
+    empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
+
+    def column(values: list[Tensor]) -> Float[Tensor, " prompt"]:
+        return torch.stack(values).double().cpu()
+
+    def share(values: list[Tensor]) -> Estimate:
+        return ratio(column(values) - empty, full - empty)
+
+    points: list[FaithfulnessPoint] = []
+    for at, size in enumerate(curves[0].sizes):
+        kept, random = share([curve.kept[at] for curve in curves]), None
+        drawn = [curve.random for curve in curves if curve.random is not None]
+        if drawn:
+            each = torch.tensor(
+                [share([one[draw, at] for one in drawn]).value for draw in range(options.draws)]
+            )
+            deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
+            random = Estimate.around(float(each.mean()), deviation, len(each))
+            p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
+            kept = Estimate(
+                kept.value,
+                kept.stderr,
+                kept.low,
+                kept.high,
+                null=random.value,
+                p=p,
+                draws=len(each),
+            )
+        eap = [curve.eap[at] for curve in curves if curve.eap is not None]
+        eap_ig = [curve.eap_ig[at] for curve in curves if curve.eap_ig is not None]
+        points.append(
+            FaithfulnessPoint(
+                edges=size,
+                value=mean_estimate(column([curve.kept[at] for curve in curves])),
+                kept=kept,
+                damage=ratio(full - column([c.without[at] for c in curves]), full - empty),
+                random=random,
+                eap=share(eap) if eap else None,
+                eap_ig=share(eap_ig) if eap_ig else None,
+            )
+        )
+    return Faithfulness(
+        model=model,
+        target=target,
+        reference=options.describe_reference(),
+        prompts=len(curves),
+        full=mean_estimate(full),
+        empty=mean_estimate(empty),
+        points=tuple(points),
+        draws=options.draws if Baseline.RANDOM in options.baselines else 0,
+        seed=options.seed,
+    )
+
+
+def default_sizes(count: int) -> tuple[int, ...]:
+    """Sizes up to a whole circuit, closer together where it is small.
+
+    >>> default_sizes(5), default_sizes(60)
+    ((1, 2, 3, 4, 5), (1, 2, 3, 6, 10, 19, 33, 60))
+    """
+    if count <= _POINTS:
+        return tuple(range(1, count + 1))
+    steps = (count ** (step / (_POINTS - 1)) for step in range(_POINTS))
+    return tuple(sorted({round(step) for step in steps}))
+
+
+def _check_range(curve: Curve, start: Trace, position: int) -> None:
+    """Raises InputError if the reference predicts as much as the model."""
+    logits = start.logits_at(position)[0]
+    size = float(logits.abs().max())
+    rounding = 1e3 * torch.finfo(logits.dtype).eps * max(size, abs(curve.empty))
+    if abs(curve.full - curve.empty) <= rounding:
+        raise InputError(
+            f"the reference predicts {curve.empty:+.4g} and the model {curve.full:+.4g}, so there "
+            "is nothing for a circuit to keep; choose another reference, such as 'zero' or a "
+            "prompt with another answer"
+        )
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value

@@ -1,0 +1,225 @@
+"""Direct logit attribution: what each head and each source wrote straight into a logit.
+
+For the next token at each destination, vocabulary mean removed. A head's share splits further by
+the source position that it was moved from, the logit-effect matrix:
+
+    effect[d, s] = A[d, s] · (s_s x_s W_V W_O) · (s_final W_U[next token of d] − mean)
+
+What the head moves is either a source itself (a single path) or what lower heads had brought there
+(composed paths); the two add up. What biases write is the same wherever a head attends and is
+attributed to the source `bias`, not to heads. `moved_by_layer` weights attention by the size of
+what is moved instead, `A[d, s] · ‖v_s W_O‖`; the norm of v alone would depend on the basis inside
+the head.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import Column, Record, Table, text_column
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
+from pathsum.model import HeadId, HeadName, Trace, transformer
+from pathsum.model.grouped_query import for_query_heads
+from pathsum.paths.breakdown import Name, find_name
+from pathsum.paths.frozen import FrozenLayer, UpSweep, Values, split_at
+from pathsum.paths.path_sum import expand_logits
+from pathsum.paths.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class DirectAttribution(Record, kind="direct-attribution"):
+    """Each component's share of the logit of the next token, at every destination.
+
+    `values` is [batch, component, dest]; components add up to `total` ([batch, dest]), the model's
+    logit minus the vocabulary's mean. The last destination has no next token and is NaN unless
+    targets are given. `remainder` compares with the model's own logits.
+    """
+
+    components: tuple[Name, ...]
+    values: Float[Tensor, "batch component dest"]
+    total: Float[Tensor, "batch dest"]
+    remainder: float
+
+    def __getitem__(self, name: "HeadName | str") -> Float[Tensor, "batch dest"]:
+        return self.values[:, find_name(self.components, name)]
+
+    def to_table(self) -> Table:
+        """Mean share of each component over all predictions, largest magnitude first."""
+        means = self.values.nanmean((0, 2)).tolist()
+        rows = [(str(name), mean) for name, mean in zip(self.components, means, strict=True)]
+        rows.sort(key=lambda row: -abs(row[1]))
+        return Table(
+            (text_column("component"), Column("mean logit", "+.3f")),
+            (*rows, ("all", float(self.total.nanmean()))),
+            title="direct attribution to the next token, vocabulary mean removed",
+            note=f"remainder {self.remainder:.1e} of the model's own logits",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LogitEffects(Record, kind="logit-effects"):
+    """One head's logit-effect matrix, [batch, dest, src], and its two halves.
+
+    `single` is the effect of moving sources themselves, `composed` that of moving what lower heads
+    had written at the source position; `total` is their sum. Rows sum to the head's direct
+    attribution.
+    """
+
+    head: HeadId
+    total: HeadPattern
+    single: HeadPattern
+    composed: HeadPattern
+
+    def to_table(self) -> Table:
+        """The split of the head's effect into single and composed paths."""
+        rows = tuple(
+            (what, float(part.sum(-1).nanmean()), float(part.abs().sum(-1).nanmean()))
+            for what, part in (
+                ("single paths", self.single),
+                ("composed paths", self.composed),
+                ("all", self.total),
+            )
+        )
+        return Table(
+            (
+                text_column("paths"),
+                Column("mean logit", "+.3f"),
+                Column("mean |logit|, summed over sources"),
+            ),
+            rows,
+            title=f"{self.head}: effect on the next token's logit, vocabulary mean removed",
+        )
+
+
+def direct_attribution(
+    trace: Trace, targets: Int[Tensor, "batch pos"] | None = None
+) -> DirectAttribution:
+    """Shares of every source and head in the logit of the next token.
+
+    `targets` gives other tokens, one per destination (then the last destination counts too).
+    """
+    paths = expand_logits(trace)
+    frozen, config = paths.frozen, trace.model.config
+    target = _next_token_target(trace, targets)
+    sources, heads = paths.sources, tuple(head.id for head in trace.model.heads)
+    batch, length = trace.tokens.shape
+    values = target.direction.new_empty(batch, len(sources) + len(heads), length)
+    for place, source in enumerate(sources):
+        if source.kind == "unembed_bias":
+            values[:, place] = target.bias
+        else:
+            values[:, place] = (frozen.source(source) * target.direction).sum(-1)
+    for step in UpSweep(frozen):
+        first = len(sources) + step.index * config.n_heads
+        at_z = step.layer.write_adjoint(target.direction[None])
+        values[:, first : first + config.n_heads] = (step.z * at_z)[0].sum(-1)
+    values = values.masked_fill(~target.known[:, None], torch.nan)
+    total = values.sum(1)
+    logits = trace.uncapped_logits
+    own = logits.gather(-1, target.tokens[..., None])[..., 0] - logits.mean(-1)
+    error = float((total - own)[target.known].abs().max())
+    size = float(trace.logits.abs().max())
+    return DirectAttribution(
+        components=(*sources, *heads),
+        values=values,
+        total=total,
+        remainder=error / size if size else error,
+    )
+
+
+def logit_effects(
+    trace: Trace, head: HeadName, targets: Int[Tensor, "batch pos"] | None = None
+) -> LogitEffects:
+    """The logit-effect matrix of one head, split into single and composed paths."""
+    frozen = expand_logits(trace).frozen
+    found = trace.model.head(head).id
+    target = _next_token_target(trace, targets)
+    layer = frozen.head(found)
+    effects = _effects(layer, layer.read(split_at(frozen, found.layer)), target)
+    single, composed = effects[:, :, 0]
+    return LogitEffects(found, single + composed, single, composed)
+
+
+def effects_by_layer(
+    trace: Trace, targets: Int[Tensor, "batch pos"] | None = None
+) -> Iterator[Pattern]:
+    """Logit-effect matrices of all heads, layer by layer, from one sweep.
+
+    Rows sum to the head's direct attribution. `targets` gives other tokens, one per destination;
+    without them the last destination, which has no next token, is NaN.
+    """
+    frozen = expand_logits(trace).frozen
+    target = _next_token_target(trace, targets)
+    for step in UpSweep(frozen):
+        yield _effects(step.layer, step.values, target)[0]
+
+
+def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
+    """Attention × the norm of what each source's value writes, layer by layer."""
+    for index, pattern in enumerate(trace.patterns):
+        layer = trace.model.weights.layers[index]
+        value = for_query_heads(transformer.values(layer, trace.read(index)), pattern.shape[1])
+        # ‖v W_O‖² = v (W_O W_Oᵀ) vᵀ: never wider than a head.
+        gram = layer.W_O @ layer.W_O.mT
+        size = ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
+        yield pattern * size[:, :, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _NextTokenTarget:
+    """The logit explained at each destination, vocabulary mean removed.
+
+    `direction` is its gradient at the final stream, `bias` what the logits' own bias adds, and
+    `known` whether the destination has a next token.
+    """
+
+    tokens: Tokens
+    direction: Stream
+    bias: Float[Tensor, "batch pos"]
+    known: Tensor
+
+
+def _effects(
+    layer: FrozenLayer, values: Values, target: _NextTokenTarget
+) -> Float[Tensor, "many batch head dest src"]:
+    at_z = layer.write_adjoint(target.direction[None])
+    matrix = layer.pattern * (at_z @ layer.per_head(values).mT)
+    return matrix.masked_fill(~target.known[:, None, :, None], torch.nan)
+
+
+def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget:
+    tokens, known = _next_tokens(trace, targets)
+    everywhere = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
+    direction, bias = everywhere.direction(trace.model.weights)
+    return _NextTokenTarget(
+        tokens=tokens,
+        direction=direction.reshape(*tokens.shape, -1) * trace.scales.final[..., None],
+        bias=bias.reshape(tokens.shape),
+        known=known,
+    )
+
+
+def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
+    """Target tokens, and which destinations have one."""
+    places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
+    known = places < trace.lengths[:, None]
+    if targets is not None:
+        if targets.shape != trace.tokens.shape:
+            raise InputError(
+                f"targets have shape {list(targets.shape)}, but the trace has "
+                f"{list(trace.tokens.shape)} tokens; give one target for each token"
+            )
+        for token in (int(targets.min()), int(targets.max())):
+            trace.model.token_id(token)
+        return targets.to(trace.tokens.device), known
+    if trace.tokens.shape[1] < 2:
+        raise InputError(
+            "a sequence of one token has no next token to attribute to; give at least two tokens, "
+            "or pass targets"
+        )
+    known = places < trace.lengths[:, None] - 1
+    return trace.tokens.roll(-1, 1), known

@@ -1,0 +1,316 @@
+"""The strongest terms of a head's scores, in one cell or over all rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import Column, Part, Record, Table, text_column
+from pathsum.base.errors import InputError
+from pathsum.model import HeadId
+from pathsum.model.sequences import require_position
+from pathsum.model.transformer import pattern_at
+from pathsum.paths.score_sum import Group, ScoreSum, SideSum, Vectors, group_of
+
+PartKind: TypeAlias = Literal["paths", "writers"]
+
+
+@dataclass(frozen=True, eq=False)
+class CellTerm(Record, kind="cell-term"):
+    """A term's share of one score, and the attention there without the term.
+
+    `attention_without` is the softmax of the whole row with the term removed from all of it.
+    """
+
+    query: Part
+    key: Part
+    group: Group
+    score: float
+    attention_without: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCell(Record, kind="score-cell"):
+    """One score, of a destination for a source, as a sum of terms, largest magnitude first.
+
+    `none + q + k + qk = score`, and `rest` is the sum of the terms not listed. `parts` says whether
+    parts are single paths or, in deep models, everything that a lower head wrote.
+    """
+
+    head: HeadId
+    destination: int
+    source: int
+    destination_text: str
+    source_text: str
+    score: float
+    attention: float
+    none: float
+    q: float
+    k: float
+    qk: float
+    terms: tuple[CellTerm, ...]
+    rest: float
+    count: int
+    parts: PartKind
+    remainder: float
+
+    def to_table(self) -> Table:
+        """One row per term."""
+        rows = tuple(
+            (str(term.query), str(term.key), term.group, term.score, term.attention_without)
+            for term in self.terms
+        )
+        return Table(
+            (
+                text_column("query part"),
+                text_column("key part"),
+                text_column("group"),
+                Column("score", "+.3f"),
+                Column("attention without"),
+            ),
+            rows,
+            title=f"{self.head}: {self.destination_text} at {self.destination} → "
+            f"{self.source_text} at {self.source}, score {self.score:+.3f}, "
+            f"attention {self.attention:.3f}",
+            note=f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
+            f"{len(rows)} of {self.count:,} terms, the others {self.rest:+.3f}; "
+            f"remainder {self.remainder:.1e}",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SummaryTerm(Record, kind="summary-term"):
+    """A term over all rows: how much it varies within them, and where it is most extreme.
+
+    `spread` is the root mean square of the term minus its row's mean, over causal cells; `largest`
+    is the term's value where it is farthest from its row's mean.
+    """
+
+    query: str
+    key: str
+    group: str
+    spread: float
+    largest: float
+    destination: int
+    source: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSummary(Record, kind="score-summary"):
+    """A head's scores over all rows: the whole, the four groups, and the strongest terms.
+
+    Ranked by `spread`, how much a term varies within rows: the softmax ignores what is constant in
+    a row. Spreads do not add up, because terms may cancel.
+    """
+
+    head: HeadId
+    groups: tuple[SummaryTerm, ...]
+    terms: tuple[SummaryTerm, ...]
+    count: int
+    parts: PartKind
+    remainder: float
+
+    def to_table(self) -> Table:
+        """Groups first, then terms."""
+        rows = tuple(
+            (
+                *(term.query, term.key, term.group, term.spread, term.largest),
+                f"{term.destination} → {term.source}",
+            )
+            for term in (*self.groups, *self.terms)
+        )
+        shown = min(len(self.terms), self.count)
+        return Table(
+            (
+                text_column("query part"),
+                text_column("key part"),
+                text_column("group"),
+                Column("spread"),
+                Column("farthest", "+.3f"),
+                text_column("at dest → src"),
+            ),
+            rows,
+            title=f"{self.head}: what its scores are made of",
+            note=f"spread: rms within rows, which is what the softmax sees; {shown} of "
+            f"{self.count:,} terms; remainder {self.remainder:.1e}",
+        )
+
+
+def rank_cell(
+    scores: ScoreSum, destination: int, source: int, k: int, sequence: int, max_parts: int
+) -> ScoreCell:
+    """The strongest terms of one cell."""
+    destination, source, sequence = _place(scores, destination, source, sequence)
+    _check_k(k)
+    parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
+    length = destination + 1
+    query_parts, queries = _stacked(scores.query.select(rows, length), parts)
+    key_parts, keys = _stacked(scores.key.select(rows, length), parts)
+    queries = queries[:, destination]
+    scale = scores.trace.model.config.score_scale
+    # [query part, key part] at the cell; rows of terms are computed for the listed ones only.
+    cell = (queries * scale) @ keys[:, source].T
+    best = cell.abs().flatten().topk(min(k, cell.numel())).indices
+    at_query, at_key = best // cell.shape[1], best % cell.shape[1]
+    row = scores.total()[sequence, destination, :length]
+    term_rows = torch.einsum("tk,tsk->ts", queries[at_query] * scale, keys[at_key])
+    without = _attention(scores, row - term_rows)[:, source].tolist()
+    listed = cell[at_query, at_key].tolist()
+    terms = tuple(
+        CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
+        for i, j, value, left in zip(
+            at_query.tolist(), at_key.tolist(), listed, without, strict=True
+        )
+    )
+    model, tokens = scores.trace.model, scores.trace.tokens[sequence].tolist()
+    total = float(row[source])
+    at = (sequence, destination, source)
+    return ScoreCell(
+        head=scores.head,
+        destination=destination,
+        source=source,
+        destination_text=model.token_text(tokens[destination]),
+        source_text=model.token_text(tokens[source]),
+        score=total,
+        attention=float(_attention(scores, row[None])[0, source]),
+        none=float(scores.none[at]),
+        q=float(scores.q[at]),
+        k=float(scores.k[at]),
+        qk=float(scores.qk[at]),
+        terms=terms,
+        rest=total - sum(listed),
+        count=cell.numel(),
+        parts=parts,
+        remainder=scores.remainder(),
+    )
+
+
+def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
+    """The terms with the largest spread within rows, one query part at a time."""
+    _check_k(k)
+    lengths = scores.trace.lengths
+    groups = [
+        _summary("all", "all", "all", scores.total(), lengths),
+        _summary("no head", "no head", "none", scores.none, lengths),
+        _summary("lower heads", "no head", "q", scores.q, lengths),
+        _summary("no head", "lower heads", "k", scores.k, lengths),
+        _summary("lower heads", "lower heads", "qk", scores.qk, lengths),
+    ]
+    parts = _part_kind(scores, max_parts)
+    found, count = _widest(scores, parts, k)
+    terms = tuple(
+        _summary(str(query), str(key), group_of(query, key), scores.term(query, key), lengths)
+        for query, key in found
+    )
+    return ScoreSummary(
+        head=scores.head,
+        groups=tuple(groups),
+        terms=terms,
+        count=count,
+        parts=parts,
+        remainder=scores.remainder(),
+    )
+
+
+def _attention(scores: ScoreSum, rows: Float[Tensor, "rows src"]) -> Float[Tensor, "rows src"]:
+    """The softmax of rows of scores that end at their destination, as the model does it."""
+    config, head = scores.trace.model.config, scores.head
+    layer = scores.trace.model.weights.layers[head.layer]
+    offsets = torch.arange(rows.shape[1] - 1, -1, -1, device=rows.device)[None]
+    numbers = torch.full((len(rows),), head.head, device=rows.device)
+    return pattern_at(config, layer, numbers, offsets, rows)
+
+
+def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
+    """The k pairs with the largest spread, and how many there are; one sequence at a time."""
+    batch, length = scores.trace.tokens.shape
+    lengths = scores.trace.lengths
+    squares: dict[tuple[Part, Part], float] = {}
+    for row in range(batch):
+        rows = slice(row, row + 1)
+        all_keys = list(_parts_with_vectors(scores.key.select(rows, length), parts))
+        for query, queries in _parts_with_vectors(scores.query.select(rows, length), parts):
+            for key, keys in all_keys:
+                spread = _spread(scores.product(queries, keys), lengths[rows])
+                cells = float(_cells(lengths[rows]))
+                squares[query, key] = squares.get((query, key), 0.0) + spread**2 * cells
+    ranked = sorted(squares, key=lambda pair: -squares[pair])
+    return ranked[:k], len(ranked)
+
+
+def _summary(
+    query: str,
+    key: str,
+    group: str,
+    scores: Float[Tensor, "batch dest src"],
+    lengths: Int[Tensor, " batch"],
+) -> SummaryTerm:
+    length = scores.shape[-1]
+    place = int(_centered(scores, lengths).abs().argmax())
+    return SummaryTerm(
+        query=query,
+        key=key,
+        group=group,
+        spread=_spread(scores, lengths),
+        largest=float(scores.flatten()[place]),
+        destination=place // length % length,
+        source=place % length,
+    )
+
+
+def _centered(
+    scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch dest src"]:
+    """A term minus its row's mean over causal cells; 0 in other cells and in padding."""
+    places = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+    real = places <= lengths[:, None]
+    return (scores - (scores.sum(-1) / places)[..., None]).tril() * real[..., None]
+
+
+def _spread(scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]) -> float:
+    """Root mean square over causal cells of a term minus its row's mean."""
+    return float((_centered(scores, lengths).square().sum() / _cells(lengths)).sqrt())
+
+
+def _cells(lengths: Int[Tensor, " batch"]) -> Tensor:
+    """The number of causal cells of sequences of these lengths."""
+    return (lengths * (lengths + 1) / 2).sum()
+
+
+def _part_kind(scores: ScoreSum, max_parts: int) -> PartKind:
+    count = max(scores.query.total_count, scores.key.total_count)
+    return "paths" if count <= max_parts else "writers"
+
+
+def _parts_with_vectors(side: SideSum, parts: PartKind) -> Iterator[tuple[Part, Vectors]]:
+    return side.listed() if parts == "paths" else side.writers()
+
+
+def _stacked(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
+    """The parts of a side and their vectors in its first sequence."""
+    found = [(part, vectors[0]) for part, vectors in _parts_with_vectors(side, parts)]
+    return [part for part, _ in found], torch.stack([vectors for _, vectors in found])
+
+
+def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tuple[int, int, int]:
+    batch, length = scores.trace.tokens.shape
+    destination = require_position(destination, length, "destination")
+    source = require_position(source, length, "source")
+    if not -batch <= sequence < batch:
+        raise InputError(
+            f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
+        )
+    if source > destination:
+        raise InputError(
+            f"position {destination} cannot attend to {source}, which comes after it; give a "
+            "source at or before the destination"
+        )
+    return destination, source, sequence % batch
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise InputError(f"k is {k}; it must be at least 1")

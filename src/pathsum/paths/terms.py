@@ -1,0 +1,391 @@
+"""Term importance: how much paths of each order reduce the loss (the paper's section of that name).
+
+Gain of order n = loss with paths of order < n − loss with paths of order ≤ n, with the run's own
+patterns. Order 0 is compared with a uniform guess.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from rich.console import Group
+from torch import Tensor
+
+from pathsum.base import (
+    ARROW,
+    Column,
+    Progress,
+    Record,
+    Table,
+    find_head,
+    interval_columns,
+    parse_option,
+    silent,
+    stacked,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.estimate import Estimate
+from pathsum.base.shapes import Stream, Tokens
+from pathsum.base.table import Cell
+from pathsum.model import HeadId, HeadName, Model, Path, Recording
+from pathsum.model.forward import run
+from pathsum.model.losses import (
+    NATS,
+    MetricName,
+    Scored,
+    SequenceLosses,
+    counted_sums,
+    find_metric,
+    predicted_batches,
+    split_by_memory,
+)
+from pathsum.model.processes import shared_map
+from pathsum.model.sequences import TextOrTokens, require_text
+from pathsum.paths.truncation import MlpOutputs, Scales, truncate
+
+
+@dataclass(frozen=True)
+class TermSet:
+    """Chains of heads, all of the same length: some of the terms of that order.
+
+    A chain stands for the paths through exactly these heads, bottom to top, from every source.
+
+    >>> TermSet("both", [["L0H0"], ["L0H1"]]).order
+    1
+    """
+
+    name: str
+    chains: tuple[tuple[HeadId, ...], ...]
+
+    def __init__(self, name: str, chains: Sequence[Sequence[HeadName]]) -> None:
+        # Path checks the order of the heads and parses their names.
+        paths = [Path("embed", heads) for heads in chains]
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "chains", tuple(dict.fromkeys(path.heads for path in paths)))
+        lengths = {len(chain) for chain in self.chains}
+        if len(lengths) != 1 or 0 in lengths:
+            raise InputError(
+                f"the set {name!r} has chains of {sorted(lengths) or 'no'} heads; its chains must "
+                "all have one length, of at least one head"
+            )
+
+    @property
+    def order(self) -> int:
+        """The number of heads in each chain."""
+        return len(self.chains[0])
+
+
+def head_set(name: str, heads: Sequence[HeadName]) -> TermSet:
+    """The terms of order 1 of some heads."""
+    return TermSet(name, [[head] for head in heads])
+
+
+def by_layer(model: Model) -> list[TermSet]:
+    """The heads of each layer together."""
+    config = model.config
+    return [
+        head_set(f"layer {layer}", [(layer, head) for head in range(config.n_heads)])
+        for layer in range(config.n_layers)
+    ]
+
+
+def by_head(model: Model) -> list[TermSet]:
+    """Each head alone."""
+    return [head_set(head.label, [head.id]) for head in model.heads]
+
+
+def by_virtual_head(model: Model) -> list[TermSet]:
+    """Each pair of heads that can act as a virtual head, the lower one first."""
+    return [
+        TermSet(ARROW.join((low.id, high.id)), [[low.id, high.id]])
+        for low in model.heads
+        for high in model.heads
+        if low.id.layer < high.id.layer
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class TermSetGain(Record, kind="term-set-gain"):
+    """The loss that one set of terms saves, in nats, with 95 % intervals.
+
+    `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
+    removing it from all paths of its order and lower. The two differ where the effects of terms
+    overlap.
+    """
+
+    name: str
+    order: int
+    terms: int
+    alone: Estimate
+    given_others: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class TermImportance(Record, kind="term-importance"):
+    """Losses of truncated path sums, in `unit` per prediction (nats), over sequences.
+
+    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of a uniform
+    guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
+    `gain_estimates` are the same numbers with 95 % intervals; `sets` has the requested splits.
+    """
+
+    model: str
+    uniform: float
+    loss: tuple[float, ...]
+    gain: tuple[float, ...]
+    loss_estimates: tuple[Estimate, ...]
+    gain_estimates: tuple[Estimate, ...]
+    sets: tuple[TermSetGain, ...]
+    scale: Scales
+    mlps: MlpOutputs
+    sequences: int
+    predictions: int
+    note: str
+    unit: str = NATS
+
+    def to_table(self) -> Table:
+        """One row per order."""
+        rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
+        for order, loss in enumerate(self.loss):
+            rows.append((f"order ≤ {order}", loss, *self.gain_estimates[order].with_interval))
+        counted = "loss" if self.unit == NATS else self.unit
+        columns = (text_column("paths"), Column(counted, ".4f"), *interval_columns("gain", ".4f"))
+        return Table(columns, tuple(rows), title=f"{self.model}: term importance", note=self.note)
+
+    def __rich__(self) -> Group:
+        tables = [self.to_table(), *([self.sets_table()] if self.sets else [])]
+        return stacked(*tables)
+
+    def sets_table(self) -> Table:
+        """One row per set of terms, the most useful first."""
+        ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
+        rows = tuple(
+            (found.name, found.order, found.alone.value, *found.given_others.with_interval)
+            for found in ranked
+        )
+        columns = (
+            *(text_column("terms"), Column("order"), Column("alone", ".4f")),
+            *interval_columns("given others", ".4f"),
+        )
+        note = (
+            "alone: gain when added to the paths of lower order; given others: cost of removing it "
+            "from all paths of its order and lower (with 95 % interval)"
+        )
+        return Table(columns, rows, title=f"by set of terms, gain in {self.unit}", note=note)
+
+
+@torch.no_grad()
+@checked
+def term_importance(
+    model: Model,
+    batches: TextOrTokens | None = None,
+    *,
+    sets: Sequence[TermSet] = (),
+    targets: Int[Tensor, "n pos"] | None = None,
+    metric: MetricName = "loss",
+    scale: Scales | str = Scales.FROZEN,
+    mlps: MlpOutputs | str = MlpOutputs.FROZEN,
+    from_position: int = 0,
+    progress: Progress = silent,
+) -> TermImportance:
+    """The loss of paths of order ≤ n for every n, in one pass per batch, and each order's gain.
+
+    `batches` is a [n, pos] tensor of token ids or an iterable of them, by default the held-out text
+    that the model comes with; losses are means over predicted positions, from `from_position` on.
+    A position predicts the next token or, for models trained on another task, its entry of
+    `targets` (−1: nothing). `metric` is the loss in nats, the share of predictions that are not the
+    target ("error"), or a function of logits [n, vocab] and targets [n] that returns one number
+    each, the lower the better. `sets` splits orders further, at the cost of two unembeddings per
+    set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or `TermSet`s of
+    your own.
+
+        >>> from pathsum.model import construct
+        >>> model = construct.virtual_head()
+        >>> terms = term_importance(model, model.tokens("a k t b l u c m v d n w"))
+        >>> [f"{gain:.2f}" for gain in terms.gain[1:]]  # it needs two heads in a row
+        ['-0.00', '2.47']
+
+    On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
+    MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads; `mlps` can
+    recompute them, which is no longer a sum over paths. Patterns are held fixed: the effect of
+    heads on each other's patterns (Q- and K-composition) is part of every order and of no gain.
+    """
+    scale = parse_option(Scales, scale, "scale")
+    mlps = parse_option(MlpOutputs, mlps, "mlps")
+    _check_sets(model, sets, scale, mlps)
+    losses = _Losses(model, sets, scale, mlps, from_position, find_metric(metric))
+    checked, wanted = predicted_batches(model, require_text(model, batches), targets, from_position)
+    pieces = [
+        pair
+        for tokens, ids in zip(checked, wanted, strict=True)
+        for pair in zip(
+            split_by_memory(model, tokens, losses.streams),
+            split_by_memory(model, ids, losses.streams),
+            strict=True,
+        )
+    ]
+    measured = shared_map(pieces, losses.measure, progress, "term importance")
+    return losses.result(
+        [SequenceLosses.joined(list(same)) for same in zip(*measured, strict=True)]
+    )
+
+
+def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
+    """Raise an error for heads that do not exist, and for terms that would not add up."""
+    config = model.config
+    for head in (head for terms in sets for chain in terms.chains for head in chain):
+        find_head(head, config.n_layers, config.n_heads)
+    if sets and mlps is MlpOutputs.RECOMPUTED and config.mlp != "none":
+        raise NotExactError(
+            "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
+            "use mlps='frozen' with sets, or leave out sets"
+        )
+    recomputed = scale is Scales.RECOMPUTED and config.norm != "none"
+    if recomputed and any(terms.order > 1 for terms in sets):
+        raise NotExactError(
+            "a recomputed scale depends on all terms together, so chains of heads cannot be "
+            "separated; use scale='frozen', or sets of single heads"
+        )
+
+
+def _rests(model: Model, sets: Sequence[TermSet]) -> list[int | None]:
+    """For each set, the number of the one that has all other chains of its order, if any."""
+    config = model.config
+    chains = [frozenset(terms.chains) for terms in sets]
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for number, terms in enumerate(sets):
+        by_size.setdefault((terms.order, len(chains[number])), []).append(number)
+    found: list[int | None] = []
+    for number, terms in enumerate(sets):
+        every = math.comb(config.n_layers, terms.order) * config.n_heads**terms.order
+        as_large = by_size.get((terms.order, every - len(chains[number])), ())
+        others = (other for other in as_large if chains[number].isdisjoint(chains[other]))
+        found.append(next(others, None))
+    return found
+
+
+# Logits of a uniform guess held at a time.
+_GUESSES = 1 << 22
+
+
+class _Losses:
+    """Losses of truncated sums, sequence by sequence."""
+
+    def __init__(
+        self,
+        model: Model,
+        sets: Sequence[TermSet],
+        scale: Scales,
+        mlps: MlpOutputs,
+        first: int,
+        scored: Scored,
+    ) -> None:
+        self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
+        self.first, self.metric, self.unit = first, scored.metric, scored.unit
+        self.rests = _rests(model, sets)
+
+    @property
+    def streams(self) -> int:
+        """Memory of truncated streams and values, in multiples of a batch's logits."""
+        config = self.model.config
+        return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
+
+    def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
+        """Of a uniform guess, of every order, of every set alone, and without every set."""
+        tokens, targets = piece
+        truncated = truncate(
+            run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
+        )
+
+        def losses(stream: Stream) -> SequenceLosses:
+            return truncated.losses(stream, self.first, targets, self.metric)
+
+        alone: list[SequenceLosses] = []
+        removed: dict[int, SequenceLosses] = {}
+        for number, terms in enumerate(self.sets):
+            parts = [truncated.term(chain) for chain in terms.chains]
+            written = sum(parts[1:], start=parts[0])
+            below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
+            alone.append(losses(below + written))
+            if self.rests[number] is None:
+                removed[number] = losses(whole - written)
+        # All paths without a set are those of lower order with the rest.
+        without = [
+            removed[number] if rest is None else alone[rest]
+            for number, rest in enumerate(self.rests)
+        ]
+        return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
+
+    def _uniform(self, targets: Tokens) -> SequenceLosses:
+        """The score of a uniform guess."""
+        counted = targets[:, self.first :] >= 0
+        wanted = targets[:, self.first :][counted]
+        outputs = self.model.config.d_vocab_out
+        known, place = wanted.unique(return_inverse=True)
+        guesses = [
+            self.metric(torch.zeros(len(block), outputs).to(block.device, torch.float64), block)
+            for block in known.split(max(1, _GUESSES // outputs))
+        ]
+        return counted_sums(counted, torch.cat(guesses)[place])
+
+    def result(self, measured: list[SequenceLosses]) -> TermImportance:
+        """The result, from what `measure` returned with all pieces joined."""
+        guessing, *rest = measured
+        every, sets = self.model.config.n_layers + 1, len(self.sets)
+        orders, alone, without = rest[:every], rest[every : every + sets], rest[every + sets :]
+        first = orders[0]
+        gains = [
+            above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
+        ]
+        losses = [order.mean() for order in orders]
+        sequences, predictions = len(first.total), int(first.count.sum())
+        return TermImportance(
+            model=self.model.name,
+            uniform=guessing.mean().value,
+            loss=tuple(loss.value for loss in losses),
+            gain=tuple(gain.value for gain in gains),
+            loss_estimates=tuple(losses),
+            gain_estimates=tuple(gains),
+            sets=tuple(
+                TermSetGain(
+                    name=terms.name,
+                    order=terms.order,
+                    terms=len(terms.chains),
+                    alone=orders[terms.order - 1].above(added),
+                    given_others=removed.above(orders[terms.order]),
+                )
+                for terms, added, removed in zip(self.sets, alone, without, strict=True)
+            ),
+            scale=self.scale,
+            mlps=self.mlps,
+            sequences=sequences,
+            predictions=predictions,
+            note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.unit),
+            unit=self.unit,
+        )
+
+
+def _note(
+    model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int, unit: str
+) -> str:
+    parts = [
+        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals",
+        "patterns are the run's own",
+    ]
+    if model.config.logit_cap is not None:
+        parts.append("truncated logits pass through the soft cap")
+    if model.config.norm != "none":
+        whose = "the run's own" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
+        parts.append(f"normalization scales are {whose}")
+    if model.config.mlp != "none":
+        if mlps is MlpOutputs.FROZEN:
+            parts.append(
+                "MLP outputs are leaves of order 0 and include what the MLPs read from heads"
+            )
+        else:
+            parts.append("MLP outputs are recomputed: not a sum over paths")
+    return "\n".join(parts)

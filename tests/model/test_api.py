@@ -1,0 +1,132 @@
+"""The model and the trace as a user meets them: text, generation, stacked weights, named values."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import pathsum as ps
+from pathsum.base.errors import InputError, NotExactError, PathsumError, TokenError
+
+CONFIG = ps.Config(n_layers=2, n_heads=4, d_model=16, d_head=4, d_vocab=30, n_ctx=12)
+VARIANTS = [
+    CONFIG,
+    CONFIG.replace(norm="rms", mlp="silu_gated", d_mlp=12, positions="rotary"),
+    CONFIG.replace(norm="layer", mlp="gelu", d_mlp=12, positions="residual"),
+    CONFIG.replace(norm="layer", mlp="gelu", d_mlp=12, block="parallel"),
+]
+
+
+def test_text_where_tokens_go() -> None:
+    model = ps.construct.induction()
+    ids = model.encode("a b c a")
+    expected = model(torch.tensor(ids))
+    assert expected.shape == (len(ids), model.config.d_vocab)
+    for given in ("a b c a", ids):
+        assert torch.equal(model(given), expected)
+    assert torch.equal(model(["a b c a", "b c a b"])[0], expected)
+    with pytest.raises(TokenError, match="not one tensor; pass them to model.trace"):
+        model(["a b c a", "a"])
+
+
+def test_generation_is_greedy_by_default() -> None:
+    model = ps.construct.induction()
+    assert model.generate("a b c a", 2) == "a b c a b c"
+    assert model.generate("a b c a", 0) == "a b c a"
+    assert model.generate(model.encode("a b c a"), 1) == "a b c a b"
+
+
+def test_generation_at_a_temperature_follows_the_seed() -> None:
+    model = ps.load("two-layer")
+    first, again, other = (
+        model.generate("def f(", 12, temperature=1.5, seed=seed) for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert first.startswith("def f(")
+    with pytest.raises(InputError, match="temperature=-1.0 is negative"):
+        model.generate("def f(", 1, temperature=-1.0)
+    with pytest.raises(InputError, match="n=-1 tokens"):
+        model.generate("def f(", -1)
+
+
+def test_generation_beyond_the_context_and_without_a_tokenizer() -> None:
+    model = ps.random_model(CONFIG.replace(start_token=0))
+    text = model.generate([0, 3, 4], 20)
+    assert text.split()[:3] == ["<0>", "<3>", "<4>"]
+    assert len(text.split()) == 23
+
+
+@pytest.mark.parametrize("config", VARIANTS)
+def test_weights_are_stacked(config: ps.Config) -> None:
+    model = ps.random_model(config)
+    assert model.W_Q.shape == (2, 4, 16, 4)
+    assert model.W_O.shape == (2, 4, 4, 16)
+    layer = model.weights.attention[1]
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        assert torch.equal(getattr(model, name)[1], getattr(layer, name))
+    empty = ps.random_model(config.replace(n_layers=0))
+    assert empty.W_V.shape == (0, 4, 16, 4)
+    assert empty.W_O.shape == (0, 4, 4, 16)
+
+
+@pytest.mark.parametrize("config", VARIANTS)
+def test_a_named_value_is_the_one_that_its_hook_sees(config: ps.Config) -> None:
+    model = ps.random_model(config)
+    tokens = torch.randint(30, (2, 7), generator=torch.manual_seed(0))
+    names = ["L1H2.pattern", "L1H2.z", "L1H2.q", "L1H2.v", "embed", "logits"]
+    names += [] if config.mlp == "none" else ["mlp1"]
+    seen: dict[str, Tensor] = {}
+    trace = model.trace(tokens, hooks={name: _keep_in(seen, name) for name in names})
+    trace = model.trace(tokens)
+    for name in names:
+        torch.testing.assert_close(trace[name], seen[name])
+    assert torch.equal(trace["residual1"], trace.streams[1])
+    assert torch.equal(trace["L0H1@-1"], trace.written("L0H1")[:, -1])
+    if config.mlp != "none":
+        layer = model.weights.layers[1]
+        read = trace["mlp1.in"]
+        assert read.shape == trace["residual1"].shape
+        if config.block == "serial":
+            heads = sum(trace[f"L1H{head}"] for head in range(4))
+            bias = 0 if layer.b_O is None else layer.b_O
+            torch.testing.assert_close(read, trace["residual1"] + heads + bias)
+        else:
+            assert torch.equal(read, trace["residual1"])
+
+
+def _keep_in(seen: dict[str, Tensor], name: str):
+    def keep(value: Tensor) -> None:
+        seen[name] = value.clone()
+
+    return keep
+
+
+def test_names_that_are_not_values() -> None:
+    trace = ps.construct.induction().trace("a b c a")
+    with pytest.raises(InputError, match="L0H0→L1H0.k is an edge.*use 'L0H0' for the output"):
+        trace["L0H0>L1H0.k"]
+    for wrong in ("nonsense", "L9H0.pattern", "L1H0@99", "mlp0", "residual7"):
+        with pytest.raises(PathsumError):
+            trace[wrong]
+    with pytest.raises(NotExactError, match=r"changed the read L1H0\.k"):
+        trace.patch({"L0H0": "zero"})["L1H0.k"]
+
+
+def test_a_head_by_two_numbers() -> None:
+    trace = ps.construct.induction().trace("a b c a")
+    assert torch.equal(trace.pattern(1, 0), trace.pattern("L1H0"))
+
+
+def test_token_texts_without_padding() -> None:
+    trace = ps.construct.induction().trace(["a b c a", "a b"])
+    assert [len(row) for row in trace.token_texts] == trace.lengths.tolist()
+    assert trace.token_texts[1][-2:] == ("a", "b")
+
+
+def test_one_line_reprs() -> None:
+    model = ps.load("two-layer")
+    trace = model.trace("def f(self):\n" * 30)
+    objects = (trace, model, model.head("L1H0"), model.head("L1H0").ov, trace.paths())
+    for value in (*objects, trace.patch({"L0H0": "zero"})):
+        assert "\n" not in repr(value)
+        assert 15 < len(repr(value)) < 200
+    assert "'two-layer'" in repr(trace)
