@@ -348,7 +348,7 @@ def test_a_server_that_goes_is_said_and_forgiven(context: BrowserContext, live: 
     probe(page, live)
     page.context.set_offline(True)
     page.get_by_role("textbox").first.fill("class Other:")
-    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("Lost connection to the server")
     page.context.set_offline(False)
     expect(page.get_by_role("alert")).to_have_count(0, timeout=2 * PATIENCE_MS)
     expect(page.get_by_role("listbox")).to_contain_text("Other")

@@ -24,7 +24,7 @@ def test_the_token_locked_in_text_is_the_one_explained(page: Page, live: str) ->
     token(page, 20).click()
     for key, view in (("5", "paths"), ("2", "why")):
         page.keyboard.press(key)
-        expect(page).to_have_url(re.compile(f"#/{view}.*t=20"))
+        expect(page).to_have_url(re.compile(f"#/{view}.*position=20"))
         settled(page)
         expect(token(page, 20)).to_have_class(re.compile("locked"))
 
@@ -33,7 +33,9 @@ def test_a_prediction_leads_to_why_with_that_token(page: Page, live: str) -> Non
     page.goto(f"{live}#/text?example=0&position=40")
     settled(page)
     page.locator("section[aria-label=Details] table.guesses a").nth(4).click()
-    expect(page).to_have_url(re.compile(r"#/why.*t=40.*tok=\d+|#/why.*tok=\d+.*t=40"))
+    expect(page).to_have_url(
+        re.compile(r"#/why.*position=40.*token=\d+|#/why.*token=\d+.*position=40")
+    )
     # Another token of the text is explained by its own next token again.
     page.keyboard.press("1")
     settled(page)
@@ -83,7 +85,7 @@ def test_cells_lead_to_the_same_cell_in_text(page: Page, live: str) -> None:
     matrix.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     expect(page).to_have_url(re.compile("#/text"))
     found = dict(part.split("=") for part in page.url.split("?")[1].split("&"))
-    assert found["d"].split(".")[0] == found["t"] != "3"
+    assert found["cell"].split(".")[0] == found["position"] != "3"
 
 
 def test_another_text_takes_no_cuts_at_positions_along(page: Page, live: str) -> None:
@@ -189,7 +191,7 @@ def test_places_lead_to_the_text(page: Page, live: str) -> None:
     row = part.locator("tbody tr").first
     weight = row.locator("td").nth(1).inner_text()
     row.get_by_role("link", name="open").click()
-    expect(page).to_have_url(re.compile(f"#/text.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(f"#/text.*head={INDUCTION}"))
     # The cell is open, and its weight is the one that the list states.
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("weight")

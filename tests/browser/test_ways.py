@@ -118,7 +118,7 @@ def test_the_head_is_the_same_in_all_views(page: Page, live: str) -> None:
         ("text", "why", "atlas", "composition", "paths", "training", "paper", "compare"), 1
     ):
         page.keyboard.press(str(key))
-        expect(page).to_have_url(re.compile(f"#/{view}\\?.*h={head}"))
+        expect(page).to_have_url(re.compile(f"#/{view}\\?.*head={head}"))
         if view == "text":
             expect(page.get_by_label(f"Pattern of {head}")).to_be_visible()
         if view == "training":

@@ -144,7 +144,7 @@ def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("left out")
     details.get_by_role("link", name=re.compile("@")).first.click()
-    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}.*d=\d+\.\d+"))
+    expect(page).to_have_url(re.compile(rf"#/text\?.*head={INDUCTION}.*cell=\d+\.\d+"))
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell")
     page.get_by_role("link", name="the circuit it is part of").click()
     expect(page).to_have_url(re.compile("#/why"))
@@ -167,7 +167,7 @@ def test_composition_leads_to_a_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/composition?node={INDUCTION}")
     expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
     page.get_by_role("link", name=f"{INDUCTION} on this text").click()
-    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(rf"#/text\?.*head={INDUCTION}"))
 
 
 def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) -> None:
@@ -185,7 +185,7 @@ def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) 
         found = page.get_by_role("option", name=re.compile("L1H0.*induction")).first
         expect(found).to_be_visible(timeout=4 * PATIENCE_MS)
         found.click()
-        expect(page).to_have_url(re.compile("#/head.*h=L1H0"))
+        expect(page).to_have_url(re.compile("#/head.*head=L1H0"))
         assert watched.errors == [] and watched.strangers() == []
     finally:
         server.close()
