@@ -17,7 +17,6 @@ batching    batches that fit into memory
 arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
 files       reading and writing files
 terminal    consoles that escape control characters
-allocator, interpreters   allocator settings; helper processes
 
 The grammar of names, `parse(str(x)) == x` everywhere:
 

@@ -24,11 +24,15 @@ from pathsum.base.sentence import (
 )
 from pathsum.base.site import Site
 from pathsum.explorer.answers.model import shown_piece, token_label
-from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
-from pathsum.explorer.answers.run import predictions, rank_telling
-from pathsum.explorer.answers.without import direct_parts
+from pathsum.explorer.answers.prediction import (
+    THRESHOLD,
+    direct_parts,
+    find_position,
+    find_target_token,
+)
+from pathsum.explorer.answers.text import predictions, rank_telling
 from pathsum.explorer.params import TextParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
@@ -127,22 +131,22 @@ class StoryParams(TextParams):
     position: int | None = None
 
 
-def story(bench: Workbench, params: StoryParams) -> Story:
+def story(session: Session, params: StoryParams) -> Story:
     """The prediction at a position, or of a repeated token that heads copy.
 
     Of the repeats that gain most, the one whose probability falls most without the heads that look
     at what followed before; the first of them if no head does.
     """
-    found = bench.run(params)
+    found = session.run(params)
     trace = found.trace
-    probabilities = predictions(bench, params).next_log_prob.exp().tolist()
+    probabilities = predictions(session, params).next_log_prob.exp().tolist()
     ranked = rank_telling(found.ids, probabilities)
     if params.position is None:
         position, first = _most_telling(trace, probabilities, ranked)
     else:
-        position = position_of(trace, params.position)
+        position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    numbers = StoryBuilder(trace, position, bench.progress).build(first)
+    numbers = StoryBuilder(trace, position, session.progress).build(first)
     return replace(numbers, sentence=sentence_of(numbers, trace))
 
 
@@ -158,7 +162,7 @@ def _most_telling(
         (position, first, heads)
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
-        and (heads := _copying_heads(trace, position, token_of(trace, position, None)))
+        and (heads := _copying_heads(trace, position, find_target_token(trace, position)))
     ]
     if not tried:
         return ranked[0]
@@ -206,7 +210,7 @@ def _probabilities_without(
         edits.append(HeadOutput(head, nothing, off[:, None].expand(rows, length)))
     at = torch.tensor(positions, device=prefix.tokens.device)
     logits = run_logits(prefix.weights, prefix.tokens, edits, prefix, at)[:, 0]
-    tokens = torch.tensor([token_of(trace, position, None) for position in positions])
+    tokens = torch.tensor([find_target_token(trace, position) for position in positions])
     return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
 
 
@@ -215,7 +219,7 @@ class StoryBuilder:
 
     def __init__(self, trace: Trace, position: int, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
-        self.token = token_of(trace, position, None)
+        self.token = find_target_token(trace, position)
         self.heads = _copying_heads(trace, position, self.token)
 
     def build(self, first: int | None) -> Story:
