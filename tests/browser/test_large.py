@@ -107,7 +107,7 @@ def test_labels_of_the_composition_graph_do_not_overlap(
         overlaps = page.evaluate(
             """() => [...document.querySelectorAll("[data-node]")].flatMap((node) => {
               const text = node.querySelector("text.label").getBoundingClientRect();
-              const box = node.querySelector("rect").getBoundingClientRect();
+              const box = node.querySelector("rect.box").getBoundingClientRect();
               const outside = text.left < box.left - 1 || text.right > box.right + 1;
               return text.width > 0 && outside ? [node.dataset.node] : [];
             })"""

@@ -16,9 +16,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 # The view, the plot's name, the words that must be readable in it, and whether it has pixels.
 PLOTS = [
     (f"#/text?example=4&head={INDUCTION}&position=40", "the pattern", (), True),
-    ("#/atlas", "the scatter", ("null", PREVIOUS), False),
+    ("#/atlas", "the scatter", ("null", INDUCTION), False),
     (f"#/head?head={INDUCTION}", "Eigenvalues of W_E OV W_U", ("Re", "Im"), False),
-    (f"#/composition?edge={EDGE}", "the graph", (INDUCTION, "embedding", "logits"), True),
+    (f"#/composition?edge={EDGE}", "the graph", (INDUCTION, PREVIOUS), True),
     ("#/why?example=0", "the graph", (INDUCTION, "@"), False),
     ("#/paths?example=0", "the waterfall", ("left out", "tokens, from 0"), False),
     ("#/compare?other=one-layer", "the similarity of heads", (), True),

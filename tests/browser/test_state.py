@@ -205,7 +205,7 @@ def test_embedding_and_logits_are_nodes(page: Page, live: str) -> None:
     expect(graph.locator('[data-node="embed"]')).to_be_visible(timeout=60_000)
     expect(graph.locator('[data-node="logits"]')).to_be_visible()
     expect(graph.locator("image")).not_to_have_count(0)
-    graph.locator('[data-node="embed"] rect').click()
+    graph.locator('[data-node="embed"] rect.box').click()
     expect(page).to_have_url(re.compile("node=embed"))
     aside = page.get_by_role("complementary", name="Details")
     expect(aside.get_by_role("heading", name="The embedding")).to_be_visible()

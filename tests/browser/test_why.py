@@ -15,7 +15,7 @@ from pathsum.explorer.server import ExplorerServer
 pytestmark = pytest.mark.browser
 
 SENTENCE = re.compile(
-    r"looks at.*because\s+(L\dH\d).*Without \1, its attention\s+there would be\s.*%", re.DOTALL
+    r"attends to.*because\s+(L\dH\d).*Without \1, its attention\s+there would be\s.*%", re.DOTALL
 )
 
 
@@ -27,7 +27,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     page.goto(live)
     story = page.get_by_role("region", name="What to see first")
     expect(story).to_contain_text(SENTENCE)
-    expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+looks at"))
+    expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+attends to"))
     expect(story.get_by_role("listitem")).to_have_count(3)
     # The cell that the sentence is about is open, and the head is the one that does most there.
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell in")
