@@ -85,7 +85,6 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
     for link, name in (
         ("text?head=L9H9", "L9H9"),
         ("head?head=L2H0", "L2H0"),
-        ("head?hd=L3H0", "L3H0"),
         ("composition?edge=L1H0→L0H0.k", "L1H0→L0H0.k"),
         ("composition?edge=garbage", "garbage"),
         ("why?off=L9H9@4", "L9H9@4"),

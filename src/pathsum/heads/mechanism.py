@@ -1,0 +1,151 @@
+"""How an induction head works: which edge carries its stripe, and from which score terms."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pathsum.algebra.spectrum import positivity
+from pathsum.base import Edge, HeadRead, Record, Side
+from pathsum.circuits.composition import Composition
+from pathsum.circuits.qk_ov import token_qk
+from pathsum.heads.pattern_scores import stripe
+from pathsum.model import HeadId, Model, Path, Trace
+from pathsum.paths.intervene.patching import patched_pattern
+from pathsum.text.probes import RepeatedTokens
+
+Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
+
+# A mechanism is named if cutting one edge removes at least this share of the stripe.
+LEAST_SHARE_LOST = 0.25
+# In deep models only the edges that weights or patterns suggest are cut.
+MOST_BY_COMPOSITION = 6
+MOST_BY_PATTERN = 3
+
+
+@dataclass(frozen=True)
+class PartnerEdge(Record, kind="partner-edge"):
+    """An edge from a lower head into an induction head's query or key.
+
+    `stripe_left` is the head's stripe when this edge alone carries what it carries on shuffled
+    tokens, and `share_lost` the share of the stripe that this removes. `score`, `z` and `p` are the
+    edge's composition.
+    """
+
+    edge: Edge
+    stripe_left: float
+    share_lost: float
+    score: float
+    z: float
+    p: float
+
+    @property
+    def writer(self) -> HeadId:
+        """The lower head."""
+        return self.edge.heads[0]
+
+    @property
+    def side(self) -> Side:
+        """Whether the edge leads into the query or the key."""
+        return self.edge.heads[1].side
+
+
+def candidate_partners(
+    reader: HeadId, composed: Composition, previous_token: Mapping[HeadId, float]
+) -> list[HeadId]:
+    """Lower heads whose edges to cut: all in a small model, else those with the best evidence."""
+    lower = [head for head in previous_token if head.layer < reader.layer]
+    if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
+        return lower
+    column = composed.heads.index(reader)
+    chosen: list[HeadId] = []
+    for side in ("k", "q"):
+        z = composed.scores(side).z[:, column].nan_to_num(nan=-torch.inf)
+        ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(head)]))
+        chosen += ranked[:MOST_BY_COMPOSITION]
+    chosen += sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
+    return sorted(set(chosen))
+
+
+def cut_edges(
+    trace: Trace,
+    probe: RepeatedTokens,
+    reader: HeadId,
+    writers: Sequence[HeadId],
+    composed: Composition,
+    other: Trace,
+    step: Callable[[str], None] = lambda what: None,  # noqa: ARG005
+) -> tuple[PartnerEdge, ...]:
+    """Patch each edge from another run, that of shuffled tokens; the largest loss comes first.
+
+    `step` is called before each writer.
+    """
+    before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
+    column = composed.heads.index(reader)
+    edges: list[PartnerEdge] = []
+    for writer in writers:
+        step(f"cutting edges from {writer} to")
+        row = composed.heads.index(writer)
+        for side in (Side.K, Side.Q):
+            edge = Edge(writer, HeadRead(reader, side))
+            patched = patched_pattern(trace, edge, other)
+            left = float(stripe(patched[:, None], probe).mean())
+            scores = composed.scores(side.value)
+            edges.append(
+                PartnerEdge(
+                    edge=edge,
+                    stripe_left=left,
+                    share_lost=1 - left / before if before > 0 else 0.0,
+                    score=float(scores.score[row, column]),
+                    z=float(scores.z[row, column]),
+                    p=float(scores.p[row, column]),
+                )
+            )
+    return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
+
+
+def find_mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
+    """The edge whose cut removes most of the stripe, if it removes enough."""
+    if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
+        return "none", None
+    side: Mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
+    return side, edges[0].writer
+
+
+def matching_through(
+    model: Model, head: HeadId, partner: HeadId, mechanism: Mechanism
+) -> float | None:
+    """Σλ/Σ|λ| of the head's QK through its partner's OV.
+
+    None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
+    """
+    through = Path("embed", [partner])
+    if mechanism == "K-composition":
+        matching = token_qk(model, head, key_through=through)
+    else:
+        matching = token_qk(model, head, query_through=through)
+    ratio = float(positivity(matching.eigenvalues()))
+    return None if math.isnan(ratio) else ratio
+
+
+def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
+    """The share of the score at the stripe that each group of terms carries.
+
+    Each row's mean is removed first: softmax ignores what is the same for all sources.
+    """
+    scores = trace.scores(head)
+    rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
+    columns = rows - probe.length + 1
+    counts = 1.0 + rows
+
+    def above_row_mean(group: Tensor) -> float:
+        means = group.tril()[:, rows].sum(-1) / counts
+        return float((group[:, rows, columns] - means).mean())
+
+    groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
+    parts = {name: above_row_mean(group) for name, group in groups.items()}
+    total = sum(parts.values())
+    return {name: part / total if total else math.nan for name, part in parts.items()}
