@@ -57,14 +57,14 @@ def head(
     from pathsum.base import Path as HeadPath
     from pathsum.base.path import split_arrows
     from pathsum.circuits import head_card, token_card
-    from pathsum.heads.places import K, head_places
+    from pathsum.heads.contexts import K, top_contexts
 
     circuit = HeadPath("embed", split_arrows(head.replace(",", ARROW)))
     loaded = session.open()
     if token is not None:
         session.show(token_card(loaded, circuit, token, k, offset=offset))
     elif places:
-        session.show(session.compute(head_places, loaded, head, k=K if k is None else k))
+        session.show(session.compute(top_contexts, loaded, head, k=K if k is None else k))
     else:
         session.show(session.compute(head_card, loaded, circuit))
 

@@ -26,7 +26,7 @@ from pathsum.circuits.trigrams.skip_trigrams import text_runs
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
-from pathsum.heads.places import HeadPlaces, head_places, read_places
+from pathsum.heads.contexts import TopContexts, read_contexts
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
@@ -324,7 +324,7 @@ PLACES, PLACE_SEQUENCES = 8, 24
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
-def places(session: Session, params: HeadParams) -> HeadPlaces:
+def places(session: Session, params: HeadParams) -> TopContexts:
     """A head's places in the held-out text that comes with its model, else in example texts."""
     model = session.model(params)
     if model.held_out is not None:
@@ -338,29 +338,16 @@ def places(session: Session, params: HeadParams) -> HeadPlaces:
             ],
             "the example texts",
         )
-    reading = None
-    if len(model.heads) <= SHARED_HEADS:
-        # The pages of all heads share what was read.
-        reading = session.result(
-            params,
-            "places",
-            lambda model, report: read_places(
-                model,
-                [head.label for head in model.heads],
-                text,
-                sequences=PLACE_SEQUENCES,
-                progress=report,
-            ),
-            SHARED_READING_BYTES,
-        )
-    found = head_places(
-        model,
-        params.head,
-        text,
-        k=PLACES,
-        sequences=PLACE_SEQUENCES,
-        reading=reading,
-        progress=session.progress,
+    # In a small model the pages of all heads share one reading of the text.
+    shared = len(model.heads) <= SHARED_HEADS
+    labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
+    read = session.result(
+        params,
+        "contexts" if shared else f"contexts of {labels[0]}",
+        lambda model, report: read_contexts(
+            model, labels, text, sequences=PLACE_SEQUENCES, progress=report
+        ),
+        SHARED_READING_BYTES,
     )
-    read = f"{found.sequences} sequences of {name}"
-    return replace(found, note=joined((f"on {read}", found.note)))
+    found = read.top(params.head, PLACES)
+    return replace(found, note=joined((f"on {found.sequences} sequences of {name}", found.note)))
