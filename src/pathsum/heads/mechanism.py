@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Edge, HeadRead, Record, Side
 from pathsum.circuits.composition import Composition
-from pathsum.circuits.tokens.qk import token_qk
+from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.intervene.patching import patched_pattern
