@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked, parse_option
+from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.base.files import check_output, read_text, write_output
+from pathsum.base.options import parse_option
 from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.fragment import assemble_fragment
