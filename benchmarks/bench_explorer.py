@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.measurement import Measurement, within_budget
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import CanceledError
+from pathsum.explorer.cache import CanceledError
 from pathsum.model import Config, Model, random_model
 from pathsum.sources import load
 from pathsum.sources.named import FETCHED
@@ -57,7 +57,7 @@ def large(name: str, model: Model) -> list[Measurement]:
 def two_layer() -> list[Measurement]:
     """The views of the bundled two-layer model that take longest."""
     explorer = Explorer(["two-layer"])
-    one = explorer.workbench.models[0]
+    one = explorer.session.models[0]
     first = {"other": one.name, "other_step": min(one.snapshots)}
     return [
         asked("two-layer: Training", explorer, "training", {}, 5.0),

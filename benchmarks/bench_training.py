@@ -27,7 +27,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement, run_peer
-from pathsum.base.allocator import keep_freed_memory
 from pathsum.model import Config
 from pathsum.model.processes import World
 from pathsum.text import Corpus
@@ -182,7 +181,6 @@ def peer_seconds(chosen: Recipe) -> float | None:
 
 def main() -> list[Measurement]:
     """At the sizes of two presets; the text is the same, so that nothing is downloaded."""
-    keep_freed_memory()
     return [
         measured
         for d_model in (128, 256)

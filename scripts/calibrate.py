@@ -44,9 +44,9 @@ from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
-from pathsum.paths.circuit.circuit import Prediction
-from pathsum.paths.circuit.edge_orders import random_order
-from pathsum.paths.circuit.faithfulness import Options, measure_curve, summarize
+from pathsum.paths.edges import random_order
+from pathsum.paths.faithfulness import Options, measure_curve, summarize
+from pathsum.paths.graph import Prediction
 
 LEVELS = (0.05, 0.01)
 # Long enough for scores of a part of the context.

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
         term_importance,
         virtual_head,
     )
-    from pathsum.paths.circuit import Prompt, mean_circuit
+    from pathsum.paths.circuit import mean_circuit
+    from pathsum.paths.prompts import Prompt
     from pathsum.program import Program, decompile
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -73,7 +74,8 @@ _NAMES = {
     "sources": "from_hf from_transformer_lens load",
     "circuits": "align_heads bandwidth bigram composition copying skip_trigrams",
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
-    "paths.circuit": "Prompt mean_circuit",
+    "paths.circuit": "mean_circuit",
+    "paths.prompts": "Prompt",
     "heads": "atlas in_context_learning induction",
     "training": "dynamics train",
     "program": "Program decompile",

@@ -25,7 +25,7 @@ from playwright.sync_api import (
 import pathsum as ps
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.server import ExplorerServer
-from pathsum.explorer.server.access import Access
+from pathsum.explorer.server.guard import Access
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = bool(os.environ.get("PATHSUM_REQUIRE_BROWSER"))

@@ -2,7 +2,7 @@
 
 import json
 
-from pathsum.explorer.open_models import snapshot_files
+from pathsum.explorer.session import snapshot_files
 from pathsum.sources.named import BUNDLED
 
 _MEASURED = json.loads((BUNDLED / "two-layer" / "card.json").read_text(encoding="utf-8"))[

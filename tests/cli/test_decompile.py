@@ -19,7 +19,7 @@ def test_rules_and_fidelity(
     printed = capsys.readouterr()
     assert "no text comes with hand-built induction" in printed.err
     shown = " ".join(printed.out.split())
-    assert "L1H0 looks at what followed an earlier copy of the current token" in shown
+    assert "L1H0 attends to the token after an earlier copy of the current token" in shown
     assert "share of KL(model ‖ unigram) closed" in shown
 
 

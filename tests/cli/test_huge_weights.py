@@ -10,9 +10,8 @@ from starlette.testclient import TestClient
 import pathsum as ps
 from pathsum.cli.main import main
 from pathsum.explorer import Explorer
-from pathsum.explorer.server.access import Access
 from pathsum.explorer.server.app import make_app
-from pathsum.explorer.server.guard import names_of
+from pathsum.explorer.server.guard import Access, names_of
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.training.checkpoint import save_small_snapshot

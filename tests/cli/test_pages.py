@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pathsum.cli.main import main
-from pathsum.explorer.report import read_report
+from pathsum.explorer.report_file import read_report
 from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.wire import decode
 
@@ -82,6 +82,7 @@ def test_explore_serves_until_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
+    before = {*threading.enumerate()}
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr(ExplorerServer, "run", lambda self: self.start().close())
     assert main(["explore", MODEL, "hand-built-induction", "--port", "0"]) == 0
@@ -90,7 +91,7 @@ def test_explore_serves_until_it_is_interrupted(
     assert opened and opened[0] in out
     assert main(["explore", MODEL, "--port", "0", "--no-open"]) == 0
     assert len(opened) == 1
-    assert not [thread for thread in threading.enumerate() if "pathsum" in thread.name]
+    assert {*threading.enumerate()} <= before
 
 
 def test_another_host_has_to_be_asked_for_and_is_said(

@@ -81,7 +81,7 @@ class TestBadInput:
             raise AssertionError("the model was loaded first")
 
         monkeypatch.setattr("pathsum.sources.load", work)
-        monkeypatch.setattr("pathsum.explorer.open_models.open_model", work)
+        monkeypatch.setattr("pathsum.explorer.session.open_model", work)
         none = str(tmp_path / "none" / "file.json")
         for command in (
             ["report", MODEL, "-o", none],

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathsum.base.errors import InputError
-from pathsum.explorer.answers.attention import AttentionParams
 from pathsum.explorer.answers.prediction import PredictionParams
+from pathsum.explorer.answers.text import AttentionParams
 from pathsum.explorer.params import (
     MAX_CHARACTERS,
     ModelParams,

@@ -37,7 +37,7 @@ def test_interventions_say_which_text_they_are_measured_on() -> None:
     config = ALL["one layer"]().config.replace(n_ctx=100)
     text = torch.randint(1, 40, (SEQUENCES, 100), generator=torch.Generator().manual_seed(0))
     model = replace(ps.random_model(config), held_out=text)
-    on = Explorer([model]).workbench.sequences(ModelParams())[-1]
+    on = Explorer([model]).session.sequences(ModelParams())[-1]
     assert on.name == "held-out text (16 sequences, the first 64 tokens)"
     assert torch.equal(on.tokens, text[:: SEQUENCES // TEXT_SEQUENCES, :INTERVENTION_LENGTH])
 

@@ -54,7 +54,7 @@ def test_text_shows_the_head_that_is_pointed_at(explorer: Explorer) -> None:
 def test_why_shows_predictions_before_and_after(explorer: Explorer) -> None:
     off = "L0H0,L0H1@2→L1H0@5.k"
     answer: Any = explorer.answer("without", {"text": TEXT, "position": 5, "off": off})
-    model = explorer.workbench.model(ModelParams())
+    model = explorer.session.model(ModelParams())
     expected = {
         model.token_text(token): pytest.approx((float(before), float(after)), abs=1e-6)
         for token, before, after in zip(

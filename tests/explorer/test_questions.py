@@ -12,7 +12,7 @@ from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
-from pathsum.explorer.answers.run import rank_telling
+from pathsum.explorer.answers.text import rank_telling
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
@@ -32,7 +32,7 @@ def explorer_of(variant: str) -> Explorer:
 
 def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
     """Parameters that show a question on any model."""
-    heads = explorer.workbench.models[0].model.heads
+    heads = explorer.session.models[0].model.heads
     last, first = heads[-1].label, heads[0].label
     text = {"ids": "1,2,3,1,2,3,1"}
     return {
@@ -79,7 +79,7 @@ def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 @pytest.mark.parametrize("name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN])
 def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)
-    if name in NEEDS_TWO_LAYERS and explorer.workbench.models[0].model.config.n_layers < 2:
+    if name in NEEDS_TWO_LAYERS and explorer.session.models[0].model.config.n_layers < 2:
         pytest.skip("one layer has no edges")
     for parameters in params_for(name, explorer):
         got = decode(explorer.ask(name, parameters))
@@ -107,6 +107,9 @@ def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
         for name, inner in node["properties"].items():
             yield from mismatches(got[name], inner, f"{where}.{name}")
     elif node["type"] == "object":
+        if not isinstance(got, dict):
+            yield f"{where} is {got!r}"
+            return
         for name, value in got.items():
             yield from mismatches(value, node["additionalProperties"], f"{where}.{name}")
     elif "items" in node or "prefixItems" in node:
@@ -173,7 +176,7 @@ def test_an_exact_model_has_no_remainder() -> None:
 
 def test_run_tells_the_fate_of_each_token() -> None:
     explorer = explorer_of("two layers")
-    model = explorer.workbench.models[0].model
+    model = explorer.session.models[0].model
     ids = [1, 2, 3, 1]
     run = decode(explorer.ask("run", {"ids": "1,2,3,1"}))
     log_probs = model(torch.tensor(ids)).log_softmax(-1)
@@ -232,9 +235,7 @@ def test_predictions_that_are_none(parameters: dict[str, Any], message: str) -> 
 
 
 def test_long_texts_keep_the_largest_entries_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathsum.explorer.answers import attention
-
-    monkeypatch.setattr(attention, "MAX_DENSE_TOKENS", 8)
+    monkeypatch.setattr("pathsum.explorer.answers.text.MAX_DENSE_TOKENS", 8)
     explorer = Explorer([ALL["two layers"]()])
     text = {"ids": ",".join(str(n % 7) for n in range(20))}
     for weighting in ("attention", "effect"):
@@ -271,7 +272,7 @@ def test_the_page_of_a_head_does_not_wait_for_shares_of_a_large_vocabulary(
 def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pathsum.explorer.answers.tokens.MAX_TOKENS", 10)
+    monkeypatch.setattr("pathsum.explorer.answers.head.MAX_TOKENS", 10)
     page = decode(Explorer([ALL["two layers"]()]).ask("head", {"head": "L0H0"}))
     assert {row["token"]["id"] for row in page["ov_rows"]} <= set(range(10))
     assert "rows are chosen among the 10 first tokens" in page["note"]
@@ -284,7 +285,7 @@ def test_rows_of_a_large_vocabulary_are_chosen_among_common_tokens(
 
 def test_ablations_are_those_of_the_library() -> None:
     explorer = explorer_of("two layers")
-    model = explorer.workbench.models[0].model
+    model = explorer.session.models[0].model
     found = decode(explorer.ask("ablation", {"head": "L1H1"}))
     costs, shares = {}, {}
     for test in found["tests"]:
@@ -293,7 +294,7 @@ def test_ablations_are_those_of_the_library() -> None:
         for row in test["replacements"]:
             share = row["share"]
             shares[test["on"], row["description"]] = None if share is None else share["value"]
-    for on in explorer.workbench.sequences(ModelParams()):
+    for on in explorer.session.sequences(ModelParams()):
         where = {"from_position": on.first}
         for knockout, after in (
             (Knockout.ZERO, After.RECOMPUTED),
@@ -337,7 +338,7 @@ def test_tokens_without_text_are_listed() -> None:
     got = decode(explorer_of("two layers").ask("vocabulary"))
     assert got["undecodable"] == list(range(40)) and set(got["tokens"]) == {""}
     got = decode(Explorer(["two-layer"]).ask("vocabulary"))
-    model = Explorer(["two-layer"]).workbench.models[0].model
+    model = Explorer(["two-layer"]).session.models[0].model
     assert len(got["tokens"]) == model.config.d_vocab and model.tokenizer is not None
     common = model.tokenizer.encode(" the")[-1]
     assert got["tokens"][common] == model.tokenizer.text(common)
@@ -452,7 +453,7 @@ def test_a_text_without_repeats_has_a_story_too() -> None:
 
 def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
     explorer = explorer_of("two layers")
-    model = explorer.workbench.models[0].model
+    model = explorer.session.models[0].model
     found = decode(explorer.ask("ends"))
     assert len(found["edges"]) == 4 * len(model.heads) and found["note"] == ""
     zs = [edge["z"] for edge in found["edges"]]
@@ -468,6 +469,6 @@ def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
 
 
 def test_the_ends_of_a_large_model_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.answers.ends.MAX_END_HEADS", 3)
+    monkeypatch.setattr("pathsum.explorer.answers.composition.MAX_END_HEADS", 3)
     found = decode(Explorer([ALL["two layers"]()]).ask("ends"))
     assert found["edges"] == [] and "left out above 3 heads" in found["note"]

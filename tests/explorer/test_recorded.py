@@ -21,7 +21,7 @@ def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     explorer = Explorer([ALL["two layers"](), ALL["no positions, three layers"]()], bundled=())
-    other = explorer.workbench.models[1].name
+    other = explorer.session.models[1].name
     found = [one for one in recorded(explorer) if one.params.get("model") == other]
     examples = decode(explorer.ask("model"))["examples"]
     for example in examples:
@@ -37,6 +37,6 @@ def test_models_that_cannot_be_compared_are_not_shown_foreign_tokens(
     monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
     explorer = Explorer([ALL["two layers"](), ALL["zero layers"]()], bundled=())
-    other = explorer.workbench.models[1].name
+    other = explorer.session.models[1].name
     found = [one.name for one in recorded(explorer) if one.params.get("model") == other]
     assert found == ["model"]

@@ -6,7 +6,7 @@ import pytest
 
 import pathsum as ps
 from pathsum.base.errors import InputError
-from pathsum.explorer.answers.texts import TwoTexts
+from pathsum.explorer.answers.prediction import TwoTexts
 from pathsum.explorer.explorer import Explorer
 
 
@@ -23,7 +23,7 @@ def ask(explorer: Explorer, **params: Any) -> TwoTexts:
 
 def test_the_two_heads_of_induction_make_the_difference(explorer: Explorer) -> None:
     found = ask(explorer, text="a b c d a", position=5)
-    model = explorer.workbench.models[0].model
+    model = explorer.session.models[0].model
     assert model.token_text(found.token) == "b"
     # The earlier copy of the token at the position was replaced, and nothing else.
     changed = [
@@ -38,7 +38,7 @@ def test_the_two_heads_of_induction_make_the_difference(explorer: Explorer) -> N
 
 
 def test_every_number_is_that_of_a_patch(explorer: Explorer) -> None:
-    model = explorer.workbench.models[0].model
+    model = explorer.session.models[0].model
     found = ask(explorer, text="a b c d a", position=5, other_text="x b c d a")
     clean, corrupted = model.trace("a b c d a"), model.trace("x b c d a")
 

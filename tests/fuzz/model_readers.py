@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 import pathsum as ps
-from pathsum.explorer.open_models import open_model
+from pathsum.explorer.session import open_model
 from pathsum.sources.load import open_path
 from pathsum.text.tokenizer import Tokenizer
 

@@ -8,9 +8,8 @@ from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
 from pathsum.explorer.answers.prediction import PredictionParams, paths
-from pathsum.explorer.answers.scores import ScoresParams, scores
-from pathsum.explorer.open_models import open_model
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.answers.text import ScoresParams, scores
+from pathsum.explorer.session import Session, open_model
 from pathsum.model import Config, Model, Path, random_model
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import (
@@ -37,7 +36,7 @@ def test_the_dot_products_of_score_parts_add_up_to_the_scores(
 ) -> None:
     model, tokens = drawn
     head = model.heads[chosen % len(model.heads)].label
-    found = scores(Workbench([open_model(model)]), ScoresParams(ids=ids_of(tokens), head=head))
+    found = scores(Session([open_model(model)]), ScoresParams(ids=ids_of(tokens), head=head))
     terms = torch.einsum("qik,pjk->qpij", found.query, found.key)
     total = terms.sum((0, 1)).tril()
     expected = model.trace(tokens[:1]).scores(head).total()[0]
@@ -96,7 +95,7 @@ def test_paths_add_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | in
     model, tokens = drawn
     position = chosen % tokens.shape[1]
     params = PredictionParams(ids=ids_of(tokens), position=position, token=0, versus=versus)
-    found = paths(Workbench([open_model(model)]), params)
+    found = paths(Session([open_model(model)]), params)
     logits = model(tokens[0])[position]
     own = {"mean": logits.mean(), "none": 0.0, 1: logits[1]}[versus]
     toward, top = found.toward, found.top

@@ -9,21 +9,24 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.base import HeadId, Node, NodeEdge, Part, Side, Source
+from pathsum.base import HeadId, Part, Source
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, random_model
-from pathsum.paths.circuit import Circuit, CircuitNode, find_circuit, score_weights
-from pathsum.paths.circuit.score_weights import weights_of_rows
+from pathsum.paths.attention import ScoreWeights
+from pathsum.paths.attention import score_weights as score_weights_of_rows
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph, GraphNode
 
 
-def added_up(circuit: Circuit, node: Node, kind: Side, field: str) -> float:
+def added_up(circuit: Graph, node: Site, kind: Side, field: str) -> float:
     """All edges of a kind into a node, with what was left out."""
     kept = sum(getattr(edge, field) for edge in circuit.inputs(node, kind))
     rest = [one for one in circuit.left_out if one.node == node and one.kind == kind]
     return kept + sum(getattr(one, field) for one in rest)
 
 
-def inner_nodes(circuit: Circuit) -> list[CircuitNode]:
-    return [found for found in circuit.nodes if found.node.head or found.node.component == "logits"]
+def inner_nodes(circuit: Graph) -> list[GraphNode]:
+    return [found for found in circuit.nodes if found.node.head or found.node.writer == LOGITS]
 
 
 @given(
@@ -76,10 +79,17 @@ def test_what_enters_the_logits_is_the_direct_attribution(
     token = seed % model.config.d_vocab
     found = find_circuit(trace, -1, token, "mean", 1e-9)
     direct = trace.paths().toward(-1, token, "mean").by_last
-    for edge in found.inputs(Node("logits", tokens.shape[1] - 1)):
-        component = edge.edge.writer.component
+    for edge in found.inputs(found.top):
+        component = edge.edge.writer
         assert isinstance(component, HeadId | Source)
         assert edge.share == pytest.approx(direct[component], rel=1e-8, abs=1e-10)
+
+
+def score_weights(
+    scores: Tensor, values: Tensor, cap: float | None = None, sink: float | None = None
+) -> ScoreWeights:
+    """Of one row."""
+    return score_weights_of_rows(scores[None], values[None], cap=cap, sink=sink)
 
 
 @given(
@@ -96,7 +106,7 @@ def test_score_weights_are_complete_and_blind_to_a_constant(
     found = score_weights(s, v, cap)
     bent = s if cap is None else cap * torch.tanh(s / cap)
     effect = float(bent.softmax(-1) @ v - v.mean())
-    assert float(found.weights @ s) == pytest.approx(effect, abs=1e-6 * float(v.max() - v.min()))
+    assert float(found.weights[0] @ s) == pytest.approx(effect, abs=1e-6 * float(v.max() - v.min()))
     if cap is None:
         assert float(found.weights.sum()) == pytest.approx(0, abs=1e-12)
 
@@ -112,7 +122,7 @@ def test_score_weights_are_integrated_gradients() -> None:
         (at.softmax(-1) @ v).backward()
         assert at.grad is not None
         total += at.grad / steps
-    torch.testing.assert_close(score_weights(s, v).weights, total, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(score_weights(s, v).weights[0], total, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("sink", [None, 0.7])
@@ -126,14 +136,15 @@ def test_rows_of_scores_are_what_each_is_alone(cap: float | None, sink: float | 
     first, last = torch.tensor([0, 2, 1]), torch.tensor([6, 4, 5])
     places = torch.arange(7)
     seen = (places >= first[:, None]) & (places <= last[:, None])
-    found = weights_of_rows(s.numpy(), v.numpy(), seen.numpy(), cap, sink)
+    found = score_weights_of_rows(s, v, seen, cap, sink)
     for row in range(3):
         alone = score_weights(s[row, seen[row]], v[row, seen[row]], cap, sink)
-        own = torch.from_numpy(found.weights[row])
-        torch.testing.assert_close(own[seen[row]], alone.weights, rtol=1e-12, atol=1e-14)
+        own = found.weights[row]
+        torch.testing.assert_close(own[seen[row]], alone.weights[0], rtol=1e-12, atol=1e-14)
         assert not bool(own[~seen[row]].any())
-        numbers = (found.uniform[row], found.effect[row], found.sink[row])
-        assert numbers == pytest.approx((alone.uniform, alone.effect, alone.sink), abs=1e-13)
+        for name in ("uniform", "effect", "sink"):
+            one, other = float(getattr(found, name)[row]), float(getattr(alone, name)[0])
+            assert one == pytest.approx(other, abs=1e-13)
 
 
 numbers = st.integers(0, 200)
@@ -144,15 +155,19 @@ components = st.one_of(
     numbers.map(Part.position),
     st.sampled_from([Part.bias("query"), Part.bias("key")]),
 )
-nodes = st.builds(Node, components, numbers)
 
 
-@given(nodes, st.one_of(nodes, st.builds(Node, st.just("logits"), numbers)), st.sampled_from(Side))
-def test_nodes_and_their_edges_print_as_they_parse(writer: Node, reader: Node, side: Side) -> None:
-    assert Node.parse(str(writer)) == writer
-    kind = Side.V if reader.component == "logits" else side
-    edge = NodeEdge(writer, reader, kind)
-    assert NodeEdge.parse(str(edge)) == edge
+@given(components, st.one_of(st.builds(HeadId, numbers, numbers), st.just(LOGITS)), st.data())
+def test_nodes_and_their_edges_print_as_they_parse(
+    writer: HeadId | Source | Part, reader: HeadId | Source, data: st.DataObject
+) -> None:
+    at, to = data.draw(numbers), data.draw(numbers)
+    side = data.draw(st.sampled_from(Side)) if isinstance(reader, HeadId) else None
+    start, end = Site(writer, at=at), Site(reader, at=to)
+    assert Site.parse(str(start)) == start
+    edge = Site.edge(start, end, side)
+    assert Site.parse(str(edge)) == edge
+    assert (edge.start, edge.end) == (start, end)
 
 
 @pytest.mark.parametrize(

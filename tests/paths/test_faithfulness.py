@@ -10,20 +10,26 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.base import HeadId, Node, NodeEdge, Side, Source
+from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run_logits
-from pathsum.paths.circuit import Circuit, gradient_order, random_order
-from pathsum.paths.circuit.cut import kept_values
-from pathsum.paths.circuit.edge_orders import GradientScores, edges_into
-from pathsum.paths.circuit.reference import Reference, mean_writes, reference_writes
+from pathsum.paths.edge_cuts import (
+    Reference,
+    logits_with_only,
+    mean_writes,
+    reference_writes,
+)
+from pathsum.paths.edges import edge_between, edges_into, random_order
+from pathsum.paths.gradients import GradientScores, gradient_order
+from pathsum.paths.graph import Graph, Prediction
 from pathsum.paths.target import find_target
 from pathsum.sources import load
 
 
-def induction(model: Model | None = None) -> Circuit:
+def induction(model: Model | None = None) -> Graph:
     model = model or construct.induction()
     return model.trace("a b c d a").circuit(token="b", effects=False)
 
@@ -56,8 +62,9 @@ def test_half_a_circuit_by_hand() -> None:
     """Without its K edges the induction head attends by the reference's keys: to all alike."""
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
-    edges = [NodeEdge.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
-    found = kept_values(trace, target, [edges], Writes.of(trace).zeros())
+    edges = [Site.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
+    logits = logits_with_only(trace, [edges], Writes.of(trace).zeros(), target)
+    found = target.of_runs(logits)
     ov = trace.model.head("L1H0").ov.dense()
     embedded = trace.weights.W_E[trace.tokens[0, 2]]
     # Keys and queries are zero but for positions, which this head does not read.
@@ -101,7 +108,8 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
     model = load("two-layer")
     start = model.trace("one two three")
     texts = ["a first text", "another, longer text"]
-    found = reference_writes(start, Reference.MEAN, texts)
+    of = Prediction(start, find_target(start))
+    found = reference_writes(of, Reference.MEAN, texts)
     assert found.embed.shape == start.streams[0].shape
     written = torch.cat([model.trace(text).written("L1H3")[0] for text in texts])
     W_O = model.weights.layers[1].W_O[3]
@@ -183,10 +191,16 @@ def check_slopes(model: Model, tokens: Tensor, seed: int) -> None:
     )
     scores, everything = GradientScores(trace, target, other), all_edges_of(model, last)
     top = HeadId(model.config.n_layers - 1, seed % model.config.n_heads)
-    nodes = [Node("logits", last), Node(top, last), Node(HeadId(0, 0), seed % (last + 1))]
+    nodes = [
+        Site(LOGITS, at=last),
+        Site(top, at=last),
+        Site(HeadId(0, 0), at=seed % (last + 1)),
+    ]
     found = [pair for node in nodes for pair in scores.into(node, 8)]
     rows = [[edge for edge in everything if edge != cut] for cut, _ in found]
-    before, *without = kept_values(trace, target, [everything, *rows], nearly).tolist()
+    logits = logits_with_only(trace, [everything, *rows], nearly, target)
+    before, *without = target.of_runs(logits).tolist()
+    assert scores.of([edge for edge, _ in found]) == pytest.approx([score for _, score in found])
     assert before == pytest.approx(float(target.of(trace.logits)[0]), rel=1e-9, abs=1e-9)
     size = max(abs(score) for _, score in found)
     for (edge, score), value in zip(found, without, strict=True):
@@ -195,15 +209,15 @@ def check_slopes(model: Model, tokens: Tensor, seed: int) -> None:
         )
 
 
-def all_edges_of(model: Model, last: int) -> list[NodeEdge]:
+def all_edges_of(model: Model, last: int) -> list[Site]:
     config = model.config
     nodes = [
-        Node(HeadId(layer, head), at)
+        Site(HeadId(layer, head), at=at)
         for layer in range(config.n_layers)
         for head in range(config.n_heads)
         for at in range(last + 1)
     ]
-    return [edge for node in (*nodes, Node("logits", last)) for edge in edges_into(config, node)]
+    return [edge for node in (*nodes, Site(LOGITS, at=last)) for edge in edges_into(config, node)]
 
 
 @given(models_with_tokens(max_layers=2, max_heads=2), st.integers(0, 2**16), st.integers(1, 30))
@@ -217,15 +231,15 @@ def test_random_circuits_are_connected_and_of_the_size_asked_for(
     there = len(all_edges_of(model, last))
     assert len(found) == len(set(found))
     assert len(found) == count or len(found) <= there < count or _all_reached(model, last, found)
-    reached = {Node("logits", last)}
+    reached = {Site(LOGITS, at=last)}
     for edge in found:
-        assert edge.reader in reached
-        reached.add(edge.writer)
+        assert edge.end in reached
+        reached.add(edge.start)
 
 
-def _all_reached(model: Model, last: int, found: list[NodeEdge]) -> bool:
+def _all_reached(model: Model, last: int, found: list[Site]) -> bool:
     """Whether no edge into a node of the circuit is missing."""
-    inside = {Node("logits", last), *(edge.writer for edge in found if edge.writer.head)}
+    inside = {Site(LOGITS, at=last), *(edge.start for edge in found if edge.start.head)}
     return all(edge in found for node in inside for edge in edges_into(model.config, node))
 
 
@@ -234,7 +248,7 @@ def test_gradients_between_inputs_find_what_one_gradient_misses() -> None:
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
     zero = Writes.of(trace).zeros()
-    key = NodeEdge(Node(HeadId(0, 0), 2), Node(HeadId(1, 0), 5), Side.K)
+    key = edge_between(HeadId(0, 0), 2, Site(HeadId(1, 0), at=5), Side.K)
     assert key in gradient_order(trace, target, zero, 6, steps=8)
     # At the inputs of the reference itself, the run is the reference.
     embed = SourceOutput(Source("embed"), zero.embed)

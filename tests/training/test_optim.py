@@ -2,12 +2,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsum.training.optim import Blocks, Muon, orthogonalize
+from pathsum.training.optim import MatrixBlocks, Muon, orthogonalize
 
 
 @given(st.sampled_from(["columns", "rows"]), st.integers(1, 4), st.integers(1, 5))
 def test_blocks_split_and_join_again(side: str, count: int, width: int) -> None:
-    blocks = Blocks(side, width)  # pyright: ignore[reportArgumentType]
+    blocks = MatrixBlocks(side, width)  # pyright: ignore[reportArgumentType]
     matrix = torch.arange(6.0 * count * width).view(6, count * width)
     matrix = matrix if side == "columns" else matrix.T.contiguous()
     assert torch.equal(blocks.join(blocks.split(matrix)), matrix)
@@ -16,7 +16,7 @@ def test_blocks_split_and_join_again(side: str, count: int, width: int) -> None:
 def test_blocks_of_columns_are_heads() -> None:
     heads = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))  # head, d, k
     packed = heads.permute(1, 0, 2).flatten(1)
-    assert torch.equal(Blocks("columns", 4).split(packed), heads.mT)
+    assert torch.equal(MatrixBlocks("columns", 4).split(packed), heads.mT)
 
 
 @given(st.integers(0, 1000))
@@ -48,7 +48,9 @@ def test_orthogonalize_is_the_textbook_iteration(seed: int) -> None:
 def test_a_step_is_the_orthogonalized_nesterov_momentum_of_each_block() -> None:
     generator = torch.Generator().manual_seed(1)
     weight = torch.nn.Parameter(torch.randn(6, 4, generator=generator))
-    optimizer = Muon([{"params": [weight], "blocks": Blocks("columns", 2)}], lr=0.1, momentum=0.9)
+    optimizer = Muon(
+        [{"params": [weight], "blocks": MatrixBlocks("columns", 2)}], lr=0.1, momentum=0.9
+    )
     before, momentum = weight.detach().clone(), torch.zeros(6, 4)
     for _ in range(2):
         weight.grad = torch.randn(6, 4, generator=generator)
@@ -62,7 +64,9 @@ def test_a_step_is_the_orthogonalized_nesterov_momentum_of_each_block() -> None:
 
 def test_a_gradient_of_zero_moves_nothing() -> None:
     weight = torch.nn.Parameter(torch.ones(4, 4))
-    optimizer = Muon([{"params": [weight], "blocks": Blocks("rows", 2)}], lr=0.1, momentum=0.9)
+    optimizer = Muon(
+        [{"params": [weight], "blocks": MatrixBlocks("rows", 2)}], lr=0.1, momentum=0.9
+    )
     weight.grad = torch.zeros(4, 4)
     optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(4, 4))

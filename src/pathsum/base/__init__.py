@@ -18,7 +18,6 @@ options     options, positions, counts and draws: one parser each; progress call
 arguments   arguments checked by their annotations when a public function is called
 files       reading and writing files
 terminal    consoles that escape control characters
-allocator, interpreters   allocator settings; helper processes
 
 The grammar of names, `parse(str(x)) == x` everywhere:
 

@@ -3,7 +3,7 @@
 `checked` compares each argument with its annotation and raises an `ArgumentError` that names the
 function, the argument and what to give instead. Numbers and tensors of one element count as
 numbers; an annotation that only type checkers can resolve is not checked. Values are parsed by the
-functions of `pathsum.base.options`. `progress=None` stands for no progress reports.
+functions of `pathsum.base.options`. A callback such as `progress` may be None.
 """
 
 import enum
@@ -50,10 +50,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     pathsum.base.errors.ArgumentError: first: k is '2'; give an integer of at most 64 bits
     """
 
+    defaults = inspect.unwrap(function).__kwdefaults__ or {}
+    callbacks = [name for name, value in defaults.items() if inspect.isfunction(value)]
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if "progress" in kwargs and kwargs["progress"] is None:
-            del kwargs["progress"]
+        for name in callbacks:
+            if kwargs.get(name, name) is None:
+                del kwargs[name]
         hints = _hints(function)
         for name, value in chain(_positional(function, args), kwargs.items()):
             if name in hints and not fits(value, hints[name]):
@@ -61,20 +65,18 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 raise ArgumentError(f"{what}; give {_noun(hints[name])}")
         return function(*args, **kwargs)
 
-    if "progress" in function.__annotations__:
-        vars(call)["__signature__"] = _with_optional_progress(inspect.signature(function))
+    if callbacks:
+        vars(call)["__signature__"] = _with_optional(inspect.signature(function), callbacks)
     return call
 
 
-def _with_optional_progress(signature: inspect.Signature) -> inspect.Signature:
-    """A signature as `help` shows it: `progress` is a callback or None."""
-    progress = signature.parameters["progress"]
-    if progress.default is progress.empty:
-        return signature
-    optional = progress.replace(annotation=progress.annotation | None, default=None)
-    return signature.replace(
-        parameters=[*({**signature.parameters, "progress": optional}.values())]
-    )
+def _with_optional(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
+    """A signature as `help` shows it, with None as the default of these parameters."""
+    parameters = dict(signature.parameters)
+    for name in names:
+        optional = parameters[name].annotation | None
+        parameters[name] = parameters[name].replace(annotation=optional, default=None)
+    return signature.replace(parameters=list(parameters.values()))
 
 
 def checked_methods(cls: type[C]) -> type[C]:

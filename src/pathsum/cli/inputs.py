@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pathsum.model import Model
-    from pathsum.paths.circuit import Prompt
+    from pathsum.paths.prompts import Prompt
 
 # Keys of a prompt in a file of prompts, and their types.
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -137,7 +137,7 @@ def read_prompts(file: Path) -> "list[Prompt]":
 
 
 def _prompt(read: Any, where: str) -> "Prompt":
-    from pathsum.paths.circuit import Prompt
+    from pathsum.paths.prompts import Prompt
 
     given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
     if not isinstance(given.get("text"), str):

@@ -272,12 +272,12 @@ def open_model(
 
 def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
     """Fetch the models among these that are downloaded on first use, with progress."""
-    from pathsum.sources.named import FETCHED, fetch
+    from pathsum.sources.named import FETCHED, fetch_model
 
     for name in names:
         if name in FETCHED:
             with progress(as_json) as advance:
-                fetch(FETCHED[name], advance)
+                fetch_model(FETCHED[name], advance)
 
 
 def parse_versus(versus: str) -> str | None:

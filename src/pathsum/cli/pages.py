@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathsum.base.allocator import keep_freed_memory
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
-from pathsum.base.interpreters import MAX_PROCESSES, REPORT_HELPER, importing, started_early
 from pathsum.cli.inputs import repeated_sequences, text_sequences
 from pathsum.cli.options import Session, command, fetch_models
 from pathsum.cli.view import console, progress, say, show, use_one_thread_if_small
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from pathsum.model.sequences import TextOrTokens
 
 # Random tokens for a model that comes with no text, repeated after different lengths: if all were
-# the same, a match and a distance would be the same clue.
+# the same, a match and a distance would be the same feature.
 SEQUENCES, REPEATS, LENGTHS = 15, 3, (5, 8, 12, 17)
 
 
@@ -45,16 +43,14 @@ def explore(
     """
     import webbrowser
 
-    from pathsum.base.allocator import return_freed_memory
     from pathsum.explorer.explorer import Explorer
     from pathsum.explorer.server import ExplorerServer
     from pathsum.explorer.server.guard import LOOPBACK
 
-    return_freed_memory()
     names = [model, *(others or [])]
     fetch_models(names)
-    explorer = Explorer(names, keep=True)
-    use_one_thread_if_small(explorer.workbench.models[0].model)
+    explorer = Explorer(names)
+    use_one_thread_if_small(explorer.session.models[0].model)
     server = ExplorerServer(explorer, host, port, token, allow_anyone_on_the_network)
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
@@ -66,7 +62,6 @@ def explore(
         out.print("There is no token: everyone who can reach it can use it.")
     if not no_open:
         webbrowser.open(server.url)
-    explorer.prepare()
     server.run()
     out.print("closed")
 
@@ -98,27 +93,22 @@ def report(
     target = check_output(out or Path(f"{Path(model).name}.html"))
     given = [] if texts is None else read_texts(texts)
     names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
-    # A report of a few views is not shared with other processes.
-    helpers = 0 if names is not None or fragment else MAX_PROCESSES - 1
-    with started_early(REPORT_HELPER, helpers):
-        with importing():
-            from pathsum.explorer.open_models import open_model
-            from pathsum.explorer.report import report as write
+    from pathsum.explorer.report import report as write
+    from pathsum.explorer.session import open_model
 
-        keep_freed_memory()
-        fetch_models([model, *(others or [])], json)
-        use_one_thread_if_small(open_model(model).model)
-        with progress(json) as advance:
-            written = write(
-                model,
-                target,
-                others=others or [],
-                texts=given,
-                views=names,
-                position=position,
-                fragment=fragment,
-                progress=advance,
-            )
+    fetch_models([model, *(others or [])], json)
+    use_one_thread_if_small(open_model(model).model)
+    with progress(json) as advance:
+        written = write(
+            model,
+            target,
+            others=others or [],
+            texts=given,
+            views=names,
+            position=position,
+            fragment=fragment,
+            progress=advance,
+        )
     show(written, json)
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 MEAN_SEQUENCES = 64
 # Random circuits to compare with, unless a number is given.
 DRAWS = 20
-GRAPHS = (".json", ".dot", ".svg")
 
 
 @command(
@@ -68,7 +67,7 @@ def why(
         --cut: Cut every edge in turn and recompute everything after it.
         --prompts: Instead of TEXT, average over the prompts of this file, one JSON object per line:
             text, and optionally token, versus, position, names, corrupted.
-        --graph: Write the graph: .svg, .json (circuit-tracer) or .dot (Graphviz).
+        --graph: Write the graph to a .json file, for circuit-tracer's viewer.
         --diff: Compare with the circuit of this model on the same text.
         --faithfulness: Print how much of the prediction the circuit preserves on its own, by its
             size.
@@ -92,7 +91,7 @@ def why(
     }
 
     def find(model: "Model", advance: "Progress") -> Any:
-        """A `Circuit`, or a `MeanCircuit` over prompts."""
+        """The graph of one prediction, or the mean over prompts."""
         if prompts is not None:
             return mean_circuit(model, read_prompts(prompts), **asked, progress=advance)
         given = other if other is None or tokens is None else parse_ids([other], "--other")[0]
@@ -119,11 +118,8 @@ def why(
 
 def _check_graph(graph: Path | None) -> None:
     """Raise an error if a graph cannot be written to this file."""
-    if graph is not None and graph.suffix not in GRAPHS:
-        raise InputError(
-            f"--graph {graph}: the name must end in .svg, .json (circuit-tracer's format) or .dot "
-            "(Graphviz)"
-        )
+    if graph is not None and graph.suffix != ".json":
+        raise InputError(f"--graph {graph}: the name must end in .json (circuit-tracer's format)")
     if graph is not None:
         check_output(graph)
 

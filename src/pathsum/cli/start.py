@@ -76,8 +76,8 @@ def _described(name: str, model: "Model") -> str:
 
 
 def _write_report(name: str, file: Path) -> None:
-    from pathsum.explorer.open_models import open_model
     from pathsum.explorer.report import report
+    from pathsum.explorer.session import open_model
 
     _print("5. Everything on one page, to open in a browser", bold=True)
     use_one_thread_if_small(open_model(name).model)

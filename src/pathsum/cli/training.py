@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pathsum.base.allocator import keep_freed_memory
 from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable
 from pathsum.cli.options import command
@@ -87,7 +86,6 @@ def train(
     """
     # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    keep_freed_memory()
     short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
     changes = _changes(short | {"data.corpus": corpus, "data.vocabulary": vocab}, set_ or [])
     preset = "quick" if quick else preset

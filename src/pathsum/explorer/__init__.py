@@ -3,21 +3,25 @@
 Everything that the front end shows is the answer to a question. In reading order:
 
     params           parameters of questions, and the key of an answer
-    questions        the registry: every question with its parameters and its answer
+    cache            the one cache, and how a computation is canceled
+    session          open models, cached runs and results
     answers/         the functions that compute answers, most of them records of the library
-    open_models      models that are open, with snapshots and cards
-    workbench        open models, cached runs and results
-    memo             the cache, and how much a cached value holds
-    kept             slow answers on disk
+    story            one prediction explained in a sentence
+    questions        the registry: every question with its parameters and its answer
     wire             an answer as bytes
-    explorer         `Explorer`, which answers; slow questions are asked in the background
-    report           answers in one HTML file; report_contents says which
+    explorer         `Explorer`: answers questions, in this thread or in its worker pool
+    report           `report`: answers in one HTML file
+    report_contents  the questions that a report answers
+    report_file      the HTML of a report, and of a fragment for another page
     notebook         answers over a notebook's connection
+    server/          the local server
     typescript       the browser's types, generated from the records
+    bundle/          the built front end
 """
 
+from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.open_models import open_model
 from pathsum.explorer.report import Report, report
+from pathsum.explorer.session import open_model
 
-__all__ = ["Explorer", "Report", "open_model", "report"]
+__all__ = ["CanceledError", "Explorer", "Report", "open_model", "report"]

@@ -7,24 +7,16 @@ from typing import Any, get_type_hints
 
 from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
-from pathsum.explorer.answers.atlas import atlas
-from pathsum.explorer.answers.attention import attention
-from pathsum.explorer.answers.composition import composition, edge
-from pathsum.explorer.answers.ends import ends
-from pathsum.explorer.answers.head import ablation, head, own_logits, trigrams
+from pathsum.explorer.answers.composition import composition, edge, ends
+from pathsum.explorer.answers.head import ablation, head, own_logits, places, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.paper import claim, tour
-from pathsum.explorer.answers.places import places
-from pathsum.explorer.answers.prediction import paths, why
-from pathsum.explorer.answers.run import run
-from pathsum.explorer.answers.scores import scores
-from pathsum.explorer.answers.texts import texts
-from pathsum.explorer.answers.tokens import token
-from pathsum.explorer.answers.whole_model import compare, terms, training
-from pathsum.explorer.answers.without import without_parts
+from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
+from pathsum.explorer.answers.text import attention, run, scores
+from pathsum.explorer.answers.whole_model import atlas, compare, terms, training
 from pathsum.explorer.params import ModelParams
+from pathsum.explorer.session import Session
 from pathsum.explorer.story import story
-from pathsum.explorer.workbench import Workbench
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Question:
     """
 
     name: str
-    compute: Callable[[Workbench, Any], Record]
+    compute: Callable[[Session, Any], Record]
     quick: bool = False
 
     @cached_property

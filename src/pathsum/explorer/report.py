@@ -1,41 +1,29 @@
-"""`report`: the explorer as one HTML file with its answers inside; no server, no network.
+"""`report`: the explorer as one HTML file with its answers inside; no server, no network."""
 
-The file holds the explorer's own bundle. Its content security policy allows that script and style
-by their hashes and nothing else: the page cannot load or send anything, and no text of a token can
-run as code. A fragment is one view of it, to be pasted into a page of one's own (see `fragment`).
-"""
-
-import base64
-import hashlib
-import html
-import json
-import os
-import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
-from pathsum.base.errors import FailedError, FileError, InputError
-from pathsum.base.files import check_output, read_text, write_output
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.files import check_output, write_output
 from pathsum.base.options import parse_option
-from pathsum.explorer import bundle
+from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.fragment import assemble_fragment
-from pathsum.explorer.packing import Packed, deflate, inflate
-from pathsum.explorer.params import ModelParams
-from pathsum.explorer.report_answers import Job, answers, make_job
-from pathsum.explorer.report_contents import ESSENTIAL, Contents, ReportView, position_of
+from pathsum.explorer.params import ModelParams, answer_key
+from pathsum.explorer.report_contents import (
+    ESSENTIAL,
+    Contents,
+    Recorded,
+    ReportView,
+    position_from_end,
+    recorded,
+)
+from pathsum.explorer.report_file import FORMAT, VERSION, Packed, assemble, assemble_fragment
+from pathsum.explorer.wire import encode
 from pathsum.model import Model
-
-FORMAT, VERSION = "pathsum-report", 2
-ELEMENT = '<script type="application/json" id="pathsum-report">'
-POLICY = "Content-Security-Policy"
-# Threads that compress blocks, which takes no Python.
-THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -95,11 +83,8 @@ def report(
         raise InputError("a fragment shows one view; name it, for example views=['why']")
     contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
     # A report offers only the models that it holds answers about.
-    explorer = Explorer(
-        [model, *others], bundled=(), texts=texts, trim=False, digits=contents.digits
-    )
-    job = make_job([model, *others], texts, contents)
-    packed, left_out = _answers(explorer, contents, job, progress)
+    explorer = Explorer([model, *others], bundled=(), texts=texts, digits=contents.digits)
+    packed, left_out = _answers(explorer, contents, progress)
     shown = _held(contents, packed)
     if wanted is not None:
         _check_held(explorer, wanted, shown, left_out)
@@ -147,17 +132,37 @@ _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
 
 
 def _answers(
-    explorer: Explorer, contents: Contents, job: Job | None, progress: Progress
+    explorer: Explorer, contents: Contents, progress: Progress
 ) -> tuple[Packed, list[str]]:
-    found = Packed()
+    """The answers of a report, and the reasons of those that it leaves out."""
+    packed = Packed()
     left_out: dict[str, None] = {}
-    for one in answers(explorer, contents, job, progress):
-        if one.wire is None:
-            left_out[f"{one.name}: {one.problem}"] = None
-        elif one.key not in found.places:
-            found.add(one.key, one.wire)
-    progress(len(found.places), len(found.places), "writing")
-    return found, list(left_out)
+
+    def count(what: str) -> None:  # the total is known only at the end
+        progress(len(packed.places), len(packed.places) + 1, f"answering {what}")
+
+    def step(done: int, total: int, what: str) -> None:
+        count(f"{what}, {done} of {total}")
+
+    for one in recorded(explorer, contents):
+        count(one.name)
+        try:
+            wire = _answer(explorer, one, contents, step)
+        except (InputError, NotExactError) as error:
+            left_out[f"{one.name}: {error}"] = None
+        else:
+            packed.add(answer_key(one.name, one.params), wire)
+    progress(len(packed.places), len(packed.places), "writing")
+    return packed, list(left_out)
+
+
+def _answer(explorer: Explorer, one: Recorded, contents: Contents, progress: Progress) -> bytes:
+    if not contents.slim or one.name != "vocabulary":
+        return explorer.ask(one.name, one.params, progress)
+    record = explorer.answer(one.name, one.params)
+    assert isinstance(record, Vocabulary)
+    # Nothing is drawn from it in a fragment.
+    return encode(replace(record, counts=None, drawable=record.drawable[:0]), contents.digits)
 
 
 def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
@@ -165,8 +170,8 @@ def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) 
     if position is None:
         # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
         return f"#/{view}?e=0" if fragment else f"#/{view}"
-    length = len(explorer.workbench.examples(ModelParams())[0].ids)
-    return f"#/{view}?e=0&t={position_of(length, position)}"
+    length = len(explorer.session.examples(ModelParams())[0].ids)
+    return f"#/{view}?e=0&t={position_from_end(length, position)}"
 
 
 def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:
@@ -178,72 +183,3 @@ def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:
         "views": list(views),
         "answers": packed.places,
     }
-
-
-def assemble(head: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
-    """The bundle's page with script, style and answers inlined."""
-    script = _escape_script(bundle.read(bundle.SCRIPT).decode("utf-8"))
-    style = bundle.read(bundle.STYLE).decode("utf-8")
-    if "</style" in style.lower():
-        raise FailedError(
-            "the bundle's style sheet contains </style, which would end its own element; rebuild it"
-        )
-    with ThreadPoolExecutor(THREADS) as pool:
-        data = {**head, "blocks": list(pool.map(deflate, blocks))}
-    # In an element that does not run, with every < escaped so that nothing ends the element.
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    title = html.escape(head["title"])
-    page = bundle.read(bundle.PAGE).decode("utf-8")
-    page = _once(page, r"<title>[^<]*</title>", f"<title>{title} · pathsum</title>")
-    page = _once(
-        page,
-        r"<head>",
-        f'<head>\n    <meta http-equiv="{POLICY}" content="{_policy(script, style)}" />',
-    )
-    page = _once(page, r'<link rel="stylesheet"[^>]*>', f"<style>{style}</style>")
-    page = _once(page, r"<script\b[^>]*></script>", f'<script type="module">{script}</script>')
-    page = _once(page, r"</body>", f"  {ELEMENT}{text}</script>\n  </body>")
-    return page.encode("utf-8")
-
-
-def read_report(path: str | Path) -> dict[str, bytes]:
-    """The answers of a report, by key, each in the wire format."""
-    page = read_text(Path(path))
-    found = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
-    data = json.loads(found[1]) if found else {}
-    if data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise FileError(f"{path} is not a report of this version of pathsum")
-    blocks = [inflate(block) for block in data["blocks"]]
-    return {
-        key: blocks[block][start : start + length]
-        for key, (block, start, length) in data["answers"].items()
-    }
-
-
-def _policy(script: str, style: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src 'sha256-{_digest(script)}'",
-            f"style-src 'sha256-{_digest(style)}'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _escape_script(script: str) -> str:
-    """The script with `</script` and `<!--` escaped; they occur in string literals only."""
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
-
-
-def _once(page: str, pattern: str, new: str) -> str:
-    found, count = re.subn(pattern, lambda _: new, page, count=1)
-    if count != 1:
-        raise FailedError(f"the bundle's page has no {pattern!r}, so no report can be made from it")
-    return found

@@ -12,10 +12,11 @@ from enum import StrEnum
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
-from pathsum.explorer.answers.atlas import whole_atlas
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.paper import picture_questions, tour
-from pathsum.explorer.answers.run import rank_telling
+from pathsum.explorer.answers.prediction import find_position
+from pathsum.explorer.answers.text import rank_telling
+from pathsum.explorer.answers.whole_model import whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
@@ -92,103 +93,47 @@ class Recorded:
     params: PlainParams
 
 
-class Parts(StrEnum):
-    """What the parts of a report are about; each part is answered by one process."""
-
-    HEADS = "heads"
-    """The atlas, the edges, and the claims about the model itself."""
-    MEASURED = "measured"
-    """What heads do on held-out text: places, skip-trigrams, ablations."""
-    CLAIMS = "claims"
-    """The claims that are measured on one other model."""
-    TRAINING = "training"
-    COMPARE = "compare"
-    """The comparison with another model, or with an earlier snapshot."""
-    PAGES = "pages"
-    """The pages of heads."""
-    TEXT = "text"
-    """One example text."""
-    OPENING = "opening"
-
-
-@dataclass(frozen=True)
-class Part:
-    """Questions of a report that share most of what they are computed from.
-
-    `of` is the number of a text, or the name of another model.
-    """
-
-    kind: Parts
-    of: int | str = ""
-
-
-def report_parts(explorer: Explorer, contents: Contents) -> list[Part]:
-    """The parts of a report, in its order."""
-    bench, info = explorer.workbench, ModelParams()
-    found = [Part(Parts.OPENING)]
-    if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
-        found += [Part(Parts.TEXT, number) for number in range(len(bench.examples(info)))]
-    if contents.has(ReportView.ATLAS, ReportView.COMPOSITION, ReportView.PAPER):
-        found.append(Part(Parts.HEADS))
-    if contents.has(ReportView.ATLAS) and not contents.slim and _all_heads_shown(explorer):
-        found += [Part(Parts.PAGES), Part(Parts.MEASURED)]
-    if contents.has(ReportView.PAPER):
-        models = dict.fromkeys(one.model for one in tour(bench, info).claims)
-        found += [Part(Parts.CLAIMS, name) for name in models if name != explorer.name]
-    has_snapshots = bool(bench.open_model(info).snapshots)
-    if has_snapshots and contents.has(ReportView.TRAINING):
-        found.append(Part(Parts.TRAINING))
-    if contents.has(ReportView.COMPARE):
-        found += [Part(Parts.COMPARE)] * has_snapshots
-        found += [Part(Parts.COMPARE, other.name) for other in bench.models[1:]]
-    return found
-
-
 def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[Recorded]:
     """Every question of a report once, those that open the page first."""
-    chosen = contents or Contents()
     seen: set[str] = set()
-    for part in report_parts(explorer, chosen):
-        for one in questions_of(explorer, chosen, part):
-            key = answer_key(one.name, one.params)
-            if key not in seen:
-                seen.add(key)
-                yield one
+    for one in _questions(explorer, contents or Contents()):
+        key = answer_key(one.name, one.params)
+        if key not in seen:
+            seen.add(key)
+            yield one
 
 
-def questions_of(explorer: Explorer, contents: Contents, part: Part) -> Iterator[Recorded]:
-    """The questions of one part; another part may ask some of them too."""
-    match part.kind:
-        case Parts.OPENING:
-            yield Recorded("model", {})
-            yield Recorded("vocabulary", {})
-        case Parts.TEXT:
-            yield from _text(explorer, contents, int(part.of))
-        case Parts.HEADS:
-            yield from _own_model(explorer, contents)
-        case Parts.PAGES:
-            yield from _heads(explorer)
-        case Parts.MEASURED:
-            for head in _shown_heads(explorer):
-                yield from _measured(head)
-        case Parts.CLAIMS:
-            yield from _claims(explorer, str(part.of))
-        case Parts.TRAINING:
-            yield Recorded("training", {})
-            yield from _steps(explorer)
-        case Parts.COMPARE:
-            if part.of:
-                yield from _compared(explorer, str(part.of))
-            else:
-                yield from _usual_snapshot(explorer)
+def _questions(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+    session, info = explorer.session, ModelParams()
+    yield Recorded("model", {})
+    yield Recorded("vocabulary", {})
+    if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
+        for number in range(len(session.examples(info))):
+            yield from _text(explorer, contents, number)
+    if contents.has(ReportView.ATLAS, ReportView.COMPOSITION, ReportView.PAPER):
+        yield from _own_model(explorer, contents)
+    if contents.has(ReportView.PAPER):
+        models = dict.fromkeys(one.model for one in tour(session, info).claims)
+        for name in models:
+            if name != explorer.name:
+                yield from _claims(explorer, name)
+    has_snapshots = bool(session.open_model(info).snapshots)
+    if has_snapshots and contents.has(ReportView.TRAINING):
+        yield Recorded("training", {})
+        yield from _steps(explorer)
+    if contents.has(ReportView.COMPARE):
+        if has_snapshots:
+            yield from _usual_snapshot(explorer)
+        for other in session.models[1:]:
+            yield from _compared(explorer, other.name)
 
 
 def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
-    n_layers = explorer.workbench.model(ModelParams()).config.n_layers
+    n_layers = explorer.session.model(ModelParams()).config.n_layers
     if contents.has(ReportView.ATLAS):
         yield Recorded("atlas", {})
-        if n_layers and not contents.slim and not _all_heads_shown(explorer):
-            yield from _heads(explorer)  # in this part, since the atlas decides which heads
+        if n_layers and not contents.slim:
+            yield from _heads(explorer)
     if contents.has(ReportView.COMPOSITION) and n_layers > 1:
         # The graph is labeled with what each head is.
         yield Recorded("composition", {})
@@ -202,7 +147,7 @@ def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
 
 def _claims(explorer: Explorer, model: str) -> Iterator[Recorded]:
     """The claims that are measured on a model, and their pictures."""
-    about = tour(explorer.workbench, ModelParams()).claims
+    about = tour(explorer.session, ModelParams()).claims
     names = [one.id for one in about if one.model == model]
     for name in names:
         yield Recorded("claim", {"claim": name})
@@ -245,7 +190,7 @@ def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recor
         is_complete = number in explained_texts(explorer)
         yield from _explained(explorer, contents, number, is_complete)
     if has_text and not contents.slim and number in _scored(explorer):
-        for head in explorer.workbench.model(ModelParams()).heads:
+        for head in explorer.session.model(ModelParams()).heads:
             yield Recorded("scores", {"example": number, "head": head.label})
 
 
@@ -255,7 +200,7 @@ def _explained(
     """The predictions of a text that are explained, by paths and as graphs."""
     ranked = _ranked(explorer, example)
     if contents.position is not None:
-        paths = graphs = [position_of(len(ranked), contents.position)]
+        paths = graphs = [position_from_end(len(ranked), contents.position)]
     elif is_complete:
         paths = graphs = list(range(len(ranked)))
     else:
@@ -269,23 +214,18 @@ def _explained(
         yield Recorded("why", {"example": example, "position": position})
 
 
-def position_of(length: int, position: int) -> int:
+def position_from_end(length: int, position: int) -> int:
     """A position of a text of `length` tokens; negative ones count from the end."""
-    if not -length <= position < length:
-        raise InputError(
-            f"there is no position {position} in a text of {length} tokens; choose 0 to "
-            f"{length - 1}, or -1 for the last"
-        )
-    return position % length
+    return find_position(length, position + length if -length <= position < 0 else position)
 
 
 def explained_texts(explorer: Explorer) -> set[int]:
     """The texts of which every prediction is explained: the first, and the shortest others."""
-    bench = explorer.workbench
-    if len(bench.model(ModelParams()).heads) > EXPLAINED_HEADS:
+    session = explorer.session
+    if len(session.model(ModelParams()).heads) > EXPLAINED_HEADS:
         return set()
-    examples = bench.examples(ModelParams())
-    if bench.texts:
+    examples = session.examples(ModelParams())
+    if session.texts:
         return set(range(len(examples)))
     shortest = sorted(range(1, len(examples)), key=lambda number: len(examples[number].ids))
     return {0, *shortest[: EXPLAINED_TEXTS - 1]}
@@ -307,19 +247,18 @@ def _ranked(explorer: Explorer, example: int) -> list[int]:
 
 def _scored(explorer: Explorer) -> list[int]:
     """The texts with score tables: the first short ones that are explained completely."""
-    examples = explorer.workbench.examples(ModelParams())
+    examples = explorer.session.examples(ModelParams())
     numbers = sorted(explained_texts(explorer)) or range(len(examples))
     short = [number for number in numbers if len(examples[number].ids) <= SCORED_TOKENS]
     return short[:SCORED_TEXTS]
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
-    if explorer.workbench.model(ModelParams()).config.n_layers > 1:
+    if explorer.session.model(ModelParams()).config.n_layers > 1:
         yield Recorded("composition", {})  # with whom each head works
     for head in _shown_heads(explorer):
-        yield Recorded("head", {"head": head})
-        if not _all_heads_shown(explorer):
-            yield from _measured(head)
+        for name in ("head", "places", "trigrams", "ablation"):
+            yield Recorded(name, {"head": head})
         try:
             page = decode(explorer.ask("head", {"head": head}))
         except (InputError, NotExactError):
@@ -332,23 +271,13 @@ def _heads(explorer: Explorer) -> Iterator[Recorded]:
             yield Recorded("token", {"head": head, "token": token})
 
 
-def _measured(head: str) -> Iterator[Recorded]:
-    """What a head does on held-out text."""
-    for name in ("places", "trigrams", "ablation"):
-        yield Recorded(name, {"head": head})
-
-
-def _all_heads_shown(explorer: Explorer) -> bool:
-    return len(explorer.workbench.model(ModelParams()).heads) <= MAX_HEADS
-
-
 def _shown_heads(explorer: Explorer) -> list[str]:
     """The heads that have a page: if not all of them, those of a known kind first."""
-    every = [str(head.label) for head in explorer.workbench.model(ModelParams()).heads]
-    if _all_heads_shown(explorer):
+    every = [str(head.label) for head in explorer.session.model(ModelParams()).heads]
+    if len(every) <= MAX_HEADS:
         return every
     try:
-        found = whole_atlas(explorer.workbench, ModelParams())
+        found = whole_atlas(explorer.session, ModelParams())
     except (InputError, NotExactError):
         return every[:MAX_HEADS]
     named = sorted(found.heads, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
@@ -358,7 +287,7 @@ def _shown_heads(explorer: Explorer) -> list[str]:
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
     yield Recorded("ends", {})
     try:
-        ranked = all_composition(explorer.workbench, ModelParams()).edges(k=MAX_EDGES).edges
+        ranked = all_composition(explorer.session, ModelParams()).edges(k=MAX_EDGES).edges
     except NotExactError:
         return  # reported when composition itself is asked for
     for place, edge in enumerate(ranked):
@@ -374,7 +303,7 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
         explorer.ask("compare", {"other": other})
     except (InputError, NotExactError):
         return  # reported when the comparison itself is asked for
-    for number in range(len(explorer.workbench.examples(ModelParams()))):
+    for number in range(len(explorer.session.examples(ModelParams()))):
         yield Recorded("run", {"example": number})
         yield Recorded("attention", {"example": number})
         # By token ids: the other model may have other examples and another tokenizer.
@@ -386,9 +315,9 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
 
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
     """The random example, else the first text, at steps spread over the run, for the scrubber."""
-    steps = tuple(explorer.workbench.open_model(ModelParams()).snapshots)
+    steps = tuple(explorer.session.open_model(ModelParams()).snapshots)
     apart = max(1, -(-len(steps) // MAX_STEPS))
-    examples = explorer.workbench.examples(ModelParams())
+    examples = explorer.session.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     for step in steps[::apart]:
         for example in probes[:1] or [0]:
@@ -398,9 +327,9 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
 
 def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
     """What the Compare view opens with on a run: its last snapshot but one, on an example."""
-    bench = explorer.workbench
-    step = sorted(bench.open_model(ModelParams()).snapshots)[-2:][0]
-    yield Recorded("compare", {"other": bench.models[0].name, "other_step": step})
+    session = explorer.session
+    step = sorted(session.open_model(ModelParams()).snapshots)[-2:][0]
+    yield Recorded("compare", {"other": session.models[0].name, "other_step": step})
     yield Recorded("run", {"example": 0})
     yield Recorded("attention", {"example": 0})
     yield Recorded("run", {"example": 0, "step": step})

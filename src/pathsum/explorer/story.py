@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pathsum.base import Node, Progress, Record, Side
+from pathsum.base import Progress, Record, Side
 from pathsum.base.errors import NotExactError
 from pathsum.base.sentence import (
     Sentence,
@@ -22,16 +22,22 @@ from pathsum.base.sentence import (
     signed,
     strong,
 )
+from pathsum.base.site import Site
 from pathsum.explorer.answers.model import shown_piece, token_label
-from pathsum.explorer.answers.prediction import THRESHOLD, position_of, token_of
-from pathsum.explorer.answers.run import predictions, rank_telling
-from pathsum.explorer.answers.without import direct_parts
+from pathsum.explorer.answers.prediction import (
+    THRESHOLD,
+    direct_parts,
+    find_position,
+    find_target_token,
+)
+from pathsum.explorer.answers.text import predictions, rank_telling
 from pathsum.explorer.params import TextParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.model.edits import HeadOutput
 from pathsum.model.forward import run_logits
-from pathsum.paths.circuit import Circuit, CircuitEdge, find_circuit
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph, GraphEdge
 from pathsum.paths.intervene.patching import without
 from pathsum.paths.target import find_target
 
@@ -125,22 +131,22 @@ class StoryParams(TextParams):
     position: int | None = None
 
 
-def story(bench: Workbench, params: StoryParams) -> Story:
+def story(session: Session, params: StoryParams) -> Story:
     """The prediction at a position, or of a repeated token that heads copy.
 
     Of the repeats that gain most, the one whose probability falls most without the heads that look
     at what followed before; the first of them if no head does.
     """
-    found = bench.run(params)
+    found = session.run(params)
     trace = found.trace
-    probabilities = predictions(bench, params).next_log_prob.exp().tolist()
+    probabilities = predictions(session, params).next_log_prob.exp().tolist()
     ranked = rank_telling(found.ids, probabilities)
     if params.position is None:
         position, first = _most_telling(trace, probabilities, ranked)
     else:
-        position = position_of(trace, params.position)
+        position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    numbers = StoryBuilder(trace, position, bench.progress).build(first)
+    numbers = StoryBuilder(trace, position, session.progress).build(first)
     return replace(numbers, sentence=sentence_of(numbers, trace))
 
 
@@ -156,7 +162,7 @@ def _most_telling(
         (position, first, heads)
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
-        and (heads := _copying_heads(trace, position, token_of(trace, position, None)))
+        and (heads := _copying_heads(trace, position, find_target_token(trace, position)))
     ]
     if not tried:
         return ranked[0]
@@ -204,7 +210,7 @@ def _probabilities_without(
         edits.append(HeadOutput(head, nothing, off[:, None].expand(rows, length)))
     at = torch.tensor(positions, device=prefix.tokens.device)
     logits = run_logits(prefix.weights, prefix.tokens, edits, prefix, at)[:, 0]
-    tokens = torch.tensor([token_of(trace, position, None) for position in positions])
+    tokens = torch.tensor([find_target_token(trace, position) for position in positions])
     return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
 
 
@@ -213,7 +219,7 @@ class StoryBuilder:
 
     def __init__(self, trace: Trace, position: int, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
-        self.token = token_of(trace, position, None)
+        self.token = find_target_token(trace, position)
         self.heads = _copying_heads(trace, position, self.token)
 
     def build(self, first: int | None) -> Story:
@@ -223,7 +229,7 @@ class StoryBuilder:
         head, after_head = self._lead(found)
         source, weight = self._attended(found, head)
         placed = None if found is None else self._placed_by(found, head, source)
-        writer = None if placed is None else placed.edge.writer.head
+        writer = None if placed is None else placed.edge.start.head
         cut = None if writer is None else self._without([writer])
         after_heads, mlps = self._without_heads(after_head)
         return Story(
@@ -248,7 +254,7 @@ class StoryBuilder:
             mlps=mlps,
         )
 
-    def _circuit(self) -> Circuit | None:
+    def _circuit(self) -> Graph | None:
         try:
             return find_circuit(
                 self.trace,
@@ -261,7 +267,7 @@ class StoryBuilder:
         except NotExactError:
             return None
 
-    def _lead(self, found: Circuit | None) -> tuple[HeadId | None, float | None]:
+    def _lead(self, found: Graph | None) -> tuple[HeadId | None, float | None]:
         """The head that the story is about, and the probability without it."""
         if self.heads:
             groups = [[head] for head in self.heads]
@@ -273,7 +279,7 @@ class StoryBuilder:
             return None, None
         return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
 
-    def _attended(self, found: Circuit | None, head: HeadId | None) -> tuple[int | None, float]:
+    def _attended(self, found: Graph | None, head: HeadId | None) -> tuple[int | None, float]:
         if head is None:
             return None, 0.0
         if self.heads:
@@ -283,21 +289,19 @@ class StoryBuilder:
             )
             return source, float(row[source])
         assert found is not None
-        attended = found.node(Node(head, self.position)).attended
+        attended = found.node(Site(head, at=self.position)).attended
         return (None, 0.0) if attended is None else (attended.source, attended.weight)
 
-    def _placed_by(
-        self, found: Circuit, head: HeadId | None, source: int | None
-    ) -> CircuitEdge | None:
+    def _placed_by(self, found: Graph, head: HeadId | None, source: int | None) -> GraphEdge | None:
         """The lower head that moved a head's attention most, by its key there or by its query."""
         if head is None or source is None:
             return None
-        reader = Node(head, self.position)
+        reader = Site(head, at=self.position)
         edges = [
             edge
             for side, at in ((Side.K, source), (Side.Q, self.position))
             for edge in found.inputs(reader, side)
-            if edge.edge.writer.head and edge.edge.writer.position == at and edge.share > 0
+            if edge.edge.start.head and edge.edge.start.at == at and edge.share > 0
         ]
         return edges[0] if edges else None
 
@@ -342,18 +346,16 @@ class StoryBuilder:
         return float(trace.patterns[head.layer][0, head.head, self.position, source])
 
 
-def _top_head(found: Circuit) -> HeadId | None:
+def _top_head(found: Graph) -> HeadId | None:
     """The head that raises the prediction most."""
-    edges = found.inputs(Node("logits", found.position))
-    return next(
-        (head for edge in edges if (head := edge.edge.writer.head) and edge.share > 0), None
-    )
+    edges = found.inputs(found.top)
+    return next((head for edge in edges if (head := edge.edge.start.head) and edge.share > 0), None)
 
 
-def _wrote(found: Circuit, edge: CircuitEdge) -> int | None:
+def _wrote(found: Graph, edge: GraphEdge) -> int | None:
     """The position of what a head wrote there: the strongest of its values."""
-    values = found.inputs(edge.edge.writer, Side.V)
-    return values[0].edge.writer.position if values else None
+    values = found.inputs(edge.edge.start, Side.V)
+    return values[0].edge.start.at if values else None
 
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:

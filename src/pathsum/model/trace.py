@@ -23,7 +23,7 @@ from pathsum.model.sequences import require_position
 if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.paths import PathSum, ScoreSum
-    from pathsum.paths.circuit import Circuit
+    from pathsum.paths.graph import Graph
     from pathsum.paths.target import PositionName, TokenName, Versus
 
 # Logits held at once where they are computed some positions at a time: 16 MB in float32.
@@ -271,7 +271,7 @@ class Trace(Run):
         other: "Trace | None" = None,
         progress: Progress = silent,
         max_nodes: int = 1000,
-    ) -> "Circuit":
+    ) -> "Graph":
         """Why a token was predicted: the circuit through values, queries and keys."""
         from pathsum.paths.circuit import find_circuit
 

@@ -56,6 +56,12 @@ class Target:
             return value - at[rows, self.versus]
         return value if self.versus is None else value - at.mean(-1)
 
+    def of_runs(self, logits: Float[Tensor, "run vocab"]) -> Float[Tensor, " run"]:
+        """The number in several runs of its one sequence, from the logits at its position."""
+        versus = self.versus.expand(len(logits)) if isinstance(self.versus, Tensor) else self.versus
+        every = self.positions.expand(len(logits)), self.tokens.expand(len(logits))
+        return Target(*every, versus).of_rows(logits)
+
     def direction(
         self, weights: Weights
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, " batch"]]:

@@ -1,16 +1,12 @@
 """Programs: a model as readable rules, with measured fidelity. In reading order:
 
-decompile   decompile: run, look, fit, compare, rank
-program     Program: logits, explain, save and load; Explanation
-rule        Rule: one line of a program
-lexicon     tokens and the classes that their texts fall into
-look        Look: where a head attends, as clues with values
-stage       rules as tensors that add to logits
-columns     the outputs that a fit tells apart, in bounded memory
-fit         which entries a program holds, and their values
-descent     L-BFGS for a convex function
-fidelity    Fidelity: a program against its model on held-out text; what each rule is worth
-reading     records back from JSON
+decompile       `decompile`: run the model, describe attention, fit rules, compare, rank
+program         `Program`: logits, explain, save and load; `Explanation`
+rule            `Rule`: one line of a program; `Stage`: the rules of a head as tensors
+attention_rule  `AttentionRule`: where a head attends, as features with values
+lexicon         tokens, the classes of their texts, and the columns of a fit
+fit             the entries of a program and their values; L-BFGS
+fidelity        `Fidelity`: a program against its model on held-out text; the gain of each rule
 """
 
 from pathsum.program.decompile import decompile

@@ -1,10 +1,10 @@
 """decompile: a model as readable rules, in five steps.
 
 measure   run the model on the fitting text: probabilities, and the patterns of its heads
-look      describe where each head attends (`look`)
+attend    describe where each head attends (`attention_rule`)
 fit       add the entries that promise most, and fit all values, in rounds (`fit`)
 compare   measure program, chance and counts on held-out text (`fidelity`)
-rank      order the rules by what each is worth there
+rank      order the rules by their gain there
 """
 
 from collections.abc import Sequence
@@ -30,29 +30,27 @@ from pathsum.model.sequences import (
     split,
     token_batches,
 )
-from pathsum.program.columns import MOST_COLUMNS, Columns, choose_columns
-from pathsum.program.fidelity import HeldOut, compare, fidelity_of, with_gains
+from pathsum.program.attention_rule import AttentionRule, fit_attention, random_rule
+from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
 from pathsum.program.fit import TableFit
-from pathsum.program.lexicon import Lexicon
-from pathsum.program.look import Look, fit_look, random_look
+from pathsum.program.lexicon import MOST_COLUMNS, Columns, Lexicon, choose_columns
 from pathsum.program.program import CurvePoint, Program
-from pathsum.program.rule import rules_of_stage
-from pathsum.program.stage import Stage
+from pathsum.program.rule import Stage, rules_of_stage
 from pathsum.text import Corpus
 from pathsum.text.shards import spaced
 
 LONGEST = 256
 """Longer sequences are cut into windows of this many tokens."""
 MOST_NUMBERS = 1 << 25
-"""Probabilities held at most: positions of the fitting text × columns."""
+"""The largest number of probabilities in memory: positions of the fitting text × columns."""
 MOST_HELD_OUT = 1 << 26
-"""Logits compared at most: positions of the held-out text × vocabulary."""
-LOOK_POSITIONS = 2048
-"""Positions on which looks are fitted."""
+"""The largest number of compared logits: positions of the held-out text × vocabulary."""
+ATTENTION_POSITIONS = 2048
+"""Positions on which attention rules are fitted."""
 MOST_HEADS = 16
-"""Heads that get a rule; of more, those that copy most."""
-LOOK_SHARE = 50
-"""One number in this many may be a clue about a single token, of each kind."""
+"""The largest number of heads with a rule: those that copy most."""
+FEATURE_SHARE = 50
+"""One value in this many may be a feature of a single token, of each kind."""
 GROWTH, FIRST_ROUND = 5, 100
 COPYING_EVALUATIONS, EVALUATIONS, LAST_EVALUATIONS = 4, 7, 10
 DIGITS = 3
@@ -71,13 +69,13 @@ def decompile(
 ) -> Program:
     """Rewrite a model as rules that a person can read and that run without it.
 
-        logits = base + after each token: …                      the direct path
-               + for each head: where it looks × (what it writes for what it finds, copying)
+        logits = base + after each token: …                             the direct path
+               + for each head: its attention × (the entries of its sources, copying)
 
     `corpus` is a text, sequences of token ids or a `Corpus`, by default the model's own held-out
-    text. Four fifths of it are for fitting (of a `Corpus`, its training part); fidelity is measured
-    on the rest. `budget` is how many numbers the program may hold. `seed` draws the random matching
-    that fidelity is compared with.
+    text. Four fifths of it are for fitting (for a `Corpus`, its training part), and fidelity is
+    measured on the rest. `budget` limits the number of values in the program. `seed` draws the
+    random program that fidelity is compared with.
 
     >>> from pathsum.model import construct
     >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
@@ -85,9 +83,9 @@ def decompile(
     >>> program.fidelity.kl.value < 0.01
     True
 
-    A program is a description of what a model does on text like the corpus, not a proof about its
-    weights: on other text measure it again. Values are fitted to the model's predictions, looks to
-    the heads' own patterns. MLPs and composition are described only as far as such rules can.
+    A program describes the model on text like the corpus. It is not a proof about the weights, so
+    measure it again on other text. Values are fitted to the model's predictions, attention rules to
+    the heads' own patterns. Such rules describe MLPs and composition only in part.
     """
     require_tokens_out(model, "decompile")
     if isinstance(budget, bool) or budget < 1:
@@ -98,9 +96,9 @@ def decompile(
     steps = len(rounds) + 4
     progress(0, steps, "running the model")
     columns, wanted = _wanted(model, fitting, lexicon)
-    progress(1, steps, "where heads look")
-    looks = _looks(model, fitting, lexicon, budget)
-    fit = TableFit(columns, _stages(lexicon, looks), fitting.tokens, fitting.weight, wanted)
+    progress(1, steps, "describing attention")
+    attention = _attention_rules(model, fitting, lexicon, budget)
+    fit = TableFit(columns, _stages(lexicon, attention), fitting.tokens, fitting.weight, wanted)
     grown: list[tuple[Stage, ...]] = []
     for number, size in enumerate(rounds):
         progress(2 + number, steps, f"fitting {size} numbers")
@@ -109,7 +107,7 @@ def decompile(
         fit.grow(size)
         fit.refit(LAST_EVALUATIONS if size == budget else EVALUATIONS)
         grown.append(_rounded(fit.stages))
-    progress(steps - 2, steps, "comparing with chance")
+    progress(steps - 2, steps, "fitting a random program")
     fit.stages = _matched_at_random(fit.stages, seed)
     # The patterns of the stages have changed.
     fit = TableFit(columns, fit.stages, fitting.tokens, fitting.weight, wanted)
@@ -157,8 +155,8 @@ def _text(model: Model, parts: Sequence[Tensor], most: int) -> _Text:
     longest = max(len(row) for row in rows)
     rows = [rows[at] for at in spaced(len(rows), max(1, most // longest))]
     tokens, lengths = padded(model, rows)
-    places = torch.arange(tokens.shape[1])
-    return _Text(tokens.cpu(), (places < lengths.cpu()[:, None] - 1).float())
+    positions = torch.arange(tokens.shape[1])
+    return _Text(tokens.cpu(), (positions < lengths.cpu()[:, None] - 1).float())
 
 
 def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tensor]:
@@ -177,18 +175,20 @@ def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tenso
     return columns, torch.cat(found)
 
 
-def _looks(model: Model, text: _Text, lexicon: Lexicon, budget: int) -> dict[HeadId, Look]:
-    """The look of every head that may get a rule."""
+def _attention_rules(
+    model: Model, text: _Text, lexicon: Lexicon, budget: int
+) -> dict[HeadId, AttentionRule]:
+    """The attention rule of every head that may get one."""
     heads = [head.id for head in model.heads]
-    count = max(1, LOOK_POSITIONS // text.tokens.shape[1])
+    count = max(1, ATTENTION_POSITIONS // text.tokens.shape[1])
     chosen = spaced(len(text.tokens), count)
     tokens, weight = text.tokens[chosen], text.weight[chosen]
     if len(heads) > MOST_HEADS:
         heads = _copying_most(model, tokens, weight, heads)
-    clues = budget // (LOOK_SHARE * max(1, len(heads)))
+    features = budget // (FEATURE_SHARE * max(1, len(heads)))
     patterns = _patterns(model, tokens, heads)
     return {
-        head: fit_look(pattern, tokens, weight, lexicon, clues)
+        head: fit_attention(pattern, tokens, weight, lexicon, features)
         for head, pattern in zip(heads, patterns, strict=True)
     }
 
@@ -211,20 +211,20 @@ def _copying_most(
     to = tokens[:, None].expand(-1, tokens.shape[1], -1)
     here = probs.gather(2, to) * weight[..., None]
     usual = probs.mean((0, 1))[to] * weight[..., None]
-    worth: dict[HeadId, float] = {}
+    gains: dict[HeadId, float] = {}
     for layer in range(model.config.n_layers):
         of_layer = [head for head in heads if head.layer == layer]
         for head, pattern in zip(of_layer, _patterns(model, tokens, of_layer), strict=True):
             P, Q = (pattern * here).sum() + 1e-3, (pattern * usual).sum() + 1e-3
-            worth[head] = float(P * (P / Q).log() - P + Q)
-    best = sorted(heads, key=lambda head: -worth[head])[:MOST_HEADS]
+            gains[head] = float(P * (P / Q).log() - P + Q)
+    best = sorted(heads, key=lambda head: -gains[head])[:MOST_HEADS]
     return sorted(best)
 
 
-def _stages(lexicon: Lexicon, looks: dict[HeadId, Look]) -> list[Stage]:
+def _stages(lexicon: Lexicon, attention: dict[HeadId, AttentionRule]) -> list[Stage]:
     none, values = torch.empty(0, dtype=torch.long), torch.empty(0)
     direct = Stage(lexicon, "", None, 0.0, none, none, values)
-    heads = [Stage(lexicon, str(h), look, 0.0, none, none, values) for h, look in looks.items()]
+    heads = [Stage(lexicon, str(h), rule, 0.0, none, none, values) for h, rule in attention.items()]
     return [direct, *heads]
 
 
@@ -256,8 +256,8 @@ def _rounded(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 def _matched_at_random(stages: Sequence[Stage], seed: int) -> list[Stage]:
     """The same numbers of entries for the same sources and outputs, matched at random.
 
-    Within a stage outputs are permuted between entries, except those of the base; the clues of
-    looks are exchanged for others of their families.
+    Within a stage outputs are permuted between entries, except those of the base. The features of
+    attention rules are replaced by others of their kinds.
     """
     generator = seeded(seed)
     made: list[Stage] = []
@@ -269,9 +269,9 @@ def _matched_at_random(stages: Sequence[Stage], seed: int) -> list[Stage]:
         made.append(
             replace(
                 stage,
-                look=None
-                if stage.look is None
-                else random_look(stage.look, stage.lexicon, generator),
+                attention=None
+                if stage.attention is None
+                else random_rule(stage.attention, stage.lexicon, generator),
                 sources=cells // (stage.lexicon.any + 1),
                 outs=cells % (stage.lexicon.any + 1),
                 values=torch.zeros(len(cells)),
@@ -293,7 +293,7 @@ def _compared(
     lengths = (fitting.weight.sum(-1) + 1).long().tolist()
     inside = [row[None, :n] for row, n in zip(fitting.tokens, lengths, strict=True)]
     counts = count_bigrams(inside, lexicon.size)
-    itself, unigram, *variants = compare(on, lexicon, [*grown, chance], counts.unigram())
+    itself, unigram, *variants = compare_programs(on, lexicon, [*grown, chance], counts.unigram())
     *sizes, by_chance = variants
     final = grown[-1]
     fidelity = fidelity_of(sizes[-1], by_chance, itself, unigram, counts, on)

@@ -1,4 +1,4 @@
-"""Fidelity: how close a program comes to its model on text that neither fit nor choice has seen."""
+"""Fidelity: a program against its model, on text that was not used to choose or fit its rules."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,7 @@ from pathsum.circuits.bigram_fit import BigramCounts
 from pathsum.model import Model
 from pathsum.model.losses import next_tokens
 from pathsum.program.lexicon import Lexicon
-from pathsum.program.rule import Rule
-from pathsum.program.stage import Stage, program_logits, stage_logits
+from pathsum.program.rule import Rule, Stage, program_logits, stage_logits
 
 NUMBERS_AT_A_TIME = 1 << 23
 """Logits held at a time."""
@@ -28,9 +27,9 @@ class Fidelity(Record, kind="program-fidelity"):
     `kl`             KL(model ‖ program)
     `kl_unigram`     KL(model ‖ unigram counts of the fitting text), where a program starts
     `share`          the share of `kl_unigram` that the program closes; its null is that of a
-                     program of the same size, fitted the same way, whose entries were matched at
-                     random and whose heads look where other heads do
-    `agreement`      how often program and model predict the same token
+                     program of the same size, fitted the same way, whose entries were matched and
+                     whose attention features were drawn at random
+    `agreement`      the share of positions where program and model predict the same token
     `loss`           of the program on the text itself, next to `loss_model`, `loss_unigram` and
                      `loss_bigram` (smoothed counts of the fitting text)
     """
@@ -85,7 +84,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class PredictorSums:
     """Sums over the predictions of each sequence: KL, loss and agreement of one predictor."""
 
     kl: Float[Tensor, " sequence"]
@@ -93,37 +92,37 @@ class Measured:
     agreement: Float[Tensor, " sequence"]
 
 
-def compare(
+def compare_programs(
     held_out: HeldOut, lexicon: Lexicon, variants: Sequence[tuple[Stage, ...]], unigram: Tensor
-) -> list[Measured]:
+) -> list[PredictorSums]:
     """The model itself, unigram counts, and each variant of a program, on the held-out text."""
     found: list[list[Tensor]] = [[] for _ in range(2 + len(variants))]
     for tokens, weight, log_p in held_out.parts():
         targets = next_tokens(tokens).clamp(min=0)
         p, best = log_p.exp(), log_p.argmax(-1)
         others = [log_p, unigram.log().float().expand_as(log_p)]
-        for place in range(len(found)):
-            if place < 2:
-                log_q = others[place]
+        for index in range(len(found)):
+            if index < 2:
+                log_q = others[index]
             else:
-                log_q = program_logits(variants[place - 2], lexicon, tokens).log_softmax(-1)
+                log_q = program_logits(variants[index - 2], lexicon, tokens).log_softmax(-1)
             kl = (p * (log_p - log_q)).sum(-1)
             loss = -log_q.gather(2, targets[..., None])[..., 0]
             same = (log_q.argmax(-1) == best).float()
             each = torch.stack((kl, loss, same)).double() * weight
-            found[place].append(each.sum(-1))
-    return [Measured(*torch.cat(parts, 1)) for parts in found]
+            found[index].append(each.sum(-1))
+    return [PredictorSums(*torch.cat(parts, 1)) for parts in found]
 
 
 def fidelity_of(
-    program: Measured,
-    chance: Measured | None,
-    model: Measured,
-    unigram: Measured,
+    program: PredictorSums,
+    chance: PredictorSums | None,
+    model: PredictorSums,
+    unigram: PredictorSums,
     counts: BigramCounts,
     held_out: HeldOut,
 ) -> Fidelity:
-    """The fidelity of a program from what was measured."""
+    """The fidelity of a program from the sums of each predictor."""
     tokens, weight = held_out.tokens, held_out.weight
     count = weight.double().sum(-1)
     following = next_tokens(tokens).clamp(min=0)
@@ -146,13 +145,13 @@ def fidelity_of(
     )
 
 
-# ---- what each rule is worth
+# ---- the gain of each rule
 
 
 def with_gains(
     rules: Sequence[Rule], stages: Sequence[Stage], lexicon: Lexicon, held_out: HeldOut
 ) -> tuple[Rule, ...]:
-    """The rules with their gains on held-out text, those that are worth most first."""
+    """The rules with their gains on held-out text, the largest gain first."""
     sums = [
         _removal_costs(rules, stages, lexicon, tokens, weight, log_p)
         for tokens, weight, log_p in held_out.parts()
@@ -171,7 +170,7 @@ def _removal_costs(
     weight: Float[Tensor, "batch pos"],
     log_p: Logits,
 ) -> Float[Tensor, "rule batch"]:
-    """How much the KL of each sequence rises if a rule is removed."""
+    """The rise of the KL of each sequence if a rule is removed."""
     logits = program_logits(tuple(stages), lexicon, tokens)
     log_q = logits.log_softmax(-1)
     P, Q = _with_classes(lexicon, log_p.exp()), _with_classes(lexicon, log_q.exp())
@@ -197,7 +196,7 @@ def _with_classes(lexicon: Lexicon, probs: Logits) -> Float[Tensor, "batch pos o
 
 
 def _row_activity(stage: Stage, tokens: Tokens) -> Float[Tensor, "batch pos row"]:
-    """How much each row of a stage's table acts at every position."""
+    """The weight of each row of a stage's table at every position."""
     active = torch.zeros(*tokens.shape, len(stage.table.used_rows) + 1)
     for rows in stage.table.active_rows(tokens):
         active.scatter_(2, rows[..., None], 1.0)
@@ -218,7 +217,7 @@ def _row_cost(
     f, p, q = acts[fired][:, None], P[fired][:, outs], Q[fired][:, outs]
     kinds = outs >= lexicon.size
     if bool(kinds.any()) and not bool(kinds.all()):
-        # A token gets what its class gets as well; a class is then what is left of it.
+        # A token also receives the value of its class; the class is then its other tokens.
         class_of = lexicon.size + lexicon.class_of[outs[~kinds]]
         inside = (class_of[:, None] == outs[kinds]).to(values)
         values = values.clone()

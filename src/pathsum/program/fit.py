@@ -1,12 +1,16 @@
-"""Fit: which entries a program holds, and their values, chosen on the fitting text.
+"""Fit: the entries of a program and their values, chosen on the fitting text.
 
 The objective is KL(model ‖ program), summed over positions; it is convex in all values that are
 written. With P and Q the probability that model and program give to an entry's output, summed over
 positions and weighted by how much the entry acts there, an entry promises P log(P/Q) − P + Q nats.
 Rounds add the entries that promise most, then refit every value, with a small ridge.
+
+Values are fitted by L-BFGS with a diagonal first guess of the curvature. torch's optimizer starts
+with a step of length 1 along the gradient and spends its first evaluations on the scale of the
+problem; here the diagonal of the Hessian gives it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,15 +19,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base.shapes import HeadPattern, Tokens
-from pathsum.program.columns import Columns
-from pathsum.program.descent import minimize
-from pathsum.program.stage import Stage, Table
+from pathsum.program.lexicon import Columns
+from pathsum.program.rule import SparseTable, Stage
 
 CHUNK_NUMBERS = 1 << 21
 """Probabilities handled at a time, so that they stay in the processor's cache."""
 RIDGE = 0.05
 """Nats per squared value: entries that hardly ever act stay small."""
-COPY_WORTH, ENTRY_WORTH = 1e-4, 2e-6
+LEAST_COPY, LEAST_ENTRY = 1e-4, 2e-6
 """Nats per position that each number of a head that copies, and each entry, must promise."""
 
 
@@ -79,14 +82,14 @@ class TableFit:
 
     @property
     def size(self) -> int:
-        """How many numbers the stages in use hold."""
+        """The number of values of the stages in use."""
         return sum(stage.size for stage in self.stages if stage.in_use)
 
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[SparseTable]:
         to = self.columns.column_of
-        return [Table(self.lexicon, stage.sources, to[stage.outs]) for stage in self.stages]
+        return [SparseTable(self.lexicon, stage.sources, to[stage.outs]) for stage in self.stages]
 
-    def _now(self, chunk: Chunk) -> tuple[Chunk, list[Table], list[Tensor], list[float]]:
+    def _now(self, chunk: Chunk) -> tuple[Chunk, list[SparseTable], list[Tensor], list[float]]:
         """The arguments of `_log_probs` for the stages as they are."""
         values, copies = [s.values for s in self.stages], [s.copy for s in self.stages]
         return chunk, self._tables(), values, copies
@@ -94,7 +97,7 @@ class TableFit:
     def _log_probs(
         self,
         chunk: Chunk,
-        tables: Sequence[Table],
+        tables: Sequence[SparseTable],
         values: Sequence[Tensor],
         copies: Sequence[float],
     ) -> Float[Tensor, "batch pos out"]:
@@ -109,17 +112,17 @@ class TableFit:
 
     # ---- choosing entries
 
-    def _candidate_rows(self, stage: Stage, tokens: Tokens) -> Table:
+    def _candidate_rows(self, stage: Stage, tokens: Tokens) -> SparseTable:
         """A table with a row for every source that occurs; its columns are not used."""
         seen = tokens.unique()
         _, kinds, every = self.lexicon.sources(seen)
         kinds, members = kinds.unique(return_counts=True)
         # A class of one token is that token, a single class is any token. The rows of a pattern
-        # sum to 1, so what a head writes for any token belongs to the base.
+        # sum to 1, so a head's entries for any token belong to the base.
         rows = [seen, kinds[(members > 1) & (len(self.lexicon.classes) > 1)]]
-        rows += [every[:1]] if stage.look is None else []
+        rows += [every[:1]] if stage.attention is None else []
         sources = torch.cat(rows)
-        return Table(self.lexicon, sources, torch.zeros_like(sources))
+        return SparseTable(self.lexicon, sources, torch.zeros_like(sources))
 
     def _masses(self, given: Sequence[Tensor]) -> list[Float[Tensor, "row col"]]:
         """Probabilities summed over positions, for every stage by row and column."""
@@ -128,10 +131,10 @@ class TableFit:
             self.columns.sums(each * chunk.weight)
             for each, chunk in zip(given, self.chunks, strict=True)
         ]
-        for place, table in enumerate(self._candidates):
+        for number, table in enumerate(self._candidates):
             total = torch.zeros(len(table.used_rows) + 1, self.columns.width + 1)
             for each, chunk in zip(sums, self.chunks, strict=True):
-                total += table.gather(each, chunk.tokens, chunk.patterns[place])
+                total += table.gather(each, chunk.tokens, chunk.patterns[number])
             found.append(total[:-1, :-1])
         return found
 
@@ -140,73 +143,73 @@ class TableFit:
         probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
         room = max(0, budget - self.size)
         offers: list[tuple[Tensor, Tensor, Tensor]] = []
-        for place, Q in enumerate(self._masses(probs)):
-            stage, rows = self.stages[place], self._candidates[place].used_rows
-            promise = _promise(self._wanted[place], Q)
+        for number, Q in enumerate(self._masses(probs)):
+            stage, rows = self.stages[number], self._candidates[number].used_rows
+            promise = _promise(self._wanted[number], Q)
             at = torch.searchsorted(rows, stage.sources)
             promise[at, self.columns.column_of[stage.outs]] = 0.0
             promise[:, self._single] = 0.0
             best = promise.flatten().topk(min(room, promise.numel()))
-            kept = best.values > ENTRY_WORTH * self.positions
+            kept = best.values > LEAST_ENTRY * self.positions
             where = best.indices[kept]
-            offers.append((best.values[kept], where, torch.full_like(where, place)))
+            offers.append((best.values[kept], where, torch.full_like(where, number)))
         self._accept(offers, budget)
 
     def add_copying(self, budget: int) -> bool:
         """Let heads copy where that promises enough for each number it costs; whether any does.
 
-        Only those that promise half as much as the best: others may look at the same places.
+        Only those that promise half as much as the best: others may attend to the same positions.
         """
         probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
         copied = self._copied(probs)
         offers: list[tuple[float, int, int, float]] = []
-        for place, stage in enumerate(self.stages):
-            if stage.look is None or stage.copy:
+        for number, stage in enumerate(self.stages):
+            if stage.attention is None or stage.copy:
                 continue
-            P, Q = torch.tensor(self._wanted_copied[place]), torch.tensor(copied[place])
-            cost = 1 if stage.in_use else 1 + stage.look.size
+            P, Q = torch.tensor(self._wanted_copied[number]), torch.tensor(copied[number])
+            cost = 1 if stage.in_use else 1 + stage.attention.size
             start = float(((P + 1e-3) / (Q + 1e-3)).log().clamp(-1, 1))
-            offers.append((float(_promise(P, Q)) / self.positions, place, cost, start))
-        best = max((worth for worth, *_ in offers), default=0.0)
+            offers.append((float(_promise(P, Q)) / self.positions, number, cost, start))
+        best = max((gain for gain, *_ in offers), default=0.0)
         before = self.size
-        for worth, place, cost, start in sorted(offers, reverse=True):
+        for gain, number, cost, start in sorted(offers, reverse=True):
             fits = cost <= budget - self.size
-            if fits and worth > max(COPY_WORTH * cost, best / 2):
-                self.stages[place] = replace(self.stages[place], copy=start)
+            if fits and gain > max(LEAST_COPY * cost, best / 2):
+                self.stages[number] = replace(self.stages[number], copy=start)
         return self.size > before
 
     def _copied(self, given: Sequence[Tensor]) -> list[float]:
-        """Probabilities of what each head looks at, summed over positions."""
+        """Probabilities of the tokens that each head attends to, summed over positions."""
         total = [0.0] * len(self.stages)
         for each, chunk in zip(given, self.chunks, strict=True):
             # The last column stands for tokens that have none.
             own = torch.nn.functional.pad(each[..., : len(self.columns.tokens)], (0, 1))
             to = chunk.copied_to.clamp(max=len(self.columns.tokens))
             found = own.gather(2, to) * chunk.weight
-            for place, pattern in enumerate(chunk.patterns):
+            for number, pattern in enumerate(chunk.patterns):
                 if pattern is not None:
-                    total[place] += float((found * pattern).sum())
+                    total[number] += float((found * pattern).sum())
         return total
 
     def _accept(self, offers: Sequence[tuple[Tensor, Tensor, Tensor]], budget: int) -> None:
-        """Take the best offers; a head's look is paid for with its first entries."""
-        promise, index, place = (torch.cat(each) for each in zip(*offers, strict=True))
+        """Take the best offers; a head's attention rule is paid for with its first entries."""
+        promise, index, owner = (torch.cat(each) for each in zip(*offers, strict=True))
         order = promise.argsort(descending=True, stable=True)
         room = max(0, budget - self.size)
         chosen = order[:room]
         least = float(promise[chosen[-1]]) if len(chosen) else 0.0
         for number, stage in enumerate(self.stages):
-            if stage.look is None or stage.in_use:
+            if stage.attention is None or stage.in_use:
                 continue
-            worth = float(promise[chosen[place[chosen] == number]].sum())
-            if worth > 2 * least * stage.look.size and stage.look.size < room:
-                room -= stage.look.size
+            gain = float(promise[chosen[owner[chosen] == number]].sum())
+            if gain > 2 * least * stage.attention.size and stage.attention.size < room:
+                room -= stage.attention.size
             else:
-                order = order[place[order] != number]
+                order = order[owner[order] != number]
         chosen = order[:room]
         width = self.columns.width
         for number, stage in enumerate(self.stages):
-            mine = index[chosen[place[chosen] == number]]
+            mine = index[chosen[owner[chosen] == number]]
             rows = self._candidates[number].used_rows
             self.stages[number] = replace(
                 stage,
@@ -219,7 +222,7 @@ class TableFit:
 
     def refit(self, evaluations: int) -> None:
         """Fit the values of all entries and of all copying together."""
-        layout = Layout(self._tables(), self.stages)
+        layout = _ValueVector(self._tables(), self.stages)
 
         def function(x: Tensor) -> tuple[float, Tensor]:
             loss, slope = RIDGE / 2 * float(x.square().sum()), layout.zeros()
@@ -239,26 +242,26 @@ class TableFit:
             layout.add_sums(self.columns.sums(q * chunk.weight), chunk, curvature)
         bound = layout.pack(curvature) + RIDGE
         values, copies = layout.unpack(minimize(function, layout.first, bound, evaluations))
-        for place, stage in enumerate(self.stages):
-            self.stages[place] = replace(stage, values=values[place], copy=copies[place])
+        for number, stage in enumerate(self.stages):
+            self.stages[number] = replace(stage, values=values[number], copy=copies[number])
 
 
-class Layout:
-    """All values as one vector: the entries of every stage, then what copies."""
+class _ValueVector:
+    """All values as one vector: the entries of every stage, then the copying of heads."""
 
-    def __init__(self, tables: Sequence[Table], stages: Sequence[Stage]) -> None:
+    def __init__(self, tables: Sequence[SparseTable], stages: Sequence[Stage]) -> None:
         self.tables = tables
         self.sizes = [len(stage.values) for stage in stages]
-        self.copying = [place for place, stage in enumerate(stages) if stage.copy]
-        copies = torch.tensor([stages[place].copy for place in self.copying])
+        self.copying = [number for number, stage in enumerate(stages) if stage.copy]
+        copies = torch.tensor([stages[number].copy for number in self.copying])
         self.first = torch.cat([*(stage.values for stage in stages), copies])
 
     def unpack(self, x: Float[Tensor, " n"]) -> tuple[list[Tensor], list[float]]:
         """The values and the copying of every stage."""
         *values, last = x.split([*self.sizes, len(self.copying)])
         copies = [0.0] * len(self.sizes)
-        for place, value in zip(self.copying, last.tolist(), strict=True):
-            copies[place] = value
+        for number, value in zip(self.copying, last.tolist(), strict=True):
+            copies[number] = value
         return values, copies
 
     def zeros(self) -> list[Tensor]:
@@ -269,14 +272,14 @@ class Layout:
     def add_sums(
         self, given: Float[Tensor, "batch pos wide"], chunk: Chunk, into: list[Tensor]
     ) -> None:
-        """Add what every entry and every copying head collects of numbers over columns."""
-        for place, table in enumerate(self.tables):
-            pattern = chunk.patterns[place]
-            if self.sizes[place]:
-                into[place] += table.gather(given[..., table.used_columns], chunk.tokens, pattern)
-            if place in self.copying and pattern is not None:
+        """Add the sums of numbers over columns that each entry and each copying head collects."""
+        for number, table in enumerate(self.tables):
+            pattern = chunk.patterns[number]
+            if self.sizes[number]:
+                into[number] += table.gather(given[..., table.used_columns], chunk.tokens, pattern)
+            if number in self.copying and pattern is not None:
                 copied = (given.gather(2, chunk.copied_to) * pattern).sum()
-                into[-1][self.copying.index(place)] += copied
+                into[-1][self.copying.index(number)] += copied
 
     def pack(self, sums: Sequence[Tensor]) -> Float[Tensor, " n"]:
         """Sums as one vector."""
@@ -292,3 +295,66 @@ def _promise(P: Tensor, Q: Tensor) -> Tensor:
     """P log(P/Q) − P + Q, of masses that may be tiny."""
     P, Q = P + 1e-3, Q + 1e-3
     return P * (P / Q).log() - P + Q
+
+
+# ---- L-BFGS
+
+HISTORY = 10
+"""Pairs of steps and changes of gradient that are remembered."""
+SHORTEST = 1e-4
+"""A line search that has to go below this share of a step has arrived."""
+
+Function = Callable[[Float[Tensor, " n"]], tuple[float, Float[Tensor, " n"]]]
+
+
+def minimize(
+    function: Function, x: Float[Tensor, " n"], curvature: Float[Tensor, " n"], evaluations: int
+) -> Float[Tensor, " n"]:
+    """The best point found with so many evaluations of `function` (value and gradient).
+
+    >>> def parabola(x):
+    ...     return float((x - 3).square().sum()), 2 * (x - 3)
+    >>> minimize(parabola, Tensor([0.0]), curvature=Tensor([2.0]), evaluations=5)
+    tensor([3.])
+    """
+    pairs: list[tuple[Tensor, Tensor]] = []
+    value, gradient = function(x)
+    used, length = 1, 1.0
+    while used < evaluations:
+        step = _direction(gradient, curvature, pairs)
+        slope = float(gradient @ step)
+        if slope >= 0:
+            break
+        while True:
+            there, new_gradient = function(x + length * step)
+            used += 1
+            if there <= value + 1e-4 * length * slope:
+                break
+            length *= 0.35
+            if used >= evaluations or length < SHORTEST:
+                return x
+        moved, change = length * step, new_gradient - gradient
+        if float(moved @ change) > 0:
+            pairs = [*pairs[1 - HISTORY :], (moved, change)]
+        x, value, gradient, length = x + moved, there, new_gradient, 1.0
+    return x
+
+
+def _direction(
+    gradient: Tensor, curvature: Tensor, pairs: list[tuple[Tensor, Tensor]]
+) -> Float[Tensor, " n"]:
+    """−H⁻¹ gradient by the two-loop recursion."""
+    q = -gradient
+    shares: list[Tensor] = []
+    for moved, change in reversed(pairs):
+        share = (moved @ q) / (moved @ change)
+        shares.append(share)
+        q = q - share * change
+    scale = 1.0
+    if pairs:
+        moved, change = pairs[-1]
+        scale = float((moved @ change) / (change.square() / curvature).sum())
+    q = scale * q / curvature
+    for (moved, change), share in zip(pairs, reversed(shares), strict=True):
+        q = q + moved * (share - (change @ q) / (moved @ change))
+    return q

@@ -1,9 +1,18 @@
-"""Program: a model as rules, which run without the model, explain themselves and are saved."""
+"""Program: a model as rules, which run without the model, explain themselves and are saved.
 
+`read_as` reads records back from JSON: the inverse of `jsonable`, for records of plain fields.
+"""
+
+import dataclasses
+import enum
 import json
+import math
+import types
+import typing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Union, get_args, get_origin
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +27,7 @@ from pathsum.model import Model
 from pathsum.model.sequences import require_position, require_values
 from pathsum.program.fidelity import Fidelity
 from pathsum.program.lexicon import Lexicon
-from pathsum.program.reading import Mismatch, read_as, record_hints
-from pathsum.program.rule import Rule, stages_of_rules
-from pathsum.program.stage import Stage, program_logits
+from pathsum.program.rule import Rule, Stage, program_logits, stages_of_rules
 from pathsum.text import Tokenizer
 
 SHOWN = 25
@@ -38,7 +45,7 @@ class CurvePoint(Record, kind="program-curve-point"):
 
 @dataclass(frozen=True)
 class Term:
-    """What one rule adds to a logit; `at` are the positions that a head's rule read."""
+    """One rule's term in a logit; `at` are the positions that a head's rule read."""
 
     rule: str
     value: float
@@ -49,7 +56,7 @@ class Term:
 class Explanation(Record, kind="program-explanation"):
     """The program's logit of one token at one position, as a sum over rules.
 
-    `terms` add up to `logit`; `remainder` is how far off they are. Probabilities of the model are
+    `terms` add up to `logit`, with the error `remainder`. Probabilities of the model are
     None for a program that was loaded from a file.
     """
 
@@ -65,24 +72,24 @@ class Explanation(Record, kind="program-explanation"):
 
     def to_table(self) -> Table:
         """The strongest terms."""
-        rows = [(term.rule, term.value, self._places(term)) for term in self.terms[:SHOWN]]
+        rows = [(term.rule, term.value, self._positions(term)) for term in self.terms[:SHOWN]]
         rest = sum(term.value for term in self.terms[SHOWN:])
         if len(self.terms) > SHOWN:
             rows.append((f"{len(self.terms) - SHOWN} more rules", rest, ""))
         rows.append(("together", self.logit, ""))
-        says = f"the program gives {self.token} probability {self.probability:.3f}"
+        note = f"the program gives {self.token} probability {self.probability:.3f}"
         if self.model_prediction is not None:
-            says += (
+            note += (
                 f", the model {self.model_probability:.3f}; the model predicts "
                 f"{self.model_prediction}"
             )
         else:
-            says += " (the program was loaded without its model)"
+            note += " (the program was loaded without its model)"
         context = "".join(self.text[: self.position + 1])[-60:]
         columns = (prose_column("rule"), Column("adds", "+.3f"), prose_column("read at"))
-        return Table(columns, tuple(rows), title=f"{context} → {self.token}", note=says)
+        return Table(columns, tuple(rows), title=f"{context} → {self.token}", note=note)
 
-    def _places(self, term: Term) -> str:
+    def _positions(self, term: Term) -> str:
         return ", ".join(f"{self.text[at]}@{at}" for at in term.at)
 
 
@@ -90,10 +97,12 @@ class Explanation(Record, kind="program-explanation"):
 class Program(Record, kind="program"):
     """A model as readable rules. `logits` is computed from the rules alone.
 
-    `rules` are ranked by their gain on held-out text; `size` is how many numbers they hold, at most
-    `budget`; `curve` is the fidelity while the program grew. A program that was loaded from a file
-    has no model, and says so where it would be compared with it.
+    `rules` are ranked by their gain on held-out text. `size` is the number of their values, at most
+    `budget`. `curve` is the fidelity while the program grew. A program that was loaded from a file
+    has no model to be compared with.
     """
+
+    version = 2
 
     model: str
     budget: int
@@ -129,9 +138,9 @@ class Program(Record, kind="program"):
     def explain(
         self, text: str | list[int] | Tensor, position: int = -1, token: str | int | None = None
     ) -> Explanation:
-        """Which rules act at a position of a text, and what each adds to the logit of a token.
+        """The rules that act at a position of a text, each with its term in the logit of a token.
 
-        By default the token is the one that the program predicts there.
+        By default the token is the program's prediction at that position.
         """
         ids = self._ids(text)
         position = require_position(position, ids.shape[1])
@@ -176,8 +185,8 @@ class Program(Record, kind="program"):
                 value = sum(each.value for each in rule.writes if each.token.id in reached)
             added = float(value * row[here].sum())
             if added:
-                places = (here & (row > 0.01)).nonzero()[:, 0].tolist() if rule.head else []
-                terms.append(Term(str(rule), added, tuple(places)))
+                positions = (here & (row > 0.01)).nonzero()[:, 0].tolist() if rule.head else []
+                terms.append(Term(str(rule), added, tuple(positions)))
         return tuple(sorted(terms, key=lambda term: -abs(term.value)))
 
     # ---- input
@@ -225,7 +234,7 @@ class Program(Record, kind="program"):
     # ---- views and files
 
     def to_table(self) -> Table:
-        """The rules that are worth most."""
+        """The rules with the largest gains."""
         columns = (prose_column("rule"), Column("numbers"), Column("gain", ".4f"))
         rows = tuple(
             (str(rule), rule.size, None if rule.gain is None else rule.gain.value)
@@ -278,7 +287,7 @@ class Program(Record, kind="program"):
         return made
 
     def _check(self, path: Path) -> None:
-        """Raise FileError if rules name tokens that there are not, or numbers do not add up."""
+        """Raise FileError if rules name unknown tokens, or sizes do not add up."""
         if self._tokenizer is not None and self._tokenizer.size > self.vocabulary:
             raise FileError(f"{path} has a tokenizer with more tokens than its vocabulary")
         for rule in self.rules:
@@ -287,7 +296,66 @@ class Program(Record, kind="program"):
             inside = 0 <= source <= self.lexicon.any and all(
                 0 <= x < self.lexicon.any for x in outs
             )
-            if not inside or (rule.source is None) == (rule.look is None):
+            if not inside or (rule.source is None) == (rule.attention is None):
                 raise FileError(f"{path} is not a program: a rule of {rule.head!r} is not valid")
         if self.size != sum(rule.size for rule in self.rules):
             raise FileError(f"{path} is not a program: its size is not that of its rules")
+
+
+# ---- records from JSON
+
+
+class Mismatch(FileError):
+    """A value in a file that does not fit its field."""
+
+
+def read_as(hint: Any, value: Any, where: str) -> Any:
+    """A JSON value as the type that a field is annotated with; `where` names it in errors.
+
+    >>> read_as(tuple[float, ...], [1, 2.5], "numbers")
+    (1.0, 2.5)
+    >>> read_as(int, "7", "size")
+    Traceback (most recent call last):
+    pathsum.program.program.Mismatch: size is '7', not an integer
+    """
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and types.NoneType in inside:
+            return None
+        (one,) = (each for each in inside if each is not types.NoneType)
+        return read_as(one, value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise Mismatch(f"{where} is {value!r:.40}, not a list")
+        return tuple(read_as(inside[0], each, f"{where}[{n}]") for n, each in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        known = {member.value: member for member in hint}
+        if not isinstance(value, str) or value not in known:
+            raise Mismatch(f"{where} is {value!r:.40}, not one of {', '.join(known)}")
+        return known[value]
+    return _plain(hint, value, where)
+
+
+def _record(kind: Any, value: Any, where: str) -> Any:
+    fields = record_hints(kind)
+    if not isinstance(value, dict) or set(value) != set(fields):
+        named = ", ".join(sorted(fields))
+        raise Mismatch(f"{where} does not have the fields {named}")
+    return kind(**{name: read_as(fields[name], value[name], f"{where}.{name}") for name in fields})
+
+
+def record_hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a record's public fields."""
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: hints[name] for name in names if not name.startswith("_")}
+
+
+def _plain(hint: Any, value: Any, where: str) -> Any:
+    nouns = {int: "an integer", float: "a finite number", str: "a string"}
+    fits = isinstance(value, hint if hint is not float else int | float)
+    if isinstance(value, bool) or not fits or (hint is float and not math.isfinite(value)):
+        raise Mismatch(f"{where} is {value!r:.40}, not {nouns[hint]}")
+    return hint(value)

@@ -1,22 +1,32 @@
-"""Rule: one line of a program, as a record that prints itself.
+"""Rule and Stage: the lines of a program, and the same rules as tensors that add to logits.
 
-A program has two kinds of rules. A *table row* says what a source writes: of the direct path
-("after `·def`: `·__` +3.1"), or of a head ("L0H3, looking at `(`: `)` +1.2"). A *look* says where a
-head attends, and whether it copies what it finds; it comes once for every head in use.
+A program has two kinds of rules. A *table row* lists the logits that a source adds: on the direct
+path ("after `·def`: `·__` +3.1"), or through a head ("L0H3, attending to `(`: `)` +1.2"). An
+*attention rule* describes where a head attends, and whether it copies those tokens; each head in
+use has one.
+
+A stage holds the rules of the direct path or of one head. It moves table entries from sources to
+destinations by a pattern (the direct path has none: it writes where it reads), so with W the table
+and A the pattern
+
+    logits[i] += Σ_j A[i, j] (W[x_j] + W[class of x_j] + W[any] + copy · onehot(x_j))
+
+Columns of W are tokens, then classes of tokens; a class passes its value on to all its tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import Estimate, Record
+from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.tokens.token import Scored, Token
+from pathsum.program.attention_rule import AttentionRule
 from pathsum.program.lexicon import Lexicon
-from pathsum.program.look import Look
-from pathsum.program.stage import Stage
 
 SHOWN = 4
 """Entries of a row that its line shows."""
@@ -24,43 +34,176 @@ SHOWN = 4
 
 @dataclass(frozen=True, eq=False)
 class Rule(Record, kind="program-rule"):
-    """One rule: a row of a table (`source` and `writes`) or a head's `look` (and `copy`).
+    """One rule: a row of a table (`source` and `writes`) or a head's `attention` (and `copy`).
 
-    `head` is empty for the direct path. A `source`, and what is written to, is a token, a class of
-    tokens (⟨word⟩) or any token. `size` counts the numbers that the rule holds: values, not the ids
-    that say where they apply. `gain` is how much the KL from the model on held-out text rises if
-    the rule is removed (for a look: with everything that its head writes), in nats per prediction.
+    `head` is empty for the direct path. Sources and outputs are tokens, classes of tokens (⟨word⟩)
+    or any token. `size` counts the values of the rule, not the ids that they apply to. `gain` is
+    the rise of the KL from the model on held-out text without the rule (for an attention rule,
+    without its whole head), in nats per prediction.
     """
 
     head: str
     source: Token | None
     writes: tuple[Scored, ...]
-    look: Look | None
+    attention: AttentionRule | None
     copy: float
     size: int
     gain: Estimate | None
 
     def __str__(self) -> str:
-        if self.look is not None:
+        if self.attention is not None:
             copies = f" and copies it, {self.copy:+.1f}" if self.copy else ""
-            return f"{self.head} looks at {self.look}{copies}"
+            return f"{self.head} attends to {self.attention}{copies}"
         assert self.source is not None
         name = str(self.source) if self.source.text.startswith("any") else f"`{self.source}`"
-        start = f"after {name}" if not self.head else f"{self.head}, looking at {name}"
+        start = f"after {name}" if not self.head else f"{self.head}, attending to {name}"
         ranked = sorted(self.writes, key=lambda each: (-abs(each.value), each.token.id))
         shown = [f"`{each.token}` {each.value:+.1f}" for each in ranked[:SHOWN]]
         more = [f"and {len(ranked) - SHOWN} more"] if len(ranked) > SHOWN else []
         return f"{start}: {', '.join([*shown, *more])}"
 
 
+@dataclass(frozen=True, eq=False)
+class SparseTable:
+    """The cells of a sparse table: source numbers and columns."""
+
+    lexicon: Lexicon
+    sources: Int[Tensor, " entry"]
+    columns: Int[Tensor, " entry"]
+
+    @cached_property
+    def used_rows(self) -> Int[Tensor, " row"]:
+        """The distinct sources, sorted."""
+        return self.sources.unique()
+
+    @cached_property
+    def used_columns(self) -> Int[Tensor, " col"]:
+        """The distinct columns, sorted."""
+        return self.columns.unique()
+
+    @cached_property
+    def _row_of(self) -> Int[Tensor, " number"]:
+        """The row of every source number; one past the last for those without entries."""
+        rows = torch.full((self.lexicon.any + 1,), len(self.used_rows))
+        rows[self.used_rows] = torch.arange(len(self.used_rows))
+        return rows
+
+    @cached_property
+    def _at(self) -> tuple[Tensor, Tensor]:
+        return self._row_of[self.sources], torch.searchsorted(self.used_columns, self.columns)
+
+    def active_rows(self, tokens: Int[Tensor, "..."]) -> tuple[Int[Tensor, "..."], ...]:
+        """The rows that each token reads; one past the last for none."""
+        return tuple(self._row_of[numbers] for numbers in self.lexicon.sources(tokens))
+
+    def dense(self, values: Float[Tensor, " entry"]) -> Float[Tensor, "row col"]:
+        """The table of its used rows and columns, with a row of zeros below."""
+        made = values.new_zeros(len(self.used_rows) + 1, len(self.used_columns))
+        made[self._at] = values
+        return made
+
+    def spread(
+        self, dense: Float[Tensor, "row col"], tokens: Tokens, pattern: HeadPattern | None
+    ) -> Float[Tensor, "batch pos col"]:
+        """The table's output at every position, over its used columns."""
+        # A few sequences have few distinct tokens: the output of each is added up once.
+        distinct, at = tokens.unique(return_inverse=True)
+        each = sum((dense[rows] for rows in self.active_rows(distinct)), dense.new_zeros(()))
+        return each[at] if pattern is None else pattern @ each[at]
+
+    def gather(
+        self, given: Float[Tensor, "batch pos col"], tokens: Tokens, pattern: HeadPattern | None
+    ) -> Float[Tensor, "row col"]:
+        """The transpose of `spread`: sums over positions for every row."""
+        moved = (given if pattern is None else pattern.transpose(1, 2) @ given).flatten(0, 1)
+        distinct, at = tokens.unique(return_inverse=True)
+        each = moved.new_zeros(len(distinct), moved.shape[1]).index_add_(0, at.flatten(), moved)
+        found = given.new_zeros(len(self.used_rows) + 1, given.shape[-1])
+        for rows in self.active_rows(distinct):
+            found.index_add_(0, rows, each)
+        return found
+
+    def at_entries(self, dense: Float[Tensor, "row col"]) -> Float[Tensor, " entry"]:
+        """The numbers of a dense table at the entries."""
+        return dense[self._at]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The rules of the direct path (without attention) or of a head."""
+
+    lexicon: Lexicon
+    head: str
+    attention: AttentionRule | None
+    copy: float
+    sources: Int[Tensor, " entry"]
+    outs: Int[Tensor, " entry"]
+    values: Float[Tensor, " entry"]
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        features = 0 if self.attention is None else self.attention.size
+        return features + (self.copy != 0) + len(self.values)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it adds to any logit."""
+        return self.copy != 0 or len(self.values) > 0
+
+    @cached_property
+    def table(self) -> SparseTable:
+        """Its entries; columns are tokens, then classes."""
+        return SparseTable(self.lexicon, self.sources, self.outs)
+
+    @cached_property
+    def dense(self) -> Float[Tensor, "row col"]:
+        """Its values as a table of used rows and columns."""
+        return self.table.dense(self.values)
+
+    def pattern(self, tokens: Tokens) -> HeadPattern | None:
+        """Its attention on given tokens."""
+        return None if self.attention is None else self.attention.pattern(tokens, self.lexicon.size)
+
+    def columns(self, tokens: Tokens) -> Float[Tensor, "batch pos out"]:
+        """The numbers that it adds to every token and to every class."""
+        size = self.lexicon.any
+        added = torch.zeros(*tokens.shape, size)
+        pattern = self.pattern(tokens)
+        if len(self.values):
+            written = self.table.spread(self.dense, tokens, pattern)
+            added.index_add_(2, self.table.used_columns, written)
+        if self.copy and pattern is not None:
+            to = tokens[:, None, :].expand(-1, tokens.shape[1], -1)
+            added.scatter_add_(2, to, self.copy * pattern)
+        return added
+
+
+def stage_logits(
+    lexicon: Lexicon, columns: Float[Tensor, "batch pos out"]
+) -> Float[Tensor, "batch pos vocab"]:
+    """Logits of tokens: the sum over a token and its class."""
+    by_class = columns[..., lexicon.size :]
+    return columns[..., : lexicon.size] + by_class[..., lexicon.class_of]
+
+
+def program_logits(stages: tuple[Stage, ...], lexicon: Lexicon, tokens: Tokens) -> Tensor:
+    """The logits of a program, [batch, pos, vocab]."""
+    total = torch.zeros(*tokens.shape, lexicon.any)
+    for stage in stages:
+        if stage.in_use:
+            total += stage.columns(tokens)
+    return stage_logits(lexicon, total)
+
+
 def rules_of_stage(stage: Stage) -> list[Rule]:
-    """A stage as rules: its look first, then its rows by source."""
+    """A stage as rules: attention first, then its rows by source."""
     if not stage.in_use:
         return []
     rules: list[Rule] = []
-    if stage.look is not None:
-        size = stage.look.size + (stage.copy != 0)
-        rules.append(Rule(stage.head, None, (), stage.look, stage.copy, size, None))
+    if stage.attention is not None:
+        size = stage.attention.size + (stage.copy != 0)
+        rules.append(Rule(stage.head, None, (), stage.attention, stage.copy, size, None))
     entries: dict[int, list[Scored]] = {}
     order = (stage.sources * (stage.lexicon.any + 1) + stage.outs).argsort()
     for source, out, value in zip(
@@ -78,7 +221,7 @@ def stages_of_rules(rules: Sequence[Rule], lexicon: Lexicon) -> tuple[Stage, ...
     stages: list[Stage] = []
     for head in sorted({rule.head for rule in rules}):
         mine = [rule for rule in rules if rule.head == head]
-        look = next((rule for rule in mine if rule.look is not None), None)
+        attends = next((rule for rule in mine if rule.attention is not None), None)
         rows = [rule for rule in mine if rule.source is not None]
         cells = sorted(
             (rule.source.id, each.token.id, each.value)
@@ -90,8 +233,8 @@ def stages_of_rules(rules: Sequence[Rule], lexicon: Lexicon) -> tuple[Stage, ...
             Stage(
                 lexicon=lexicon,
                 head=head,
-                look=None if look is None else look.look,
-                copy=0.0 if look is None else look.copy,
+                attention=None if attends is None else attends.attention,
+                copy=0.0 if attends is None else attends.copy,
                 sources=_ids([source for source, _, _ in cells]),
                 outs=_ids([out for _, out, _ in cells]),
                 values=torch.tensor([value for _, _, value in cells], dtype=torch.float32),

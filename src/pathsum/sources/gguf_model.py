@@ -18,7 +18,7 @@ from pathsum.sources.families.rotary import (
 )
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.gguf_file import GgufFile, read_tokenizer, start_token
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 _LAYER = {
     "ln1_w": Stored("attn_norm.weight", "d"),
@@ -119,7 +119,7 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
     layer = _layer_table(opened, config)
     if config.positions == "rotary":
         layer = scale_queries(rope, layer, config.rotary_width)
-    layout = Layout(config, model, layer, "blk.{}.")
+    layout = CheckpointLayout(config, model, layer, "blk.{}.")
     # Tensors that follow from the metadata.
     unused = {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()
     store = layout.resolve(opened, str(file), ignore=lambda key: key in unused)

@@ -17,7 +17,7 @@ from pathsum.sources.checkpoint_folder import Mxfp4Store, open_tensors
 from pathsum.sources.families import find_family, is_buffer
 from pathsum.sources.families.rotary import Context, choose_context
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import Layout
+from pathsum.sources.mapped_store import CheckpointLayout
 from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -100,7 +100,7 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
     )
 
 
-def _describe(foreign: ForeignConfig, context: Context) -> Layout:
+def _describe(foreign: ForeignConfig, context: Context) -> CheckpointLayout:
     family = find_family(foreign)
     _refuse_quantized(foreign)
     try:
@@ -134,7 +134,7 @@ def _dequantized(foreign: ForeignConfig, source: Store, where: str) -> Store:
 
 
 def _model(
-    layout: Layout,
+    layout: CheckpointLayout,
     source: Store,
     where: str,
     name: str,

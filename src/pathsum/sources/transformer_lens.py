@@ -22,7 +22,7 @@ from pathsum.sources.checkpoint_folder import PickleStore, open_tensors
 from pathsum.sources.families import find_family
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.hugging_face import wrap_tokenizer
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 from pathsum.text import Tokenizer
 
 _POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
@@ -165,7 +165,7 @@ def _model(
     if config.mlp.endswith("gated"):
         layer["W_gate"] = Stored("mlp.W_gate", "d m")
         _refuse_bias_after_gate(config, source, where)
-    layout = Layout(config, model, layer, layers="blocks.{}.")
+    layout = CheckpointLayout(config, model, layer, layers="blocks.{}.")
     store = layout.resolve(source, where, ignore=lambda key: _BUFFER.search(key) is not None)
     return Model(Weights(config, store), name=name, tokenizer=tokenizer)
 
@@ -290,7 +290,7 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
     return from_tensors(config, tensors, name=name, tokenizer=tokenizer)
 
 
-def _refuse_untested(layout: Layout, name: str) -> None:
+def _refuse_untested(layout: CheckpointLayout, name: str) -> None:
     """Raise an error for what a bridge may store elsewhere: scaled tensors, norms after a block."""
     stored = (*layout.model.values(), *layout.layer.values())
     if any(entry.multiply != 1 for entry in stored) or layout.config.norm_place != "before":
@@ -301,7 +301,7 @@ def _refuse_untested(layout: Layout, name: str) -> None:
         )
 
 
-def _bridge_gains(layout: Layout, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _bridge_gains(layout: CheckpointLayout, state: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     layers = range(layout.config.n_layers)
     for ours, theirs in _BRIDGE_NORMS.items():

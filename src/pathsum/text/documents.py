@@ -127,7 +127,7 @@ class Files:
             yield from _documents(file, file.relative_to(self.path).as_posix(), self.field)
 
 
-def decode(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """The text of a file's bytes, or an error if they are not UTF-8 text."""
     if b"\0" in content[:_BINARY_SAMPLE]:
         raise FileError(
@@ -169,7 +169,7 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
         yield from _parquet(file, name, field)
         return
     try:
-        text = decode(file.read_bytes(), str(file))
+        text = decode_text(file.read_bytes(), str(file))
     except OSError as error:
         raise FileError(f"{file} cannot be read ({error.strerror})") from error
     if suffix in (".jsonl", ".ndjson"):

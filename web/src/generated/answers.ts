@@ -117,7 +117,7 @@ export interface Attended {
   error: number;
 }
 
-export interface CircuitNode {
+export interface GraphNode {
   node: string;
   text: string;
   value: number;
@@ -125,12 +125,24 @@ export interface CircuitNode {
   note: string;
 }
 
-export interface CircuitEdge {
+export interface Estimate {
+  value: number;
+  stderr: number | null;
+  low: number | null;
+  high: number | null;
+  null: number | null;
+  p: number | null;
+  draws: number | null;
+}
+
+export interface GraphEdge {
   edge: string;
   exact: number;
   unit: "logits" | "score";
   share: number;
   effect: number | null;
+  prompts: number;
+  estimates: Record<string, Estimate> | null;
 }
 
 export interface LeftOut {
@@ -141,7 +153,15 @@ export interface LeftOut {
   count: number;
 }
 
-export interface Circuit {
+export interface Span {
+  text: string;
+  kind: "text" | "strong" | "token" | "head" | "cell";
+  head: string | null;
+  position: number | null;
+  source: number | null;
+}
+
+export interface Graph {
   format: "pathsum-circuit";
   version: 1;
   model: string;
@@ -156,11 +176,15 @@ export interface Circuit {
   floor: number;
   raised_from: number | null;
   max_nodes: number;
-  nodes: CircuitNode[];
-  edges: CircuitEdge[];
+  nodes: GraphNode[];
+  edges: GraphEdge[];
   left_out: LeftOut[];
   quadrature_error: number;
   remainder: number;
+  by: "share" | "gradient" | "ig" | "cut" | "keep";
+  prompts: string[];
+  n_layers: number;
+  sentence_spans: Span[];
 }
 
 export interface Breakdown {
@@ -237,14 +261,6 @@ export interface MlpShare {
   strongest: string;
   strongest_share: number;
   without_heads: number | null;
-}
-
-export interface Span {
-  text: string;
-  kind: "text" | "strong" | "token" | "head" | "cell";
-  head: string | null;
-  position: number | null;
-  source: number | null;
 }
 
 export interface Story {
@@ -514,16 +530,6 @@ export interface SkipTrigrams {
   note: string;
   rank: "text" | "weights";
   classes: PatternShare[];
-}
-
-export interface Estimate {
-  value: number;
-  stderr: number | null;
-  low: number | null;
-  high: number | null;
-  null: number | null;
-  p: number | null;
-  draws: number | null;
 }
 
 export interface Ablation {
@@ -1060,7 +1066,7 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: PredictionParams; answer: Circuit };
+  why: { params: PredictionParams; answer: Graph };
   paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Circuit } from "../generated/answers";
+import type { Graph as Circuit } from "../generated/answers";
 import { layOut } from "../views/why/layout";
 import { lastMove, moveText } from "../views/paths/reasons";
 import type { ListedPath } from "../views/paths/tree";

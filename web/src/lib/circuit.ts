@@ -1,5 +1,5 @@
 /** The circuit of a prediction as the page draws it: nodes at (layer, position), and V, Q and K edges. */
-import type { Attended, Circuit } from "../generated/answers";
+import type { Attended, Graph as Circuit } from "../generated/answers";
 import { layerOf, parseHead, type Side } from "./names";
 
 export interface Node {

@@ -1,13 +1,10 @@
 """Answers to the explorer's questions, one function per question.
 
-model         sizes and examples of a model; its vocabulary
-run           a text through the model; `attention`, `scores`, `why` and `paths` explain it
-attention     the patterns of all heads, plain or weighted
-scores        one head's attention scores in parts
-prediction    a prediction as a circuit (`why`) and as a sum over paths (`paths`)
-atlas         all heads with all scores
-head          one head's page: weights, skip-trigrams, ablation; `tokens` has its token tables
-composition   the composition graph, and one edge of it
-texts         one prediction on two texts, patched from one to the other
-whole_model   term importance, training dynamics, comparison of two models
+model         `model` and `vocabulary`: sizes and abilities of a model, its examples and tokens
+text          `run`, `attention`, `scores`: a text, its predictions, patterns and scores
+prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
+head          `head`, `copying`, `token`, `trigrams`, `places`, `ablation`: the page of one head
+composition   `composition`, `ends`, `edge`: the composition graph, and one edge of it
+paper         `paper`, `claim`: the paper's claims, and one of them measured
+whole_model   `atlas`, `terms`, `training`, `compare`: analyses of whole models
 """

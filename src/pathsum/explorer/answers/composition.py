@@ -1,5 +1,6 @@
-"""`composition` and `edge`: which heads read what others write, and one such edge in detail."""
+"""`composition`, `ends` and `edge`: which heads read the output of which."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -7,18 +8,25 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.base import Edge, HeadId, HeadRead, Path, Record, Side
-from pathsum.base.errors import InputError
-from pathsum.circuits import Composition, VirtualWeights, token_ov, token_qk, virtual_weights
+from pathsum.base import Edge, HeadId, HeadRead, Path, Progress, Record, Side
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.circuits import (
+    Composition,
+    ScoredEdge,
+    VirtualWeights,
+    token_ov,
+    token_qk,
+    virtual_weights,
+)
 from pathsum.circuits import composition as compose
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.tokens.token import joined
 from pathsum.claims.examples import Sequences
-from pathsum.explorer.answers.tokens import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
+from pathsum.explorer.answers.head import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.model.losses import sequence_losses
 from pathsum.paths import Estimate
@@ -95,25 +103,25 @@ _ROW_MEANINGS = {
 }
 
 
-def composition(bench: Workbench, params: ModelParams) -> CompositionAnswer:
+def composition(session: Session, params: ModelParams) -> CompositionAnswer:
     """Q-, K- and V-composition of all heads, and how many edges chance would give."""
-    found = all_composition(bench, params)
+    found = all_composition(session, params)
     return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
 
 
-def all_composition(bench: Workbench, params: ModelParams) -> Composition:
+def all_composition(session: Session, params: ModelParams) -> Composition:
     """The library's composition scores of a model, cached."""
-    return bench.slow_result(params, "composition", lambda model, to: compose(model, progress=to))
+    return session.result(params, "composition", lambda model, to: compose(model, progress=to))
 
 
-def edge(bench: Workbench, params: EdgeParams) -> EdgePage:
+def edge(session: Session, params: EdgeParams) -> EdgePage:
     """Two heads composed: how strongly, what that does to tokens, what a run loses without it."""
-    model = bench.model(params)
+    model = session.model(params)
     writer, reader, kind = _parse_edge(model, params.edge)
     steps = ("virtual weights", "eigenvalues", "strongest rows", "patching the edge")
 
     def begin(step: int) -> None:
-        bench.progress(step, len(steps), steps[step])
+        session.progress(step, len(steps), steps[step])
 
     begin(0)
     weights = virtual_weights(model, writer, f"{reader}.{kind}")
@@ -131,7 +139,7 @@ def edge(bench: Workbench, params: EdgeParams) -> EdgePage:
         null_eigenvalues=as_pairs(scaled_to(null, values)),
         rows=rows,
         row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
-        patching=_patching(bench, params, writer, reader, kind),
+        patching=_patching(session, params, writer, reader, kind),
         note=_note(model),
     )
 
@@ -173,16 +181,16 @@ def _null_eigenvalues(
 
 
 def _patching(
-    bench: Workbench, params: EdgeParams, writer: str, reader: str, kind: CompositionKind
+    session: Session, params: EdgeParams, writer: str, reader: str, kind: CompositionKind
 ) -> tuple[PatchEffectOn, ...]:
     """The rise in loss when this edge alone carries its message from shuffled tokens."""
-    model = bench.model(params)
+    model = session.model(params)
     rows: list[PatchEffectOn] = []
-    for found in bench.sequences(params):
+    for found in session.sequences(params):
         mixed = shuffled(found.tokens, int(model.config.start_token is not None))
         both = (found, Sequences(f"{found.name}, shuffled", mixed, found.first))
         if found.tokens.numel() * model.config.d_vocab_out <= SHARED_LOGITS:
-            trace, other = (bench.sequence_run(params, one) for one in both)
+            trace, other = (session.sequence_run(params, one) for one in both)
         else:
             trace, other = (model.trace(one.tokens) for one in both)
         patched = trace.patch({(writer, reader, kind): other})
@@ -195,3 +203,49 @@ def _patching(
 def _note(model: Model) -> str:
     scales = "the circuit between tokens leaves out the scales of normalization"
     return joined(("" if model.config.norm == "none" else scales, rows_note(model)))
+
+
+@dataclass(frozen=True, eq=False)
+class EndEdges(Record, kind="page-ends"):
+    """Both ends of the graph of heads, the strongest edges first; `note` says what is left out.
+
+    An edge leads from the embedding to a head, or from a head to the logits; its score is that of
+    `pathsum.circuits.virtual_weights`, comparable with those between two heads.
+    """
+
+    edges: tuple[ScoredEdge, ...]
+    note: str
+
+
+# Four products with a whole vocabulary per head would keep the page of a larger model waiting.
+MAX_END_HEADS = 48
+
+
+def ends(session: Session, params: ModelParams) -> EndEdges:
+    """The embedding read by every query, key and value, and the logits written by every head."""
+    return session.result(params, "ends", _ends)
+
+
+def _ends(model: Model, _: Progress) -> EndEdges:
+    if len(model.heads) > MAX_END_HEADS:
+        return EndEdges(
+            (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
+        )
+    found: list[ScoredEdge] = []
+    notes: list[str] = []
+    for write, read in _pairs(model):
+        try:
+            weights = virtual_weights(model, write, read)
+        except (InputError, NotExactError) as error:
+            notes.append(str(error))
+            continue
+        found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
+    found.sort(key=lambda edge: -edge.z)
+    return EndEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
+
+
+def _pairs(model: Model) -> Iterator[tuple[str, str]]:
+    for head in model.heads:
+        for side in "qkv":
+            yield "embed", f"{head.label}.{side}"
+        yield head.label, "logits"

@@ -1,36 +1,164 @@
-"""`head`, `trigrams` and `ablation`: the page of one head."""
+"""`head`, `copying`, `token`, `trigrams`, `places` and `ablation`: the page of one head."""
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pathsum.base import Record
+from pathsum.algebra import Factored, extremes
+from pathsum.base import Progress, Record
 from pathsum.circuits import (
     OffsetProfile,
     SkipTrigrams,
+    attention,
+    effect,
     positional,
     skip_trigrams,
+    token_ov,
+    token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.tokens.token import common_tokens, joined
+from pathsum.circuits.tokens.ov import Effect
+from pathsum.circuits.tokens.qk import Attention
+from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
 from pathsum.circuits.tokens.token_basis import as_path
 from pathsum.circuits.trigrams.skip_trigrams import text_runs
 from pathsum.claims.examples import Sequences
-from pathsum.explorer.answers.tokens import (
-    MAX_TOKENS,
-    TokenRow,
-    as_pairs,
-    head_circuits,
-    rows_note,
-    scaled_to,
-    strongest_rows,
-)
 from pathsum.explorer.params import HeadParams
-from pathsum.explorer.workbench import Workbench
-from pathsum.model import Trace
+from pathsum.explorer.session import Session
+from pathsum.heads.places import HeadPlaces, head_places, read_places
+from pathsum.model import Model, Trace
+from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
 from pathsum.paths import replace as replace_head
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """A token and the tokens that go with it most, with their values."""
+
+    token: Token
+    others: tuple[Scored, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenParams(HeadParams):
+    """One head and one token, by id."""
+
+    token: int
+
+
+@dataclass(frozen=True, eq=False)
+class TokenTables(Record, kind="page-token"):
+    """OV: what attending to the token raises and lowers, and what raises it. QK: who attends to it.
+
+    Attention scores are relative to the mean over keys, because a softmax compares the keys of one
+    query.
+    """
+
+    effect: Effect
+    raised_by: tuple[Scored, ...]
+    attention: Attention
+    note: str
+
+
+# Tokens per table of one token.
+TABLE_LENGTH = 12
+# Rows on a head's page, tokens per row, and how many of the largest entries rows are taken from.
+ROWS, ROW_LENGTH, ENTRIES = 8, 6, 400
+# Rows are searched among this many tokens: all pairs of a large vocabulary take half a minute.
+MAX_TOKENS = 8192
+
+
+def token(session: Session, params: TokenParams) -> TokenTables:
+    """What a head does with a token as source, as destination and as output."""
+    model = session.model(params)
+    require_tokens_out(model, "what a token does as a source and as an output")
+    name, wanted = model.head(params.head).label, model.token_id(params.token)
+    shown = common_tokens(model)
+    k = min(TABLE_LENGTH, int(shown.sum()))
+    circuits = head_circuits(session, params)
+    moved = effect(model, name, wanted, k, ov=circuits.ov)
+    attends = attention(model, name, wanted, k, qk=circuits.qk)
+    return TokenTables(
+        effect=moved,
+        raised_by=top_scored(model, circuits.ov.column(wanted), k, shown),
+        attention=attends,
+        note=joined(tuple(dict.fromkeys((*moved.note.split("; "), *attends.note.split("; "))))),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCircuits:
+    """A head's full OV and QK in the token basis."""
+
+    ov: Factored
+    qk: Factored
+
+
+def head_circuits(session: Session, params: HeadParams) -> HeadCircuits:
+    """A head's circuits between tokens; those of a small vocabulary are kept."""
+
+    model = session.model(params)
+    head = model.head(params.head).label
+
+    def make(_: Progress) -> HeadCircuits:
+        return HeadCircuits(token_ov(model, head), token_qk(model, head))
+
+    if model.config.d_vocab > MAX_TOKENS:
+        return make(session.progress)
+    size = 16 * model.config.d_vocab * model.config.d_head
+    return session.cached(
+        ("circuits", session.open_model(params).name, params.step, head), make, size
+    )
+
+
+def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:
+    """The rows that hold the largest entries of a circuit between tokens, strongest first.
+
+    Each is one token with the tokens that its row gives most to. Rare tokens are left out.
+    """
+    shown = common_tokens(model)
+    ids = _searched(model, shown).to(circuit.device)
+    part = Factored(circuit.A[ids], circuit.B[:, ids])
+    best = extremes.topk(part, min(ENTRIES, len(ids) ** 2))
+    tokens = list(dict.fromkeys(ids[best.rows].tolist()))[:ROWS]
+    return tuple(
+        TokenRow(token_of(model, token), top_scored(model, circuit.row(token), ROW_LENGTH, shown))
+        for token in tokens
+    )
+
+
+def rows_note(model: Model) -> str:
+    """Which tokens rows were searched among, if not all of them."""
+    if int(common_tokens(model).sum()) <= MAX_TOKENS:
+        return ""
+    which = "first" if model.token_counts is None else "most common"
+    return f"rows are chosen among the {MAX_TOKENS:,} {which} tokens"
+
+
+def _searched(model: Model, shown: Tensor) -> Tensor:
+    """The ids that rows are searched among: the most common, or the first if counts are unknown."""
+    ids = shown.nonzero()[:, 0]
+    if len(ids) <= MAX_TOKENS:
+        return ids
+    if model.token_counts is not None:
+        ids = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
+    return ids[:MAX_TOKENS].sort().values
+
+
+def as_pairs(values: Tensor) -> Tensor:
+    """Complex numbers as [n, 2], in float32."""
+    return torch.view_as_real(values.resolve_conj()).float()
+
+
+def scaled_to(null: Tensor, own: Tensor) -> Tensor:
+    """Null eigenvalues scaled to the root mean square of the circuit's own, to draw both together.
+
+    Gaussian heads have no scale of their own.
+    """
+    size = null.abs().square().mean().sqrt()
+    return null * (own.abs().square().mean().sqrt() / size) if size > 0 else null
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +220,16 @@ _KNOCKOUTS = (
 )
 
 
-def head(bench: Workbench, params: HeadParams) -> HeadPage:
+def head(session: Session, params: HeadParams) -> HeadPage:
     """Everything about a head that follows from weights alone."""
-    model = bench.model(params)
+    model = session.model(params)
     name = model.head(params.head).label
-    null = bench.result(params, "copying null", CopyingNull)
+    null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
     measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
     copies = null.measure([name], measures=measures).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     profile = None if model.config.positions == "none" else positional(model, name).heads[0]
-    circuits = head_circuits(bench, params)
+    circuits = head_circuits(session, params)
     return HeadPage(
         head=name,
         copying=copies,
@@ -118,23 +246,26 @@ def _distinct(*notes: str) -> list[str]:
     return list(dict.fromkeys(remark for note in notes for remark in note.split("; ")))
 
 
-def own_logits(bench: Workbench, params: HeadParams) -> OwnLogits:
+def own_logits(session: Session, params: HeadParams) -> OwnLogits:
     """The shares of tokens whose own logit a head raises; they take vocabulary² products."""
-    null = bench.result(params, "copying null", CopyingNull)
-    found = null.measure([params.head], progress=bench.progress).heads[0]
+    null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
+    found = null.measure([params.head], progress=session.progress).heads[0]
     return OwnLogits(found.head, found.positive_diagonal, found.top_1, found.top_5)
 
 
-def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
+def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
-    model = bench.model(params)
+    model = session.model(params)
     most = int(common_tokens(model).sum()) ** 2
     runs = None
     if model.held_out is not None:
         # The pages of all heads share the runs of the text.
         text = model.held_out
-        runs = bench.result(
-            params, "text runs", lambda model: text_runs(model, text, TRIPLE_SEQUENCES)
+        runs = session.result(
+            params,
+            "text runs",
+            lambda model, _: text_runs(model, text, TRIPLE_SEQUENCES),
+            SHARED_READING_BYTES,
         )
     k = min(TRIPLES, most)
     found = skip_trigrams(
@@ -143,22 +274,22 @@ def trigrams(bench: Workbench, params: HeadParams) -> SkipTrigrams:
         k,
         sequences=TRIPLE_SEQUENCES,
         runs=runs,
-        progress=bench.progress,
+        progress=session.progress,
     )
     listed = {(each.source, each.destination, each.out) for each in found}
     others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
     return replace(found, bugs=tuple(others[:MAX_BUGS]))
 
 
-def ablation(bench: Workbench, params: HeadParams) -> HeadAblation:
+def ablation(session: Session, params: HeadParams) -> HeadAblation:
     """Knock a head out in four ways and put descriptions in its place, on each set of sequences."""
-    model = bench.model(params)
+    model = session.model(params)
     name = model.head(params.head).label
     tests: list[AblationOn] = []
-    sequences = bench.sequences(params)
+    sequences = session.sequences(params)
     for place, on in enumerate(sequences):
-        bench.progress(place, len(sequences), f"ablating {name} on {on.name}")
-        tests.append(_ablation_on(bench.sequence_run(params, on), name, on))
+        session.progress(place, len(sequences), f"ablating {name} on {on.name}")
+        tests.append(_ablation_on(session.sequence_run(params, on), name, on))
     return HeadAblation(name, tuple(tests))
 
 
@@ -184,3 +315,52 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
         replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
     )
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
+
+
+# Places in each order on a page, and sequences that are read: fewer than the library's, so that a
+# page does not keep its reader waiting.
+PLACES, PLACE_SEQUENCES = 8, 24
+# The most heads of a model whose text is read for all of them at once, and the size of that.
+SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
+
+
+def places(session: Session, params: HeadParams) -> HeadPlaces:
+    """A head's places in the held-out text that comes with its model, else in example texts."""
+    model = session.model(params)
+    if model.held_out is not None:
+        text, name = model.held_out, "held-out text"
+    else:
+        text, name = (
+            [
+                torch.tensor(example.ids)
+                for example in session.examples(params)
+                if len(example.ids) > 1
+            ],
+            "the example texts",
+        )
+    reading = None
+    if len(model.heads) <= SHARED_HEADS:
+        # The pages of all heads share what was read.
+        reading = session.result(
+            params,
+            "places",
+            lambda model, report: read_places(
+                model,
+                [head.label for head in model.heads],
+                text,
+                sequences=PLACE_SEQUENCES,
+                progress=report,
+            ),
+            SHARED_READING_BYTES,
+        )
+    found = head_places(
+        model,
+        params.head,
+        text,
+        k=PLACES,
+        sequences=PLACE_SEQUENCES,
+        reading=reading,
+        progress=session.progress,
+    )
+    read = f"{found.sequences} sequences of {name}"
+    return replace(found, note=joined((f"on {read}", found.note)))

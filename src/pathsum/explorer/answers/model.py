@@ -9,9 +9,8 @@ from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.alignment.align_heads import can_align
 from pathsum.claims.examples import Example
-from pathsum.explorer.open_models import OpenModel
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import OpenModel, Session
 from pathsum.model import Model
 from pathsum.paths import expand_logits
 
@@ -91,9 +90,9 @@ GUIDE = (
 )
 
 
-def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
+def model_info(session: Session, params: ModelParams) -> ModelInfo:
     """Sizes and abilities of a model."""
-    one, model = bench.open_model(params), bench.model(params)
+    one, model = session.open_model(params), session.model(params)
     config = model.config
     why_not = _why_not_exact(model)
     return ModelInfo(
@@ -113,11 +112,11 @@ def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
         start_token=config.start_token,
         heads=tuple(head.label for head in model.heads),
         card=one.card,
-        examples=bench.examples(params),
-        models=tuple(dict.fromkeys((*bench.model_names, one.name))),
+        examples=session.examples(params),
+        models=tuple(dict.fromkeys((*session.model_names, one.name))),
         steps=tuple(one.snapshots),
-        with_snapshots=tuple(name for name in bench.model_names if bench.has_snapshots(name)),
-        comparable=_comparable(bench, one),
+        with_snapshots=tuple(name for name in session.model_names if session.has_snapshots(name)),
+        comparable=_comparable(session, one),
         exact=not why_not,
         why_not_exact=why_not,
         guide=GUIDE,
@@ -125,18 +124,18 @@ def model_info(bench: Workbench, params: ModelParams) -> ModelInfo:
     )
 
 
-def _comparable(bench: Workbench, one: OpenModel) -> tuple[str, ...]:
+def _comparable(session: Session, one: OpenModel) -> tuple[str, ...]:
     if not one.model.heads:
         return ()
-    names = dict.fromkeys((*bench.model_names, one.name))
-    same_size = [name for name in names if bench.d_vocab(name) == one.model.config.d_vocab]
-    others = {name: bench.open_model(ModelParams(model=name)).model for name in same_size}
+    names = dict.fromkeys((*session.model_names, one.name))
+    same_size = [name for name in names if session.d_vocab(name) == one.model.config.d_vocab]
+    others = {name: session.open_model(ModelParams(model=name)).model for name in same_size}
     return tuple(name for name, other in others.items() if can_align(one.model, other))
 
 
-def vocabulary(bench: Workbench, params: ModelParams) -> Vocabulary:
+def vocabulary(session: Session, params: ModelParams) -> Vocabulary:
     """The text of every token, and which tokens have none."""
-    model = bench.model(params)
+    model = session.model(params)
     texts = [piece(model, token) for token in range(model.config.d_vocab)]
     return Vocabulary(
         tokens=tuple(shown_piece(model, token) for token in range(model.config.d_vocab)),

@@ -20,7 +20,7 @@ from pathsum.claims.picture import (
 )
 from pathsum.claims.verdict import OVER_SEEDS
 from pathsum.explorer.params import ModelParams, PlainParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import Session
 from pathsum.sources.named import BUNDLED, bundled_names
 
 # URL keys of the page by the names that claims use.
@@ -42,46 +42,48 @@ class Tour(Record, kind="page-paper"):
     over_seeds: str
 
 
-def tour(bench: Workbench, params: ModelParams) -> Tour:
+def tour(session: Session, params: ModelParams) -> Tour:
     """Every claim in words, with its rule and its results over other seeds."""
-    subject = claim_subject(bench, params)
+    subject = claim_subject(session, params)
     return Tour(tuple(outline(*each, subject) for each in STATEMENTS), OVER_SEEDS)
 
 
-def claim(bench: Workbench, params: ClaimParams) -> Claim:
+def claim(session: Session, params: ClaimParams) -> Claim:
     """Measure one claim."""
     section, one = find_statement(params.claim)
     about = ModelParams(model=params.model, step=params.step)
     # Cached, because a report asks again for the questions of its picture.
-    return bench.slow_result(
+    return session.result(
         about,
         f"claim {one.id}",
         lambda _, report: measure(
-            *(section, one, claim_subject(bench.reporting(report), about)),
-            lambda name: claim_subject(bench.reporting(report), ModelParams(model=name)),
+            *(section, one, claim_subject(session.reporting(report), about)),
+            lambda name: claim_subject(session.reporting(report), ModelParams(model=name)),
         ),
     )
 
 
-def claim_subject(bench: Workbench, params: ModelParams) -> Subject:
+def claim_subject(session: Session, params: ModelParams) -> Subject:
     """A model of the page to measure claims on, with links to its views and shared results."""
-    opened = bench.open_model(params)
-    chosen: dict[str, str | int] = {} if opened.name == bench.models[0].name else {"m": opened.name}
+    opened = session.open_model(params)
+    chosen: dict[str, str | int] = (
+        {} if opened.name == session.models[0].name else {"m": opened.name}
+    )
     chosen |= {} if params.step is None else {"s": params.step}
 
     def make_link(view: str, state: Mapping[str, str | int]) -> str:
         named = {_KEYS.get(name, name): value for name, value in state.items()}
         return plain_link(view, chosen | named)
 
-    result: Results = lambda name, compute: bench.slow_result(params, name, compute)  # noqa: E731
+    result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(
-        model=bench.model(params),
+        model=session.model(params),
         name=opened.name,
-        examples=bench.examples(params),
+        examples=session.examples(params),
         result=result,
         step=params.step,
         folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
-        is_own=opened in bench.models,
+        is_own=opened in session.models,
         make_link=make_link,
     )
 

@@ -1,16 +1,28 @@
-"""`why` and `paths`: a prediction as a circuit, and as a sum over paths."""
+"""`why`, `paths`, `without` and `texts`: one prediction, explained and intervened on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pathsum.base.errors import InputError
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base import LogitsRead, Record
+from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits.tokens.token import find_token
+from pathsum.explorer.answers.model import piece, shown_piece
+from pathsum.explorer.answers.text import predictions
 from pathsum.explorer.params import TextParams
-from pathsum.explorer.workbench import Workbench
-from pathsum.model import Model, Trace
+from pathsum.explorer.session import Session
+from pathsum.model import HeadId, Model, Trace
+from pathsum.model.edits import Message
+from pathsum.model.losses import trace_losses
 from pathsum.paths import expand_logits
-from pathsum.paths.circuit import Circuit, find_circuit
+from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
-from pathsum.paths.target import Versus
+from pathsum.paths.graph import Graph
+from pathsum.paths.intervene.patching import without
+from pathsum.paths.target import Target, Versus, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,36 +49,32 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-def why(bench: Workbench, params: PredictionParams) -> Circuit:
-    """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
-    trace = bench.run(params).trace
-    position = position_of(trace, params.position)
-    token = token_of(trace, position, params.token)
-    versus = find_versus(trace.model, params.versus)
-    return find_circuit(trace, position, token, versus, THRESHOLD, progress=bench.progress)
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The prediction that a question is about: a run, a position, a token and its comparison."""
+
+    trace: Trace
+    position: int
+    token: int
+    versus: Versus
 
 
-def paths(bench: Workbench, params: PredictionParams) -> PathExplanation:
-    """Which paths made a prediction."""
-    trace = bench.run(params).trace
-    position = position_of(trace, params.position)
-    token = token_of(trace, position, params.token)
-    count = expand_logits(trace).count
-    k = count if count <= MAX_PATHS else STRONGEST
-    versus = find_versus(trace.model, params.versus)
-    budget = _budget(trace.model, position + 1)
-    return explain_prediction(
-        trace, position, token, versus, k, budget, bench.progress, n_routes=ROUTES
-    )
+def find_prediction(session: Session, params: PredictionParams) -> Prediction:
+    """The prediction of a question, with everything that is left out filled in."""
+    trace = session.run(params).trace
+    position = find_position(trace.tokens.shape[1], params.position)
+    token = find_target_token(trace, position, params.token)
+    return Prediction(trace, position, token, _parse_versus(trace.model, params.versus))
 
 
-def _budget(model: Model, tokens: int) -> int:
-    return max(MIN_BUDGET, min(MAX_BUDGET, STEPS // (len(model.heads) * tokens or 1)))
+def _parse_versus(model: Model, versus: str | int) -> Versus:
+    if versus == "mean":
+        return "mean"
+    return None if versus == "none" else find_token(model, versus)
 
 
-def position_of(trace: Trace, position: int) -> int:
-    """A position that the text has."""
-    length = trace.tokens.shape[1]
+def find_position(length: int, position: int) -> int:
+    """A position of a text of `length` tokens, checked."""
     if not 0 <= position < length:
         raise InputError(
             f"there is no position {position}: the text has positions 0 to {length - 1}"
@@ -74,7 +82,7 @@ def position_of(trace: Trace, position: int) -> int:
     return position
 
 
-def token_of(trace: Trace, position: int, token: int | None) -> int:
+def find_target_token(trace: Trace, position: int, token: int | None = None) -> int:
     """The token to explain: the given one, else the next one, else the model's prediction."""
     if token is not None:
         return trace.model.token_id(token)
@@ -83,8 +91,308 @@ def token_of(trace: Trace, position: int, token: int | None) -> int:
     return int(trace.logits_at(position)[0].argmax())
 
 
-def find_versus(model: Model, versus: str | int) -> Versus:
-    """The `versus` of a question, parsed."""
-    if versus == "mean":
-        return "mean"
-    return None if versus == "none" else find_token(model, versus)
+def why(session: Session, params: PredictionParams) -> Graph:
+    """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
+    at = find_prediction(session, params)
+    return find_circuit(
+        at.trace, at.position, at.token, at.versus, THRESHOLD, progress=session.progress
+    )
+
+
+def paths(session: Session, params: PredictionParams) -> PathExplanation:
+    """A prediction as a sum over paths."""
+    at = find_prediction(session, params)
+    count = expand_logits(at.trace).count
+    k = count if count <= MAX_PATHS else STRONGEST
+    steps = len(at.trace.model.heads) * (at.position + 1) or 1
+    budget = max(MIN_BUDGET, min(MAX_BUDGET, STEPS // steps))
+    return explain_prediction(
+        at.trace, at.position, at.token, at.versus, k, budget, session.progress, n_routes=ROUTES
+    )
+
+
+# Predictions that are listed, and things that may be switched off in one link.
+TOP, MAX_SWITCHES = 8, 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutParams(PredictionParams):
+    """`off` lists the names of what is off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
+
+    `head` is the one whose pattern is sent, by default the one whose attention changed most.
+    """
+
+    off: str
+    head: str | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One prediction in one of the two runs."""
+
+    total: float
+    probability: float
+    rank: int
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutAnswer(Record, kind="page-without"):
+    """A prediction before and after, with what each component wrote straight into its logit.
+
+    `parts` are the embedding, every head, every MLP and what biases write; in each run they add up
+    to `total`, the logit minus what it is compared with. `top_ids` are the strongest predictions of
+    either run. `moved[head]` is how much of its attention a head moved elsewhere at the position;
+    `pattern_before` and `pattern_after` are those of `head`, and None for a model without heads.
+    `loss_before` and `loss_after` are those of the whole text.
+    """
+
+    off: tuple[str, ...]
+    position: int
+    token: int
+    before: Measured
+    after: Measured
+    top_ids: tuple[int, ...]
+    top_before: Tensor
+    top_after: Tensor
+    parts: tuple[str, ...]
+    parts_before: Tensor
+    parts_after: Tensor
+    heads: tuple[str, ...]
+    moved: Tensor
+    head: str | None
+    pattern_before: Tensor | None
+    pattern_after: Tensor | None
+    loss_before: Tensor
+    loss_after: Tensor
+
+
+def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
+    """Run a text without some heads and edges."""
+    at = find_prediction(session, params)
+    trace, position, token = at.trace, at.position, at.token
+    target = find_target(trace, position, token, at.versus)
+    off = tuple(dict.fromkeys(part.strip() for part in params.off.split(",") if part.strip()))
+    if len(off) > MAX_SWITCHES:
+        raise InputError(f"{len(off)} things are switched off; at most {MAX_SWITCHES} are allowed")
+    cut = without(trace, off)
+    names, before = direct_parts(trace, target)
+    after = direct_parts(cut, target)[1]
+    probabilities = [run.logits_at(position)[0].softmax(-1) for run in (trace, cut)]
+    top = _top(probabilities)
+    moved = _moved(trace, cut, position)
+    heads = tuple(head.label for head in trace.model.heads)
+    shown = _shown(heads, moved, params.head)
+    return WithoutAnswer(
+        off=off,
+        position=position,
+        token=token,
+        before=_measured(trace, target),
+        after=_measured(cut, target),
+        top_ids=tuple(top),
+        top_before=probabilities[0][top],
+        top_after=probabilities[1][top],
+        parts=names,
+        parts_before=before,
+        parts_after=after,
+        heads=heads,
+        moved=moved,
+        head=shown,
+        pattern_before=None if shown is None else trace.pattern(shown)[0].half(),
+        pattern_after=None if shown is None else cut.pattern(shown)[0].half(),
+        loss_before=-predictions(session, params).next_log_prob,
+        loss_after=_losses(cut),
+    )
+
+
+def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[Tensor, " part"]]:
+    """The direct contribution of each component to the target, in any run; they add up to it.
+
+    The last part is what no component wrote: positions in the stream, and biases.
+    """
+    position = int(target.positions[0])
+    gradient, bias = target.direction(trace.weights)
+    gradient = gradient[0] * trace.scales.final[0, position]
+    config = trace.model.config
+    written = {"embed": trace.written("embed")[0, position]}
+    for layer in range(config.n_layers):
+        # As `trace.written` of each head, with the layer's z computed once for all of them.
+        moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
+        each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
+        written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
+    if config.mlp != "none":
+        written |= {
+            f"mlp{layer}": output[0, position] for layer, output in enumerate(trace.mlp_outputs)
+        }
+    rest = trace.streams[-1][0, position] - sum(written.values())
+    for edit in trace.edits:
+        if not (isinstance(edit, Message) and isinstance(edit.edge.reader, LogitsRead)):
+            continue
+        if edit.destinations is None or bool(edit.destinations[0, position]):
+            written[str(edit.edge.writer)] = edit.written[0, position]
+    values = torch.stack([*written.values(), rest]) @ gradient
+    values[-1] += bias[0]
+    return (*written, "positions and biases"), values
+
+
+def _measured(trace: Trace, target: Target) -> Measured:
+    logits = trace.logits_at(target.positions)[0]
+    own = logits[int(target.tokens[0])]
+    return Measured(
+        total=float(target.of_rows(trace.uncapped_logits_at(target.positions))[0]),
+        probability=float(logits.softmax(-1)[int(target.tokens[0])]),
+        rank=int((logits > own).sum()) + 1,
+    )
+
+
+def _top(probabilities: Sequence[Float[Tensor, " vocab"]]) -> list[int]:
+    """The strongest predictions of either run, by the larger of the two."""
+    either = torch.stack(list(probabilities)).amax(0)
+    return either.topk(min(TOP, len(either))).indices.tolist()
+
+
+def _moved(trace: Trace, cut: Trace, position: int) -> Float[Tensor, " head"]:
+    """Half the absolute change of each head's row: the share of its attention that moved."""
+    rows = [
+        (after[0, :, position] - before[0, :, position]).abs().sum(-1) / 2
+        for before, after in zip(trace.patterns, cut.patterns, strict=True)
+    ]
+    return torch.cat(rows) if rows else torch.zeros(0)
+
+
+def _shown(heads: Sequence[str], moved: Tensor, wanted: str | None) -> str | None:
+    if wanted is not None:
+        if wanted not in heads:
+            raise HeadError(f"there is no head {wanted!r} in this model")
+        return wanted
+    return heads[int(moved.argmax())] if heads else None
+
+
+def _losses(trace: Trace) -> Float[Tensor, " pos"]:
+    """The loss of predicting each next token; NaN at the last position."""
+    return torch.nn.functional.pad(trace_losses(trace)[0], (0, 1), value=torch.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsParams(TextParams):
+    """The clean text, a position in it, and the corrupted text, typed or as ids.
+
+    Without a corrupted text, one is made: the earlier copy of the token at the position is
+    replaced, or the token before it if there is none. The target is `token`, by default the one
+    that the clean text predicts at the position, against the one that the corrupted text predicts
+    instead.
+    """
+
+    position: int
+    token: int | None = None
+    other_text: str | None = None
+    other_ids: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TwoTexts(Record, kind="page-texts"):
+    """Logit of `token` minus that of `rival` at `position` on both texts, and patched.
+
+    `broken[i]` is the difference on the clean text with what `parts[i]` wrote taken from the
+    corrupted one; `restored[i]` the difference on the corrupted text with it taken from the clean.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    other_ids: tuple[int, ...]
+    other_pieces: tuple[str, ...]
+    position: int
+    token: int
+    rival: int
+    clean: float
+    corrupted: float
+    parts: tuple[str, ...]
+    broken: Tensor
+    restored: Tensor
+
+
+def texts(session: Session, params: TextsParams) -> TwoTexts:
+    """Patch every head and MLP from one text to the other, in both directions."""
+    clean = session.run(params).trace
+    model, ids = clean.model, tuple(clean.tokens[0].tolist())
+    position = find_position(len(ids), params.position)
+    corrupted = _corrupted(session, params, ids, position)
+    token, rival = _tokens(clean, corrupted, position, params.token)
+    parts = (
+        *(str(head.id) for head in model.heads),
+        *(f"mlp{layer}" for layer in range(model.config.n_layers) if model.config.mlp != "none"),
+    )
+
+    def difference(trace: Trace) -> float:
+        at = trace.uncapped_logits_at(position)[0]
+        return float(at[token] - at[rival])
+
+    patched: list[tuple[float, float]] = []
+    for place, part in enumerate(parts):
+        session.progress(place, len(parts), f"taking {part} from one text to the other")
+        patched.append(
+            (
+                difference(clean.patch({part: corrupted})),
+                difference(corrupted.patch({part: clean})),
+            )
+        )
+    broken, restored = torch.tensor(patched).reshape(len(parts), 2).T
+    return TwoTexts(
+        ids=ids,
+        pieces=tuple(shown_piece(model, one) for one in ids),
+        other_ids=tuple(corrupted.tokens[0].tolist()),
+        other_pieces=tuple(shown_piece(model, one) for one in corrupted.tokens[0].tolist()),
+        position=position,
+        token=token,
+        rival=rival,
+        clean=difference(clean),
+        corrupted=difference(corrupted),
+        parts=parts,
+        broken=broken,
+        restored=restored,
+    )
+
+
+def _corrupted(session: Session, params: TextsParams, ids: tuple[int, ...], position: int) -> Trace:
+    text, other = params.other_text, params.other_ids
+    if text is None and other is None:
+        other = ",".join(map(str, _corrupt(session.model(params), ids, position)))
+    about = TextParams(model=params.model, step=params.step, text=text, ids=other)
+    trace = session.run(about).trace
+    length = trace.tokens.shape[1]
+    if length != len(ids):
+        raise InputError(
+            f"the clean text has {len(ids)} tokens and the corrupted one {length}; patching needs "
+            "the same number, so that every position has a partner"
+        )
+    return trace
+
+
+def _corrupt(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
+    """The text with the earlier copy of a token replaced by one that does not occur.
+
+    If the model has a tokenizer, the new token looks like the old one: letters or none, a leading
+    space or none, the same length.
+    """
+    earlier = [place for place in range(position) if ids[place] == ids[position]]
+    place = earlier[-1] if earlier else max(position - 1, 0)
+    old = ids[place]
+    pool = [token for token in model.token_pool().ids().tolist() if token not in ids] or [old]
+    alike = [token for token in pool if _shape(model, token) == _shape(model, old)] or pool
+    # Deterministic, and different for different tokens.
+    return [*ids[:place], alike[old % len(alike)], *ids[place + 1 :]]
+
+
+def _shape(model: Model, token: int) -> tuple[bool, bool, int] | None:
+    """Whether a token has a leading space and letters, and its length; None if it has no text."""
+    text = piece(model, token)
+    if text is None:
+        return None
+    return text.startswith(" "), text.strip().isalpha(), len(text)
+
+
+def _tokens(clean: Trace, corrupted: Trace, position: int, wanted: int | None) -> tuple[int, int]:
+    """The target, and the best other prediction of the corrupted text."""
+    best: Float[Tensor, " vocab"] = clean.logits_at(position)[0]
+    token = int(best.argmax()) if wanted is None else clean.model.token_id(wanted)
+    ranked = corrupted.logits_at(position)[0].argsort(descending=True).tolist()
+    return token, next(other for other in ranked if other != token)

@@ -1,19 +1,66 @@
-"""`terms`, `training` and `compare`: the library's analyses of whole models."""
+"""`atlas`, `terms`, `training` and `compare`: analyses of whole models."""
 
 from dataclasses import dataclass, replace
 
-from pathsum.base import Progress
+import torch
+from torch import Tensor
+
+from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError
 from pathsum.circuits import align_heads
 from pathsum.circuits.alignment.align_heads import HeadAlignment
-from pathsum.explorer.open_models import OpenModel
+from pathsum.circuits.copying import layer_eigenvalues
+from pathsum.circuits.tokens.token_basis import token_product
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.workbench import Workbench
+from pathsum.explorer.session import OpenModel, Session
+from pathsum.heads.atlas import Atlas
+from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
 from pathsum.training import Dynamics, dynamics
 from pathsum.training.run_folder import RUN
+
+
+@dataclass(frozen=True, eq=False)
+class AtlasAnswer(Record, kind="page-atlas"):
+    """The atlas of a model; `eigenvalues` [head, n, 2] of full OV, divided by the largest."""
+
+    atlas: Atlas
+    eigenvalues: Tensor
+
+
+# Eigenvalues per thumbnail, the largest first.
+MAX_EIGENVALUES = 64
+
+
+def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
+    """Every head's scores against chance, its kind, and its eigenvalues for a thumbnail."""
+    return AtlasAnswer(
+        whole_atlas(session, params), session.result(params, "thumbnails", _thumbnail_eigenvalues)
+    )
+
+
+def whole_atlas(session: Session, params: ModelParams) -> Atlas:
+    """The library's atlas of a model, cached."""
+    return session.result(params, "atlas", lambda model, to: make_atlas(model, progress=to))
+
+
+def _thumbnail_eigenvalues(model: Model, progress: Progress) -> Tensor:
+    """Eigenvalues of full OV, each head's divided by its largest, [head, n, 2]."""
+    weights = model.weights
+    rows: list[Tensor] = []
+    product = None
+    for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "eigenvalues")
+        if product is None or layer == 1:
+            product = token_product(weights, layer)
+        values = layer_eigenvalues(weights, layer, product)
+        order = values.abs().argsort(-1, descending=True)
+        values = values.gather(-1, order)[:, :MAX_EIGENVALUES]
+        largest = values.abs().amax(-1, keepdim=True)
+        rows.append(torch.where(largest > 0, values / largest, values))
+    return torch.view_as_real(torch.cat(rows)).float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +79,9 @@ COMPARE_DRAWS = 100
 MAX_TERM_HEADS = 48
 
 
-def terms(bench: Workbench, params: ModelParams) -> TermImportance:
+def terms(session: Session, params: ModelParams) -> TermImportance:
     """Term importance on held-out text, or the example texts, by order, by layer and by head."""
-    texts = bench.text_pieces(params)
+    texts = session.text_pieces(params)
 
     def compute(model: Model, progress: Progress) -> TermImportance:
         single = by_head(model) if len(model.heads) <= MAX_TERM_HEADS else ()
@@ -45,41 +92,41 @@ def terms(bench: Workbench, params: ModelParams) -> TermImportance:
             notes.append(f"single heads are left out of models with more than {MAX_TERM_HEADS}")
         return replace(found, note="; ".join(filter(None, notes)))
 
-    return bench.slow_result(params, "term importance", compute)
+    return session.result(params, "term importance", compute)
 
 
-def training(bench: Workbench, params: ModelParams) -> Dynamics:
+def training(session: Session, params: ModelParams) -> Dynamics:
     """Losses and scores over the snapshots of a training run."""
-    one = bench.open_model(params)
+    one = session.open_model(params)
     if one.run is None:
         raise InputError(
             f"{one.name!r} has no snapshots of its training; open the folder of a run that kept "
             "some (pathsum train … --set watching.snapshots=20)"
         )
-    return bench.slow_cached(
-        ("dynamics", one.name), lambda report: _dynamics(bench, params, one, report)
+    return session.cached(
+        ("dynamics", one.name), lambda report: _dynamics(session, params, one, report)
     )
 
 
-def compare(bench: Workbench, params: CompareParams) -> HeadAlignment:
+def compare(session: Session, params: CompareParams) -> HeadAlignment:
     """The heads of two models, or of two steps of one, aligned."""
     other = ModelParams(model=params.other, step=params.other_step)
     found = align_heads(
-        bench.model(params), bench.model(other), draws=COMPARE_DRAWS, progress=bench.progress
+        session.model(params), session.model(other), draws=COMPARE_DRAWS, progress=session.progress
     )
-    return replace(found, left=_named(bench, params), right=_named(bench, other))
+    return replace(found, left=_named(session, params), right=_named(session, other))
 
 
 def _dynamics(
-    bench: Workbench, params: ModelParams, one: OpenModel, progress: Progress
+    session: Session, params: ModelParams, one: OpenModel, progress: Progress
 ) -> Dynamics:
     """On the run's own held-out text, or on the example texts if that is not known."""
     assert one.run is not None
     known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
-    tokens = None if known else bench.text_pieces(params).tokens
+    tokens = None if known else session.text_pieces(params).tokens
     return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=progress)
 
 
-def _named(bench: Workbench, params: ModelParams) -> str:
-    name = bench.open_model(params).name
+def _named(session: Session, params: ModelParams) -> str:
+    name = session.open_model(params).name
     return name if params.step is None else f"{name} at step {params.step}"

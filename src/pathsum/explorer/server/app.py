@@ -13,7 +13,9 @@ sooner, or refused, is a plain response.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -26,12 +28,10 @@ from starlette.types import ASGIApp, Receive
 
 from pathsum.base.errors import InputError, NotExactError, PathsumError
 from pathsum.explorer import bundle
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.in_flight import CanceledError, StoppedError
+from pathsum.explorer.cache import CanceledError
+from pathsum.explorer.explorer import BusyError, Explorer
 from pathsum.explorer.questions import UnknownQuestionError
-from pathsum.explorer.server.access import Access
-from pathsum.explorer.server.guard import Guard, Names, refuse
-from pathsum.explorer.server.queue import RETRY_SECONDS, AnswerQueue, Asked, BusyError
+from pathsum.explorer.server.guard import Access, Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.explorer.server")
 
@@ -41,13 +41,46 @@ MAX_BYTES = 1_000_000
 PROGRESS = "application/vnd.pathsum.progress"
 # A page says nothing about shorter waits, and draws progress no more often than this.
 FIRST_SECONDS, LINE_SECONDS = 0.2, 0.2
+# When a client that was refused because of too many questions may ask again.
+RETRY_SECONDS = 2
+WAITING = "waiting for other answers"
+
+
+class Asked:
+    """A question of one client: its progress, and whether the client has left.
+
+    The answer of a client that has left is canceled: at once while it waits for a thread, at its
+    next progress report while it is computed.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, object]) -> None:
+        self.name, self.params = name, params
+        self.at = (0, 0, WAITING)
+        self.future: Future[bytes] | None = None
+        self._left = threading.Event()
+
+    @property
+    def left(self) -> bool:
+        """Whether the client has left."""
+        return self._left.is_set()
+
+    def leave(self) -> None:
+        """The client does not want the answer any more."""
+        self._left.set()
+        if self.future is not None:
+            self.future.cancel()
+
+    def report(self, done: int, total: int, what: str) -> None:
+        """The progress callback of its computation."""
+        if self._left.is_set():
+            raise CanceledError
+        self.at = (done, total, what)
 
 
 def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
     """The server as one ASGI application."""
-    queue = AnswerQueue(explorer)
     routes = [
-        Route("/api/{name}", partial(_answer, queue), methods=["POST"]),
+        Route("/api/{name}", partial(_answer, explorer), methods=["POST"]),
         Route("/", _file, methods=["GET"]),
         Route("/{name}", _file, methods=["GET"]),
     ]
@@ -55,20 +88,24 @@ def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names, access)
 
 
-async def _answer(queue: AnswerQueue, request: Request) -> Response:
+async def _answer(explorer: Explorer, request: Request) -> Response:
     asked = Asked(request.path_params["name"], _params(await _body(request)))
     stream = PROGRESS in request.headers.get("accept", "")
-    return await respond(asked, _answered(queue, asked), request.receive, stream=stream)
+    return await respond(asked, _answered(explorer, asked), request.receive, stream=stream)
 
 
-async def _answered(queue: AnswerQueue, asked: Asked) -> Response:
-    """The answer, or the refusal that says why there is none."""
+async def _answered(explorer: Explorer, asked: Asked) -> Response:
+    """The answer, or the refusal with its reason."""
     try:
-        wire = await queue.answer(asked)
+        asked.future = explorer.submit(asked.name, asked.params, asked.report)
+        # Shielded: a task that is canceled does not cancel the future, `Asked.leave` does.
+        wire = await asyncio.shield(asyncio.wrap_future(asked.future))
+    except asyncio.CancelledError:
+        if asked.future is None or not asked.future.cancelled():
+            raise
+        return _canceled(asked)
     except CanceledError:
-        return refuse(499, "the question was withdrawn before it was answered")
-    except StoppedError:
-        return refuse(503, "the explorer is closing, and this answer was aborted")
+        return _canceled(asked)
     except BusyError as error:
         busy = refuse(503, str(error), "Busy")
         busy.headers["Retry-After"] = str(RETRY_SECONDS)
@@ -78,6 +115,12 @@ async def _answered(queue: AnswerQueue, asked: Asked) -> Response:
     except Exception as error:  # noqa: BLE001 (logged with its traceback)
         return _failed(error)
     return Response(wire, media_type="application/octet-stream")
+
+
+def _canceled(asked: Asked) -> Response:
+    if asked.left:
+        return refuse(499, "the question was withdrawn before it was answered")
+    return refuse(503, "the explorer is closing, and this answer was aborted")
 
 
 async def _file(request: Request) -> Response:

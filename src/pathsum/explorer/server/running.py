@@ -17,23 +17,27 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, InputError
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.notebook import explorer_widget
-from pathsum.explorer.server.access import Access, check_token, make_token
 from pathsum.explorer.server.app import make_app
-from pathsum.explorer.server.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, ListeningSocket
-from pathsum.explorer.server.guard import ALL_INTERFACES, LOOPBACK, Names, names_of
+from pathsum.explorer.server.guard import (
+    ALL_INTERFACES,
+    LOOPBACK,
+    Access,
+    Names,
+    check_token,
+    make_token,
+    names_of,
+)
 from pathsum.model import Model
-
-# A marimo cell shows at most 610 pixels and scrolls what is higher.
-MARIMO_HEIGHT = 580
 
 HOST, PORT = "127.0.0.1", 7321
 # How long to wait for pending answers on closing, and for the server to start.
 SHUTDOWN_SECONDS = 2
 START_SECONDS = 30
-# How long a computation may take to its next Python instruction, where it can be aborted.
+# How long a computation may take to its next progress report, where it is canceled.
 STOP_SECONDS = 60.0
-# Connections that the system keeps until they are accepted.
-BACKLOG = 128
+# Connections that are served, and that the system holds until they are accepted; how long one stays
+# open for a next request; and the longest head of a request, in bytes.
+MAX_CONNECTIONS, BACKLOG, KEEP_ALIVE_SECONDS, MAX_HEAD_BYTES = 128, 128, 15, 2**16
 
 
 @checked
@@ -53,25 +57,17 @@ def explore(
     stays, use the command `pathsum explore`. The URL contains a random token; `token=""` serves
     without one, to everyone who uses this machine.
     """
-    explorer = Explorer(models, keep=True)
-    if in_marimo():
-        return explorer_widget(explorer, height=MARIMO_HEIGHT, place=place)
-    if in_jupyter():
+    explorer = Explorer(models)
+    if in_notebook():
         return explorer_widget(explorer, place=place)
-    server = ExplorerServer(explorer, HOST, port, token).start()
-    explorer.prepare()
-    return server
+    return ExplorerServer(explorer, HOST, port, token).start()
 
 
-def in_marimo() -> bool:
-    """Whether this runs in a marimo notebook."""
-    marimo = sys.modules.get("marimo")
-    return marimo is not None and bool(marimo.running_in_notebook())
-
-
-def in_jupyter() -> bool:
-    """Whether this runs in a Jupyter kernel, which can show widgets."""
-    ipython = sys.modules.get("IPython")
+def in_notebook() -> bool:
+    """Whether this runs in a marimo notebook or a Jupyter kernel, which can show widgets."""
+    marimo, ipython = sys.modules.get("marimo"), sys.modules.get("IPython")
+    if marimo is not None and marimo.running_in_notebook():
+        return True
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
@@ -104,11 +100,12 @@ class ExplorerServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 make_app(explorer, self.names, Access(self.token, self.names.port)),
-                # The protocol and the socket below are made for this parser and this loop.
-                http=BoundedProtocol,
+                http="h11",
                 loop="asyncio",
                 backlog=BACKLOG,
+                limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 # The application logs errors of answers itself; requests that an interrupt cuts
                 # off are not errors.
                 log_level="critical",
@@ -204,9 +201,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = ListeningSocket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.reserve()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         # Listen at once, so that others who try this port find it taken.

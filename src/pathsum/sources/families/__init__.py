@@ -20,7 +20,7 @@ from typing import Any
 
 from pathsum.base.errors import FileError, near_misses
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 # Buffers that follow from the config: causal masks, rotary frequencies.
 _BUFFERS = re.compile(
@@ -34,7 +34,7 @@ class Family:
 
     name: str
     model_types: tuple[str, ...]
-    describe: Callable[[ForeignConfig], Layout]
+    describe: Callable[[ForeignConfig], CheckpointLayout]
 
 
 @cache
@@ -94,7 +94,7 @@ def sizes(
     }
 
 
-def attention(
+def attention_rows(
     q: str, k: str, v: str, o: str, *, bias: bool = False, out_bias: bool = False
 ) -> dict[str, Stored]:
     """Separate query, key, value and output projections of the given names."""
@@ -115,7 +115,9 @@ def attention(
     return rows
 
 
-def mlp(up: str, down: str, gate: str | None = None, *, bias: bool = False) -> dict[str, Stored]:
+def mlp_rows(
+    up: str, down: str, gate: str | None = None, *, bias: bool = False
+) -> dict[str, Stored]:
     """Projections into the neurons and out of them, and the gate's, if there is one."""
     rows = {
         "W_in": Stored(f"{up}.weight", "m d -> d m"),
@@ -130,7 +132,7 @@ def mlp(up: str, down: str, gate: str | None = None, *, bias: bool = False) -> d
     return rows
 
 
-def norm(ours: str, name: str, *, bias: bool = False, add: float = 0.0) -> dict[str, Stored]:
+def norm_rows(ours: str, name: str, *, bias: bool = False, add: float = 0.0) -> dict[str, Stored]:
     """A norm's gain, and its bias; `add` is 1 where the gain is stored minus 1."""
     rows = {f"{ours}_w": Stored(f"{name}.weight", "d", add=add)}
     return rows | ({f"{ours}_b": Stored(f"{name}.bias", "d")} if bias else {})

@@ -9,7 +9,7 @@ from typing import Any
 
 from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention, mlp, norm
+from pathsum.sources.families import Family, attention_rows, mlp_rows, norm_rows
 from pathsum.sources.families.llama import (
     GATED,
     PROJECTIONS,
@@ -18,27 +18,27 @@ from pathsum.sources.families.llama import (
 )
 from pathsum.sources.families.rotary import rope_config, rope_kind, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 
-def _gemma(foreign: ForeignConfig) -> Layout:
+def _gemma(foreign: ForeignConfig) -> CheckpointLayout:
     return _layout(
         foreign,
         Config(**_fields(foreign)),
         {
-            **norm("ln1", "input_layernorm", add=1.0),
-            **norm("ln2", "post_attention_layernorm", add=1.0),
+            **norm_rows("ln1", "input_layernorm", add=1.0),
+            **norm_rows("ln2", "post_attention_layernorm", add=1.0),
         },
     )
 
 
-def _gemma2(foreign: ForeignConfig) -> Layout:
+def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
     fields = _fields(foreign) | _scores(foreign)
     fields |= {"norm_place": "both", "windows": alternating_windows(foreign, every=2)}
     return _layout(foreign, Config(**fields), _sandwich())
 
 
-def _gemma3(foreign: ForeignConfig) -> Layout:
+def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
     rope = foreign.table("rope_parameters").values
     full = {**foreign.values, "rope_parameters": rope.get("full_attention", rope)}
     local = rope.get(
@@ -86,25 +86,25 @@ def _scores(foreign: ForeignConfig) -> dict[str, Any]:
 
 def _sandwich() -> dict[str, Stored]:
     return {
-        **norm("ln1", "input_layernorm", add=1.0),
-        **norm("post1", "post_attention_layernorm", add=1.0),
-        **norm("ln2", "pre_feedforward_layernorm", add=1.0),
-        **norm("post2", "post_feedforward_layernorm", add=1.0),
+        **norm_rows("ln1", "input_layernorm", add=1.0),
+        **norm_rows("post1", "post_attention_layernorm", add=1.0),
+        **norm_rows("ln2", "pre_feedforward_layernorm", add=1.0),
+        **norm_rows("post2", "post_feedforward_layernorm", add=1.0),
     }
 
 
-def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) -> Layout:
+def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
     table = "model.embed_tokens.weight"
     tied = foreign.flag("tie_word_embeddings", True)
     model = {
         "W_E": Stored(table, "v d", multiply=math.sqrt(config.d_model)),
         "W_U": Stored(table if tied else "lm_head.weight", "v d -> d v"),
-        **norm("ln_f", "model.norm", add=1.0),
+        **norm_rows("ln_f", "model.norm", add=1.0),
     }
-    layer = {**norms, **attention(*PROJECTIONS, bias=bias, out_bias=bias), **mlp(*GATED)}
+    layer = {**norms, **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias), **mlp_rows(*GATED)}
     layer = scale_queries(foreign, layer, config.rotary_width)
-    return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+    return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
 GEMMA = Family("Gemma", ("gemma",), _gemma)

@@ -7,29 +7,29 @@ interleaved. OPT has ReLU, and stores its positions after two unused rows.
 """
 
 from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
+from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 _NAMES = {"layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions"}
-_NORMS = {**norm("ln1", "ln_1", bias=True), **norm("ln2", "ln_2", bias=True)}
+_NORMS = {**norm_rows("ln1", "ln_1", bias=True), **norm_rows("ln2", "ln_2", bias=True)}
 _POSITIONS = {"W_pos": Stored("transformer.wpe.weight", "p d")}
 
 
 def _transformer(
     config: Config, layer: dict[str, Stored], extra: dict[str, Stored], *, bias: bool = False
-) -> Layout:
+) -> CheckpointLayout:
     """The names that GPT-2, GPT-Neo and GPT-J share; `bias`: the unembedding has one."""
     model = {
         **embeddings("transformer.wte", "lm_head", tied=config.tied, bias=bias),
-        **norm("ln_f", "transformer.ln_f", bias=True),
+        **norm_rows("ln_f", "transformer.ln_f", bias=True),
         **extra,
     }
-    return Layout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
+    return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
 
 
-def _gpt2(foreign: ForeignConfig) -> Layout:
+def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("scale_attn_weights", True)
     foreign.require_value("scale_attn_by_inverse_layer_idx", False)
     foreign.require_value("add_cross_attention", False)
@@ -60,7 +60,7 @@ def _gpt2(foreign: ForeignConfig) -> Layout:
     return _transformer(config, layer, _POSITIONS)
 
 
-def _gpt_neo(foreign: ForeignConfig) -> Layout:
+def _gpt_neo(foreign: ForeignConfig) -> CheckpointLayout:
     config = Config(
         **sizes(foreign, layers="num_layers", heads="num_heads"),
         positions="residual",
@@ -75,8 +75,8 @@ def _gpt_neo(foreign: ForeignConfig) -> Layout:
     names = [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")]
     layer = {
         **_NORMS,
-        **attention(*names, out_bias=True),
-        **mlp("mlp.c_fc", "mlp.c_proj", bias=True),
+        **attention_rows(*names, out_bias=True),
+        **mlp_rows("mlp.c_fc", "mlp.c_proj", bias=True),
     }
     return _transformer(config, layer, _POSITIONS)
 
@@ -92,7 +92,7 @@ def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
     return tuple(window if kind == "local" else None for kind in kinds)
 
 
-def _gptj(foreign: ForeignConfig) -> Layout:
+def _gptj(foreign: ForeignConfig) -> CheckpointLayout:
     found = sizes(foreign, **_NAMES)
     config = Config(
         **found,
@@ -107,15 +107,15 @@ def _gptj(foreign: ForeignConfig) -> Layout:
         tied=foreign.flag("tie_word_embeddings", False),
     )
     layer = {
-        **norm("ln1", "ln_1", bias=True),
-        **norm("ln2", "ln_1", bias=True),
-        **attention("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
-        **mlp("mlp.fc_in", "mlp.fc_out", bias=True),
+        **norm_rows("ln1", "ln_1", bias=True),
+        **norm_rows("ln2", "ln_1", bias=True),
+        **attention_rows("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
+        **mlp_rows("mlp.fc_in", "mlp.fc_out", bias=True),
     }
     return _transformer(config, layer, {}, bias=True)
 
 
-def _gpt_neox(foreign: ForeignConfig) -> Layout:
+def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
     found = sizes(foreign)
     config = Config(
         **found,
@@ -133,9 +133,9 @@ def _gpt_neox(foreign: ForeignConfig) -> Layout:
         ),
     )
     layer = {
-        **norm("ln1", "input_layernorm", bias=True),
-        **norm("ln2", "post_attention_layernorm", bias=True),
-        **mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        **norm_rows("ln1", "input_layernorm", bias=True),
+        **norm_rows("ln2", "post_attention_layernorm", bias=True),
+        **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
         "W_O": Stored("attention.dense.weight", "d (h k) -> h k d"),
     }
     bias = foreign.flag("attention_bias", True)
@@ -148,16 +148,16 @@ def _gpt_neox(foreign: ForeignConfig) -> Layout:
         layer["b_O"] = Stored("attention.dense.bias", "d")
     model = {
         **embeddings("gpt_neox.embed_in", "embed_out", tied=config.tied),
-        **norm("ln_f", "gpt_neox.final_layer_norm", bias=True),
+        **norm_rows("ln_f", "gpt_neox.final_layer_norm", bias=True),
     }
     if not config.tied:
         # Called embed_out in files and, in memory, lm_head by transformers 5.
         model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
     layer = scale_queries(foreign, layer, config.rotary_width)
-    return Layout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
+    return CheckpointLayout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
 
 
-def _opt(foreign: ForeignConfig) -> Layout:
+def _opt(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("do_layer_norm_before", True)
     foreign.require_value("_remove_final_layer_norm", False)
     foreign.require_value("layer_norm_elementwise_affine", True)
@@ -173,17 +173,19 @@ def _opt(foreign: ForeignConfig) -> Layout:
     )
     names = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
     layer = {
-        **norm("ln1", "self_attn_layer_norm", bias=True),
-        **norm("ln2", "final_layer_norm", bias=True),
-        **attention(*names, bias=bias, out_bias=bias),
-        **mlp("fc1", "fc2", bias=bias),
+        **norm_rows("ln1", "self_attn_layer_norm", bias=True),
+        **norm_rows("ln2", "final_layer_norm", bias=True),
+        **attention_rows(*names, bias=bias, out_bias=bias),
+        **mlp_rows("fc1", "fc2", bias=bias),
     }
     model = {
         **embeddings("model.decoder.embed_tokens", "lm_head", tied=config.tied),
         "W_pos": Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1),
-        **norm("ln_f", "model.decoder.final_layer_norm", bias=True),
+        **norm_rows("ln_f", "model.decoder.final_layer_norm", bias=True),
     }
-    return Layout(config, model, layer, layers="model.decoder.layers.{}.", prefix="model.")
+    return CheckpointLayout(
+        config, model, layer, layers="model.decoder.layers.{}.", prefix="model."
+    )
 
 
 GPT2 = Family("GPT-2", ("gpt2",), _gpt2)

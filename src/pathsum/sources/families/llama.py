@@ -10,14 +10,14 @@ gpt-oss has attention sinks, windows in every other layer, and experts with clam
 from typing import Any
 
 from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention, embeddings, mlp, norm, sizes
+from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import Layout, Stored
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 GATED = ("mlp.up_proj", "mlp.down_proj", "mlp.gate_proj")
-NORMS = {**norm("ln1", "input_layernorm"), **norm("ln2", "post_attention_layernorm")}
+NORMS = {**norm_rows("ln1", "input_layernorm"), **norm_rows("ln2", "post_attention_layernorm")}
 
 
 def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict[str, Any]:
@@ -41,59 +41,59 @@ def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict
 
 def llama_layout(
     foreign: ForeignConfig, config: Config, layer: dict[str, Stored], *, bias: bool = False
-) -> Layout:
+) -> CheckpointLayout:
     """The names of these families, with the tensors of a layer; `bias`: the last norm has one."""
     model = {
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied),
-        **norm("ln_f", "model.norm", bias=bias),
+        **norm_rows("ln_f", "model.norm", bias=bias),
     }
     layer = scale_queries(foreign, layer, config.rotary_width)
-    return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+    return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
-def _llama(foreign: ForeignConfig) -> Layout:
+def _llama(foreign: ForeignConfig) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
-    layer = attention(*PROJECTIONS, bias=bias, out_bias=bias)
-    layer |= mlp(*GATED, bias=foreign.flag("mlp_bias", False))
+    layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+    layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
     return _finish(foreign, layer)
 
 
-def _mistral(foreign: ForeignConfig) -> Layout:
-    layer = attention(*PROJECTIONS) | mlp(*GATED)
+def _mistral(foreign: ForeignConfig) -> CheckpointLayout:
+    layer = attention_rows(*PROJECTIONS) | mlp_rows(*GATED)
     return _finish(foreign, layer, windows=foreign.windows(foreign.size("num_hidden_layers")))
 
 
-def _qwen2(foreign: ForeignConfig) -> Layout:
-    layer = attention(*PROJECTIONS, bias=True) | mlp(*GATED)
+def _qwen2(foreign: ForeignConfig) -> CheckpointLayout:
+    layer = attention_rows(*PROJECTIONS, bias=True) | mlp_rows(*GATED)
     return _finish(foreign, layer, windows=_upper_windows(foreign))
 
 
-def _qwen3(foreign: ForeignConfig) -> Layout:
+def _qwen3(foreign: ForeignConfig) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
     layer = {
-        **attention(*PROJECTIONS, bias=bias, out_bias=bias),
-        **mlp(*GATED),
+        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **mlp_rows(*GATED),
         "q_norm_w": Stored("self_attn.q_norm.weight", "k"),
         "k_norm_w": Stored("self_attn.k_norm.weight", "k"),
     }
     return _finish(foreign, layer, windows=_upper_windows(foreign), qk_norm="rms")
 
 
-def _olmo2(foreign: ForeignConfig) -> Layout:
+def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
     layer = {
-        **attention(*PROJECTIONS, bias=bias, out_bias=bias),
-        **mlp(*GATED),
+        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **mlp_rows(*GATED),
         "q_norm_w": Stored("self_attn.q_norm.weight", "(h k) -> h k"),
         "k_norm_w": Stored("self_attn.k_norm.weight", "(g k) -> g k"),
-        **norm("post1", "post_attention_layernorm"),
-        **norm("post2", "post_feedforward_layernorm"),
+        **norm_rows("post1", "post_attention_layernorm"),
+        **norm_rows("post2", "post_feedforward_layernorm"),
     }
     config = Config(**llama_fields(foreign), norm_place="after", qk_norm="rms_all")
     return llama_layout(foreign, config, layer)
 
 
-def _stablelm(foreign: ForeignConfig) -> Layout:
+def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
     parallel = foreign.flag("use_parallel_residual", False)
     fields = llama_fields(foreign)
@@ -104,15 +104,17 @@ def _stablelm(foreign: ForeignConfig) -> Layout:
         "block": "parallel" if parallel else "serial",
     }
     layer = {
-        **norm("ln1", "input_layernorm", bias=True),
-        **norm("ln2", "input_layernorm" if parallel else "post_attention_layernorm", bias=True),
-        **attention(*PROJECTIONS, bias=foreign.flag("use_qkv_bias", False)),
-        **mlp(*GATED),
+        **norm_rows("ln1", "input_layernorm", bias=True),
+        **norm_rows(
+            "ln2", "input_layernorm" if parallel else "post_attention_layernorm", bias=True
+        ),
+        **attention_rows(*PROJECTIONS, bias=foreign.flag("use_qkv_bias", False)),
+        **mlp_rows(*GATED),
     }
     return llama_layout(foreign, Config(**fields), layer, bias=True)
 
 
-def _phi(foreign: ForeignConfig) -> Layout:
+def _phi(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
     found = sizes(foreign)
     config = Config(
@@ -128,20 +130,20 @@ def _phi(foreign: ForeignConfig) -> Layout:
     )
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
     layer = {
-        **norm("ln1", "input_layernorm", bias=True),
-        **norm("ln2", "input_layernorm", bias=True),
-        **attention(*names, bias=True, out_bias=True),
-        **mlp("mlp.fc1", "mlp.fc2", bias=True),
+        **norm_rows("ln1", "input_layernorm", bias=True),
+        **norm_rows("ln2", "input_layernorm", bias=True),
+        **attention_rows(*names, bias=True, out_bias=True),
+        **mlp_rows("mlp.fc1", "mlp.fc2", bias=True),
     }
     model = {
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied, bias=True),
-        **norm("ln_f", "model.final_layernorm", bias=True),
+        **norm_rows("ln_f", "model.final_layernorm", bias=True),
     }
     layer = scale_queries(foreign, layer, config.rotary_width)
-    return Layout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+    return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
-def _phi3(foreign: ForeignConfig) -> Layout:
+def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
     fields = llama_fields(foreign)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
     qkv, up = ("h k", "g k", "g k"), ("m", "m")
@@ -157,7 +159,7 @@ def _phi3(foreign: ForeignConfig) -> Layout:
     return llama_layout(foreign, config, NORMS | layer)
 
 
-def _gpt_oss(foreign: ForeignConfig) -> Layout:
+def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("swiglu_alpha", 1.702)
     foreign.require_value("swiglu_limit", 7.0)
     fields = llama_fields(foreign, "clamped_gated")
@@ -174,7 +176,7 @@ def _gpt_oss(foreign: ForeignConfig) -> Layout:
     bias = foreign.flag("attention_bias", True)
     layer = {
         **NORMS,
-        **attention(*PROJECTIONS, bias=bias, out_bias=bias),
+        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
         "sinks": Stored("self_attn.sinks", "h"),
         "W_router": Stored("mlp.router.weight", "e d -> d e"),
         "b_router": Stored("mlp.router.bias", "e"),
@@ -189,7 +191,7 @@ def _gpt_oss(foreign: ForeignConfig) -> Layout:
     return llama_layout(foreign, Config(**fields), layer)
 
 
-def _finish(foreign: ForeignConfig, layer: dict[str, Stored], **fields: Any) -> Layout:
+def _finish(foreign: ForeignConfig, layer: dict[str, Stored], **fields: Any) -> CheckpointLayout:
     return llama_layout(foreign, Config(**llama_fields(foreign), **fields), NORMS | layer)
 
 

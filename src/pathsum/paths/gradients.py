@@ -1,131 +1,50 @@
-"""Orders in which edges join a circuit: by strength, by gradients, and at random.
+"""Gradients of a prediction at every edge: edge attribution patching (EAP and EAP-IG).
 
-The first n edges of an order are its circuit of size n. All orders start at the logits and only
-take edges into nodes that are in the circuit already.
-
-    best_first      by any strength, from the top down
-    gradient_order  edge attribution patching: (what the writer wrote − the reference) · the
-                    gradient of the prediction at the reader's read, at the run itself (EAP) or
-                    averaged over runs between the reference's inputs and its own (EAP-IG)
-    random_order    random walks from the logits down to the tokens
+The score of an edge is (what the writer wrote − the reference) · the gradient of the prediction at
+the reader's read, at the run itself (EAP) or averaged over runs between the reference's inputs and
+its own (EAP-IG). MLPs are leaves, as in the circuit: they are inputs, and gradients do not pass
+through them.
 """
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import Node, NodeEdge, Side, Source
-from pathsum.model import Config, Run, Trace, transformer
+from pathsum.base import Source
+from pathsum.base.site import LOGITS, Component, Side, Site
+from pathsum.model import Run, Trace, transformer
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
-from pathsum.paths.circuit.cut import values_at
+from pathsum.paths.edges import (
+    best_first,
+    edge_between,
+    node_position,
+    read_positions,
+    side_of,
+)
 from pathsum.paths.target import Target
 
 
 def gradient_order(
     start: Trace, target: Target, reference: Writes, count: int, steps: int | None = None
-) -> list[NodeEdge]:
+) -> list[Site]:
     """The edges by |gradient · (written − reference)|, the largest into the circuit so far first.
 
     Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
-    that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG). MLPs are
-    leaves, as in the circuit: they are inputs, and gradients do not pass through them.
+    that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG).
     """
     scores = GradientScores(start, target, reference, steps)
 
-    def inputs(node: Node) -> Iterator[tuple[NodeEdge, float]]:
+    def inputs(node: Site) -> Iterator[tuple[Site, float]]:
         return ((edge, abs(score)) for edge, score in scores.into(node, count))
 
-    return best_first(Node("logits", scores.position), inputs, count)
-
-
-def best_first(
-    top: Node,
-    inputs: Callable[[Node], Iterable[tuple[NodeEdge, float]]],
-    count: int | None = None,
-) -> list[NodeEdge]:
-    """Edges from the top down, the strongest first of those into nodes that are reached already.
-
-    `inputs` gives the edges into a node and how strong each is.
-    """
-    reached, found = {top}, list[NodeEdge]()
-    waiting = [(-strength, str(edge), edge) for edge, strength in inputs(top)]
-    heapq.heapify(waiting)
-    while waiting and (count is None or len(found) < count):
-        _, _, edge = heapq.heappop(waiting)
-        found.append(edge)
-        if edge.writer.head is not None and edge.writer not in reached:
-            reached.add(edge.writer)
-            for below, strength in inputs(edge.writer):
-                heapq.heappush(waiting, (-strength, str(below), below))
-    return found
-
-
-def random_order(
-    config: Config, position: int, count: int, generator: torch.Generator
-) -> list[NodeEdge]:
-    """Edges of random walks from the logits down to a token (or an MLP), one walk after another.
-
-    A walk chooses one of a head's reads, a position and a writer, each uniformly. Where walks find
-    nothing more to add, edges into the circuit are drawn one by one.
-    """
-    found: dict[NodeEdge, None] = {}
-    top, idle = Node("logits", position), 0
-    while len(found) < count and idle < 20:
-        before, node = len(found), top
-        while True:
-            edge = _random_edge(config, node, generator)
-            found[edge] = None
-            if edge.writer.head is None:
-                break
-            node = edge.writer
-        idle = idle + 1 if len(found) == before else 0
-    while len(found) < count:
-        inside = dict.fromkeys([top, *(edge.writer for edge in found if edge.writer.head)])
-        rest = [e for node in inside for e in edges_into(config, node) if e not in found]
-        if not rest:
-            break
-        found[rest[_draw(len(rest), generator)]] = None
-    return list(found)[:count]
-
-
-def edges_into(config: Config, node: Node) -> Iterator[NodeEdge]:
-    """Every edge into a node."""
-    layer = config.n_layers if node.head is None else node.head.layer
-    for side in (Side.V,) if node.head is None else Side:
-        for place in read_positions(config, node, side):
-            for writer in writers_below(config, layer):
-                yield NodeEdge(Node(writer, place), node, side)
-
-
-def read_positions(config: Config, node: Node, side: Side) -> range:
-    """The positions that a node's read sees."""
-    if node.head is None or side is Side.Q:
-        return range(node.position, node.position + 1)
-    window = config.window(node.head.layer)
-    first = 0 if window is None else max(0, node.position + 1 - window)
-    return range(first, node.position + 1)
-
-
-def _random_edge(config: Config, node: Node, generator: torch.Generator) -> NodeEdge:
-    sides = (Side.V,) if node.head is None else tuple(Side)
-    side = sides[_draw(len(sides), generator)]
-    places = read_positions(config, node, side)
-    layer = config.n_layers if node.head is None else node.head.layer
-    writers = list(writers_below(config, layer))
-    writer = writers[_draw(len(writers), generator)]
-    return NodeEdge(Node(writer, places[_draw(len(places), generator)]), node, side)
-
-
-def _draw(below: int, generator: torch.Generator) -> int:
-    return int(torch.randint(below, (), generator=generator))
+    return best_first(Site(LOGITS, at=scores.position), inputs, count)
 
 
 def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
@@ -167,7 +86,7 @@ class _Gradients:
     def _at_logits(self, target: Target, position: int) -> Float[Tensor, " d"]:
         read = self.run.streams[-1][:, position].detach().requires_grad_()
         logits = transformer.unembed(self.run.weights, read[:, None])[0][:, 0]
-        return torch.autograd.grad(values_at(target, logits).sum(), read)[0][0]
+        return torch.autograd.grad(target.of_runs(logits).sum(), read)[0][0]
 
     @torch.enable_grad()
     def _layer(
@@ -186,9 +105,9 @@ class _Gradients:
         return _LayerGradients(at_z[0], at_scores[0]), below
 
     @torch.enable_grad()
-    def at_reads(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+    def at_reads(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
         """At the stream, position by position, as the three reads of a head node see it."""
-        head, here = node.head, node.position
+        head, here = node.head, node_position(node)
         assert head is not None
         whole, at, kv = self.run.weights.layers[head.layer], 0, 0
         config, layer = one_head(self.config), layer_of_one_head(self.config, whole, head.head)
@@ -233,32 +152,52 @@ class GradientScores:
         outputs = zip(own.mlp_outputs, reference.mlp_outputs, strict=True)
         self.mlp_outputs = [(here - there)[0] for here, there in outputs]
 
-    def into(self, node: Node, count: int) -> Iterator[tuple[NodeEdge, float]]:
+    def into(self, node: Site, count: int) -> Iterator[tuple[Site, float]]:
         """The edges into a node with the largest scores, in magnitude."""
-        config = self.config
-        layer = config.n_layers if node.head is None else node.head.layer
-        writers = list(writers_below(config, layer))
-        edges: list[tuple[Side, range]] = []
-        scores: list[Tensor] = []
-        for side, along in self._directions(node).items():
-            places = read_positions(config, node, side)
-            edges.append((side, places))
-            scores.append(self._along(layer, along[places.start : places.stop], places))
-        flat = torch.cat([score.flatten() for score in scores])
+        found = self.scores_into(node)
+        flat = torch.cat([scores.flatten() for scores in found.values()])
+        names = [
+            edge_between(writer, place, node, side)
+            for side in found
+            for writer in self._writers(node)
+            for place in read_positions(self.config, node, side)
+        ]
         for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
-            value, rest = float(flat[number]), number
-            for side, places in edges:
-                if rest < len(writers) * len(places):
-                    writer, place = divmod(rest, len(places))
-                    yield NodeEdge(Node(writers[writer], places[place]), node, side), value
-                    break
-                rest -= len(writers) * len(places)
+            yield names[number], float(flat[number])
 
-    def _directions(self, node: Node) -> dict[Side, Float[Tensor, "pos d"]]:
+    def of(self, edges: Sequence[Site]) -> list[float]:
+        """The scores of some edges."""
+        known: dict[Site, dict[Side, Tensor]] = {}
+        found: list[float] = []
+        for edge in edges:
+            if edge.end not in known:
+                known[edge.end] = self.scores_into(edge.end)
+            first = read_positions(self.config, edge.end, side_of(edge)).start
+            writer = [str(one) for one in self._writers(edge.end)].index(str(edge.writer))
+            scores = known[edge.end][side_of(edge)]
+            found.append(float(scores[writer, node_position(edge.start) - first]))
+        return found
+
+    def scores_into(self, node: Site) -> dict[Side, Float[Tensor, "writer src"]]:
+        """The scores of all edges into a node, by the side that reads them."""
+        found: dict[Side, Tensor] = {}
+        for side, along in self._directions(node).items():
+            places = read_positions(self.config, node, side)
+            directions = along[places.start : places.stop]
+            found[side] = self._along(self._layer(node), directions, places)
+        return found
+
+    def _layer(self, node: Site) -> int:
+        return self.config.n_layers if node.head is None else node.head.layer
+
+    def _writers(self, node: Site) -> list[Component]:
+        return list(writers_below(self.config, self._layer(node)))
+
+    def _directions(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
         if node.head is None:
             mean = torch.stack([one.logits for one in self.gradients]).mean(0)
             directions = torch.zeros_like(self.embed)
-            directions[node.position] = mean
+            directions[node_position(node)] = mean
             return {Side.V: directions}
         each = [one.at_reads(node) for one in self.gradients]
         return {side: torch.stack([one[side] for one in each]).mean(0) for side in Side}

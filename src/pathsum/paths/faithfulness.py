@@ -17,32 +17,33 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.base import Column, Estimate, NodeEdge, Progress, Record, Table, parse_option, silent
+from pathsum.base import Column, Estimate, Progress, Record, Table, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
+from pathsum.base.site import Site
 from pathsum.base.table import Cell
 from pathsum.model import Trace
-from pathsum.model.edits import Writes
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.circuit.cut import cut_in_parts, is_written, kept_values, one_sequence
-from pathsum.paths.circuit.edge_orders import gradient_order, random_order
-from pathsum.paths.circuit.reference import Reference, reference_writes
-from pathsum.paths.target import Target
-
-if TYPE_CHECKING:
-    from pathsum.paths.circuit.circuit import Prediction
+from pathsum.paths.circuit import name_prompt
+from pathsum.paths.edge_cuts import (
+    Reference,
+    is_written,
+    reference_writes,
+    values_with_only,
+    values_without,
+)
+from pathsum.paths.edges import random_order
+from pathsum.paths.gradients import gradient_order
+from pathsum.paths.graph import Graph, Prediction
 
 # Sizes that a curve has by default.
 _POINTS = 8
-# Numbers in the keys of the runs that are computed together.
-_NUMBERS = 1 << 22
 # Far more than any estimate needs.
 MOST_DRAWS = 100_000
 
@@ -194,9 +195,34 @@ class Curve:
     eap_ig: Float[Tensor, " size"] | None
 
 
+def measure_faithfulness(
+    graph: Graph,
+    predictions: Sequence[Prediction],
+    groups: Sequence[Sequence[Sequence[Site]]],
+    options: "Options",
+    progress: Progress = silent,
+) -> Faithfulness:
+    """The curve of a graph: for each prediction, groups of edges that join its circuit together."""
+    if graph.is_mean and not groups[0]:
+        raise InputError(
+            "no edge is in the circuit of every prompt, so they share no circuit to measure; "
+            "use a smaller threshold, or name the positions that correspond"
+        )
+    if not graph.is_mean:
+        curves = [measure_curve(predictions[0], groups[0], options, progress)]
+        described = predictions[0].alone()[1].describe(predictions[0].trace.model)
+        return summarize(curves, graph.model, described, options)
+    curves = list[Curve]()
+    for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
+        progress(number, len(predictions), "prompts")
+        with name_prompt(number):
+            curves.append(measure_curve(of, own, options))
+    return summarize(curves, graph.model, "the predictions of all prompts", options)
+
+
 def measure_curve(
-    of: "Prediction",
-    groups: Sequence[Sequence[NodeEdge]],
+    of: Prediction,
+    groups: Sequence[Sequence[Site]],
     options: Options,
     progress: Progress = silent,
 ) -> Curve:
@@ -204,11 +230,10 @@ def measure_curve(
 
     A size is a number of groups. The circuits that it is compared with have as many edges.
     """
-    here = of.target.rows(slice(of.sequence, of.sequence + 1))
-    position = int(here.positions[0])
-    start = one_sequence(of.trace, of.sequence, position + 1)
-    reference = reference_writes(start, options.reference, options.text, of)
-    written = [[edge for edge in group if is_written(edge.writer)] for group in groups]
+    start, target = of.alone()
+    position, config = int(target.positions[0]), start.model.config
+    writes = reference_writes(of, options.reference, options.text)
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
     written = [group for group in written if group]
     if not written:
         raise InputError(
@@ -218,28 +243,28 @@ def measure_curve(
     sizes = options.sizes or default_sizes(len(written))
     own = [[edge for group in written[:size] for edge in group] for size in sizes]
     counts = [len(row) for row in own]
-    orders: dict[str, list[NodeEdge]] = {}
+    orders: dict[str, list[Site]] = {}
     if Baseline.EAP in options.baselines:
-        orders["eap"] = gradient_order(start, here, reference, counts[-1])
+        orders["eap"] = gradient_order(start, target, writes, counts[-1])
     if Baseline.EAP_IG in options.baselines:
-        orders["eap_ig"] = gradient_order(start, here, reference, counts[-1], options.steps)
+        orders["eap_ig"] = gradient_order(start, target, writes, counts[-1], options.steps)
     draws = options.draws if Baseline.RANDOM in options.baselines else 0
     generator = seeded(options.seed)
     for draw in range(draws):
-        config = start.model.config
         orders[f"random {draw}"] = random_order(config, position, counts[-1], generator)
     rows = [order[:count] for order in orders.values() for count in counts]
-    values = _kept_in_parts(start, here, [[], *own, *rows], reference, progress)
-    empty, kept, others = values.split([1, len(own), len(rows)])
+    given = options.reference, options.text, progress
+    empty, kept, others = values_with_only(of, [[], *own, *rows], *given).split(
+        [1, len(own), len(rows)]
+    )
     by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
-    without = cut_in_parts(start, here, own, reference, progress)
     curve = Curve(
-        full=float(here.of_rows(start.logits_at(position))[0]),
+        full=float(target.of_rows(start.logits_at(position))[0]),
         empty=float(empty),
         sizes=tuple(sizes),
         kept=kept,
-        without=without,
+        without=values_without(of, own, *given),
         random=torch.stack(random) if random else None,
         eap=by_order.get("eap"),
         eap_ig=by_order.get("eap_ig"),
@@ -315,22 +340,6 @@ def default_sizes(count: int) -> tuple[int, ...]:
         return tuple(range(1, count + 1))
     steps = (count ** (step / (_POINTS - 1)) for step in range(_POINTS))
     return tuple(sorted({round(step) for step in steps}))
-
-
-def _kept_in_parts(
-    start: Trace,
-    target: Target,
-    rows: Sequence[Sequence[NodeEdge]],
-    reference: Writes,
-    progress: Progress,
-) -> Float[Tensor, " row"]:
-    widest = max(1, *(len(row) for row in rows))
-    together = max(1, _NUMBERS // (widest * start.tokens.shape[1] * start.model.config.d_head))
-    found: list[Tensor] = []
-    for begin in range(0, len(rows), together):
-        progress(begin, len(rows), "keeping edges")
-        found.append(kept_values(start, target, rows[begin : begin + together], reference))
-    return torch.cat(found)
 
 
 def _check_range(curve: Curve, start: Trace, position: int) -> None:

@@ -1,0 +1,373 @@
+"""`run`, `attention` and `scores`: a text through the model, where its heads attend, and why."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import Progress, Record
+from pathsum.base.errors import NotExactError
+from pathsum.base.shapes import Pattern
+from pathsum.explorer.answers.model import shown_piece
+from pathsum.explorer.params import TextParams
+from pathsum.explorer.session import Session
+from pathsum.model import Trace
+from pathsum.paths import Part, effects_by_layer, expand_scores, moved_by_layer
+from pathsum.paths.path_sum import PartialRemainder
+from pathsum.paths.score_sum import SideSum
+
+
+@dataclass(frozen=True, eq=False)
+class TextRun(Record, kind="page-run"):
+    """A run: its tokens, the top predictions at each position, and how the next token ranks.
+
+    `given` counts tokens before truncation to the context. `next_rank` is 1 where the next token is
+    the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
+    `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
+    no exact one. `telling` is the position whose prediction tells most: where the text repeats
+    itself for the first time and the model gains most, else the last; `telling_source` is the
+    position of the same token the time before, None if nothing is repeated.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    given: int
+    truncated: bool
+    n_ctx: int
+    top_ids: Tensor
+    top_probs: Tensor
+    top_logits: Tensor
+    next_rank: Tensor
+    next_prob: Tensor
+    loss: Tensor
+    remainder: float | None
+    telling: int
+    telling_source: int | None
+
+
+# Predictions per position.
+TOP_PREDICTIONS = 10
+
+
+def run(session: Session, params: TextParams) -> TextRun:
+    """Run a text: predictions and losses at every position."""
+    found = session.run(params)
+    model = found.trace.model
+    predicted = predictions(session, params)
+    next_prob = predicted.next_log_prob.exp()
+    telling, source = rank_telling(found.ids, next_prob.tolist())[0]
+    return TextRun(
+        ids=found.ids,
+        pieces=tuple(shown_piece(model, token) for token in found.ids),
+        given=found.given,
+        truncated=found.truncated,
+        n_ctx=model.config.n_ctx,
+        top_ids=predicted.top_ids,
+        top_probs=predicted.top_log_probs.exp(),
+        top_logits=predicted.top_logits,
+        next_rank=predicted.next_rank,
+        next_prob=next_prob,
+        loss=-predicted.next_log_prob,
+        remainder=predicted.remainder,
+        telling=telling,
+        telling_source=source,
+    )
+
+
+def rank_telling(
+    ids: Sequence[int], probabilities: Sequence[float]
+) -> list[tuple[int, int | None]]:
+    """All positions, those whose predictions tell most first, each with what it repeats.
+
+    First the pairs of tokens that return for the first time, by how much the probability of the
+    second token has grown since; then those that return again, which have several earlier copies to
+    attend to, likewise; then the last position, which has no next token to be compared with; then
+    the others, by the probability of the next token.
+
+    >>> rank_telling([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
+    [(3, 0), (4, None), (2, None), (1, None), (0, None)]
+    """
+    before: dict[tuple[int, int], list[int]] = {}
+    for place, pair in enumerate(pairwise(ids)):
+        before.setdefault(pair, []).append(place)
+    repeats = {
+        here: (first, known)
+        for first, *rest in before.values()
+        for known, here in zip([first, *rest], rest, strict=False)
+    }
+
+    def order(place: int) -> tuple[int, float, int]:
+        # Of two that are equally telling, the later one has more to go by.
+        if place not in repeats:
+            return 2, -probabilities[place], -place
+        first, known = repeats[place]
+        return int(first != known), probabilities[first] - probabilities[place], -place
+
+    last = len(ids) - 1
+    ranked = sorted(range(last), key=order)
+    ranked.insert(len(repeats), last)
+    return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The strongest predictions at every position, and how the next token ranks there.
+
+    At the last position, which has no next token, `next_rank` is 0 and `next_log_prob` NaN.
+    `remainder` is that of the sum over paths, None if the model has no exact one.
+    """
+
+    top_ids: Int[Tensor, "pos k"]
+    top_logits: Float[Tensor, "pos k"]
+    top_log_probs: Float[Tensor, "pos k"]
+    next_rank: Int[Tensor, " pos"]
+    next_log_prob: Float[Tensor, " pos"]
+    remainder: float | None
+
+
+def predictions(session: Session, params: TextParams) -> Predictions:
+    """What a text predicts, computed once for all answers about it."""
+    found = session.run(params)
+    key = ("predictions", session.open_model(params).name, params.step, found.ids)
+    return session.cached(key, lambda report: _predict(found.trace, report))
+
+
+def _predict(trace: Trace, progress: Progress) -> Predictions:
+    """Some positions at a time: the logits of a long text may take more memory than its run."""
+    length, following = trace.tokens.shape[1], trace.tokens[0].roll(-1)
+    remainder = _partial_remainder(trace)
+    parts: list[tuple[Tensor, ...]] = []
+    for at, logits in trace.logits_in_parts():
+        progress(at.start, length, "predicting the next token")
+        if remainder is not None:
+            remainder.add(at, logits)
+        parts.append(_rank_next(logits[0], following[at]))
+    ids, values, log_probs, rank, log_prob = map(torch.cat, zip(*parts, strict=True))
+    rank[-1], log_prob[-1] = 0, torch.nan
+    exact = None if remainder is None else remainder.value
+    return Predictions(ids, values, log_probs, rank, log_prob, exact)
+
+
+def _rank_next(
+    logits: Float[Tensor, "pos vocab"], following: Int[Tensor, " pos"]
+) -> tuple[Tensor, ...]:
+    total = logits.logsumexp(-1, keepdim=True)
+    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
+    own = logits.gather(-1, following[:, None])
+    rank = (logits > own).sum(-1) + 1
+    return best.indices, best.values, best.values - total, rank, (own - total)[:, 0]
+
+
+def _partial_remainder(trace: Trace) -> PartialRemainder | None:
+    try:
+        return PartialRemainder(trace.paths())
+    except NotExactError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionParams(TextParams):
+    """The weighting; `head` selects a single head, whose pattern is always dense.
+
+    Pages draw patterns, for which half precision is enough; files of numbers ask for full.
+    """
+
+    weighting: Literal["attention", "information", "effect"] = "attention"
+    head: str | None = None
+    precision: Literal["half", "full"] = "half"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionAnswer(Record, kind="page-attention"):
+    """Patterns [head, dest, src]: dense, or for long texts the k largest entries of each row.
+
+    `kept` is the smallest share of a row's absolute sum that its kept entries have. `activity[head,
+    pos]` is how much a head does at each destination, `source_activity[head, pos]` how much of that
+    came from each source: attention not on the first token, or the sum of absolute weights.
+    """
+
+    weighting: Literal["attention", "information", "effect"]
+    heads: tuple[str, ...]
+    tokens: int
+    dense: Tensor | None
+    columns: Tensor | None
+    values: Tensor | None
+    kept: float
+    extent: float
+    activity: Tensor
+    source_activity: Tensor
+
+
+# Beyond this many cells or tokens, rows keep only their largest entries.
+MAX_CELLS = 8_000_000
+MAX_DENSE_TOKENS = 512
+# Entries that all rows keep together, and bounds on those of one row.
+KEPT_ENTRIES = 4_000_000
+MIN_KEPT, MAX_KEPT = 8, 64
+
+
+def attention(session: Session, params: AttentionParams) -> AttentionAnswer:
+    """Patterns of every head, or of one, by the given weighting."""
+    trace = session.run(params).trace
+    model, tokens = trace.model, trace.tokens.shape[1]
+    chosen = None if params.head is None else model.head(params.head).id
+    heads = tuple(head.label for head in model.heads) if chosen is None else (str(chosen),)
+    long = tokens > MAX_DENSE_TOKENS or len(heads) * tokens**2 > MAX_CELLS
+    keep = _entries_per_row(len(heads), tokens) if long and chosen is None else None
+    parts: list[_Part] = []
+    for layer, weights in enumerate(_weights(trace, params.weighting)):
+        if chosen is None:
+            parts.append(_part(weights[0], params.weighting, keep))
+        elif chosen.layer == layer:
+            parts.append(_part(weights[0, chosen.head][None], params.weighting, keep))
+    dtype = torch.float16 if params.precision == "half" else trace.weights.dtype
+    return _joined(parts, params.weighting, heads, tokens, keep, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The patterns of one layer: dense or sparse, with their totals."""
+
+    dense: Float[Tensor, "head dest src"] | None
+    columns: Int[Tensor, "head dest k"] | None
+    values: Float[Tensor, "head dest k"] | None
+    kept: float
+    extent: float
+    activity: Float[Tensor, "head pos"]
+    source_activity: Float[Tensor, "head pos"]
+
+
+def _weights(trace: Trace, weighting: str) -> Iterator[Pattern]:
+    if weighting == "attention":
+        return iter(trace.patterns)
+    if weighting == "information":
+        return moved_by_layer(trace)
+    # The last position has no next token; its target is the predicted one.
+    targets = trace.tokens.roll(-1, 1)
+    targets[:, -1] = trace.logits_at(-1).argmax(-1)
+    return effects_by_layer(trace, targets)
+
+
+def _part(
+    weights: Float[Tensor, "head dest src"],
+    weighting: str,
+    keep: int | None,
+) -> _Part:
+    size = weights.abs()
+    if weighting == "attention":
+        activity, source_activity = 1 - weights[..., 0], size.amax(1)
+    else:
+        activity, source_activity = size.sum(-1), size.sum(1)
+    extent = float(size.max()) if size.numel() else 0.0
+    if keep is None:
+        return _Part(weights, None, None, 1.0, extent, activity, source_activity)
+    largest = size.topk(min(keep, size.shape[-1]))
+    whole = size.sum(-1)
+    share = torch.where(whole > 0, largest.values.sum(-1) / whole, 1.0)
+    values = weights.gather(-1, largest.indices)
+    return _Part(
+        None, largest.indices, values, float(share.min()), extent, activity, source_activity
+    )
+
+
+def _joined(
+    parts: list[_Part],
+    weighting: Literal["attention", "information", "effect"],
+    heads: tuple[str, ...],
+    tokens: int,
+    keep: int | None,
+    dtype: torch.dtype,
+) -> AttentionAnswer:
+    extent = max((part.extent for part in parts), default=0.0)
+    # What is moved has no natural unit, so the largest is set to 1.
+    scale = 1 / extent if weighting == "information" and extent else 1.0
+    dense = [part.dense for part in parts if part.dense is not None]
+    columns = [part.columns for part in parts if part.columns is not None]
+    values = [part.values for part in parts if part.values is not None]
+    none = torch.zeros(0, tokens)
+    all_dense = torch.cat(dense) if dense else torch.zeros(0, tokens, tokens)
+    return AttentionAnswer(
+        weighting=weighting,
+        heads=heads,
+        tokens=tokens,
+        dense=(all_dense * scale).to(dtype) if keep is None else None,
+        columns=torch.cat(columns).to(torch.uint16) if columns else None,
+        values=(torch.cat(values) * scale).to(dtype) if values else None,
+        kept=min((part.kept for part in parts), default=1.0),
+        extent=extent * scale,
+        activity=torch.cat([part.activity for part in parts]) * scale if parts else none,
+        source_activity=(
+            torch.cat([part.source_activity for part in parts]) * scale if parts else none
+        ),
+    )
+
+
+def _entries_per_row(heads: int, tokens: int) -> int:
+    return max(MIN_KEPT, min(MAX_KEPT, KEPT_ENTRIES // (heads * tokens)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresParams(TextParams):
+    """One head's scores on a text."""
+
+    head: str
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreParts(Record, kind="page-scores"):
+    """Query parts and key parts [part, pos, width]; a term is the dot product of one of each.
+
+    Scale and rotation are folded in, so the terms of a cell add up to its score before softmax.
+    """
+
+    head: str
+    query_parts: tuple[str, ...]
+    key_parts: tuple[str, ...]
+    query: Tensor
+    key: Tensor
+    remainder: float
+    total_max: float
+
+
+# Beyond this many numbers per side, the heads of a layer are combined into one part.
+MAX_NUMBERS = 8_000_000
+
+
+def scores(session: Session, params: ScoresParams) -> ScoreParts:
+    """A head's queries and keys on a run, in parts."""
+    trace = session.run(params).trace
+    found = expand_scores(trace, params.head)
+    config = trace.model.config
+    length = trace.tokens.shape[1]
+    heads = found.head.layer * config.n_heads
+    coarse = heads * length * config.d_head > MAX_NUMBERS
+    query_names, query = _side(found.query, coarse)
+    key_names, key = _side(found.key, coarse)
+    return ScoreParts(
+        head=str(found.head),
+        query_parts=query_names,
+        key_parts=key_names,
+        query=query * config.score_scale,
+        key=key,
+        remainder=found.remainder(),
+        total_max=float(found.model_scores.abs().max()),
+    )
+
+
+def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "part pos k"]]:
+    """The parts of one side by name; the heads of a layer are combined if coarse."""
+    parts: dict[str, Tensor] = {}
+    for part, vectors in side.writers():
+        name = _name(part, coarse)
+        parts[name] = parts[name] + vectors[0] if name in parts else vectors[0]
+    return tuple(parts), torch.stack(list(parts.values()))
+
+
+def _name(part: Part, coarse: bool) -> str:
+    if part.kind == "writer" and coarse:
+        return f"heads of layer {part.heads[0].layer}"
+    return str(part)

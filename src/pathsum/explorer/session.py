@@ -1,0 +1,339 @@
+"""Session: the open models, and the cached runs and results that answers share."""
+
+import copy
+import json
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pathsum.base import Progress, is_number, silent
+from pathsum.base.errors import FileError, InputError, TokenError, near_misses
+from pathsum.base.files import exists, read_text
+from pathsum.claims.examples import (
+    Example,
+    Sequences,
+    examples,
+    given_examples,
+    measured_sequences,
+    text_pieces,
+)
+from pathsum.explorer.cache import Cache
+from pathsum.explorer.params import ModelParams, TextParams
+from pathsum.model import Model, Trace
+from pathsum.model.recording import Recording
+from pathsum.model.sequences import padded
+from pathsum.model.storage import CONFIG
+from pathsum.model.trace import trace_run
+from pathsum.sources import load
+from pathsum.sources.named import BUNDLED, bundled_names
+from pathsum.training import read_snapshots
+
+CARD = "card.md"
+# The size of the cache, and of a result whose size is not estimated, in bytes.
+CACHE_BYTES, RESULT_BYTES = 256 * 2**20, 2**19
+# A run's patterns take heads × tokens² numbers, and a context may be longer than a page can show.
+MAX_TOKENS = 2048
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class OpenModel:
+    """A model with its name on the page, its origin, and the folder of its training run, if any."""
+
+    name: str
+    path: str
+    model: Model
+    run: Path | None = None
+    card: str = ""
+
+    @cached_property
+    def snapshots(self) -> dict[int, Model]:
+        """The model at each training step that has a snapshot."""
+        if self.run is None:
+            return {}
+        return {snapshot.step: snapshot.model for snapshot in read_snapshots(self.run)}
+
+    def at(self, step: int | None) -> Model:
+        """The model at a training step; the final one for None."""
+        if step is None:
+            return self.model
+        if not self.snapshots:
+            raise InputError(
+                f"{self.name!r} has no snapshots, so step {step} is not available; train with "
+                "`pathsum train … --set watching.snapshots=20` to keep some"
+            )
+        if step not in self.snapshots:
+            nearest = min(self.snapshots, key=lambda known: abs(known - step))
+            raise InputError(
+                f"{self.name!r} has no snapshot at step {step}; the nearest is {nearest}"
+            )
+        return self.snapshots[step]
+
+
+def open_model(model: str | Path | Model) -> OpenModel:
+    """Open a model by name, folder or hub id, or one that is already loaded."""
+    if isinstance(model, Model):
+        return OpenModel(model.name, model.name, model)
+    folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
+    card = folder / CARD
+    text = read_text(card) if exists(card) else ""
+    has_run = bool(snapshot_files(folder))
+    loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
+    # Named as the user named it, whatever its file says.
+    run = folder if has_run else None
+    return OpenModel(folder.name, str(model), loaded, run, text)
+
+
+def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
+    """Open several models, each under a unique name."""
+    if not models:
+        raise InputError("no model is named; name at least one")
+    found: list[OpenModel] = []
+    for model in models:
+        one = open_model(model)
+        taken = {other.name for other in found}
+        name, number = one.name, 2
+        while name in taken:
+            name, number = f"{one.name} ({number})", number + 1
+        found.append(replace(one, name=name))
+    return tuple(found)
+
+
+def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
+    """An open model by name; the first for None."""
+    if name is None:
+        return models[0]
+    for one in models:
+        if one.name == name:
+            return one
+    known = [one.name for one in models]
+    raise InputError(
+        f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
+        f"{', '.join(map(repr, known))}"
+    )
+
+
+def bundled_config(name: str) -> dict[str, Any]:
+    """The config of a bundled model, as stored; the model is not loaded."""
+    return json.loads((BUNDLED / name / CONFIG).read_text())["config"]
+
+
+def snapshot_files(folder: Path) -> list[Path]:
+    """The snapshots in the folder of a run."""
+    return sorted((folder / "snapshots").glob("step-*")) if exists(folder) else []
+
+
+def _last_snapshot(folder: Path) -> Model:
+    """The last snapshot of a run that has not finished."""
+    snapshots = read_snapshots(folder)
+    if not snapshots:
+        raise FileError(f"{folder} holds neither a model nor snapshots of one")
+    return snapshots[-1].model
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A traced text, and how many tokens it had before truncation."""
+
+    trace: Trace
+    given: int
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens that were run."""
+        return tuple(self.trace.tokens[0].tolist())
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text was truncated before the run."""
+        return self.given > self.trace.tokens.shape[1]
+
+
+class Session:
+    """The open models, and everything cached about them.
+
+    `bundled` names bundled models that the page offers in addition; each is loaded on first use.
+    Threads that need the same result at once share one computation. `progress` is the callback of
+    the current question: `reporting` makes a session with another one. `texts` (or token ids)
+    replace the first model's example texts on the page; losses on example texts are measured on the
+    built-in ones regardless.
+    """
+
+    progress: Progress = staticmethod(silent)
+
+    def __init__(
+        self,
+        models: Sequence[OpenModel],
+        bundled: Sequence[str] = (),
+        texts: Sequence[str | Sequence[int]] = (),
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        if not models:
+            raise InputError("no model is open; open at least one")
+        self.models = tuple(models)
+        self.bundled = tuple(bundled)
+        self.texts = tuple(texts)
+        self.cache = Cache(cache_bytes)
+        # Listed once: questions ask several times, and listing reads the disk.
+        self._not_open = frozenset(bundled_names()) - {one.name for one in models}
+
+    def reporting(self, progress: Progress) -> "Session":
+        """The same session with the progress callback of one question."""
+        own = copy.copy(self)
+        own.progress = progress
+        return own
+
+    def open_model(self, params: ModelParams) -> OpenModel:
+        """The model that a question is about: an open one, or a bundled one.
+
+        Bundled models are always available, because the paper's claims about models of zero and
+        one layer are measured on them.
+        """
+        name = params.model
+        if name in self._not_open:
+            return self.cached(("open", name), lambda _: open_model(str(name)), _model_bytes)
+        return find_model(self.models, name)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The models that the page offers: the open ones first, then the bundled ones."""
+        return tuple(dict.fromkeys((*(one.name for one in self.models), *self.bundled)))
+
+    def d_vocab(self, name: str) -> int:
+        """The vocabulary size of a model that the page offers; a bundled one is not loaded."""
+        for one in self.models:
+            if one.name == name:
+                return one.model.config.d_vocab
+        return bundled_config(name)["d_vocab"]
+
+    def has_snapshots(self, name: str) -> bool:
+        """Whether a model that the page offers has snapshots; a bundled one is not loaded."""
+        for one in self.models:
+            if one.name == name:
+                return one.run is not None
+        return bool(snapshot_files(BUNDLED / name))
+
+    def model(self, params: ModelParams) -> Model:
+        """The model that a question is about, at its step."""
+        return self.open_model(params).at(params.step)
+
+    def examples(self, params: ModelParams) -> tuple[Example, ...]:
+        """The texts that the page offers of a model; the same at every step."""
+        one = self.open_model(params)
+        if not self.texts or one.name != self.models[0].name:
+            return self.built_in_examples(params)
+        longest = min(one.model.config.n_ctx, MAX_TOKENS)
+        return self.cached(
+            ("texts", one.name), lambda _: given_examples(one.model, one.name, self.texts, longest)
+        )
+
+    def built_in_examples(self, params: ModelParams) -> tuple[Example, ...]:
+        """The example texts that fit a model."""
+        one = self.open_model(params)
+        return self.cached(("examples", one.name), lambda _: examples(one.model))
+
+    def sequences(self, params: ModelParams) -> tuple[Sequences, ...]:
+        """The sequences that the cost of an intervention is measured on."""
+        known = self.built_in_examples(params)
+        return self.result(params, "sequences", lambda model, _: measured_sequences(model, known))
+
+    def sequence_run(self, params: ModelParams, on: Sequences) -> Trace:
+        """The unedited run of some sequences, which interventions start from."""
+        return self.result(
+            params, f"run of {on.name}", lambda model, _: model.trace(on.tokens), trace_bytes
+        )
+
+    def text_pieces(self, params: ModelParams) -> Sequences:
+        """Text that losses are measured on: held-out, or pieces of the example texts."""
+        return text_pieces(self.model(params), self.built_in_examples(params))
+
+    def result(
+        self,
+        params: ModelParams,
+        what: str,
+        compute: Callable[[Model, Progress], Result],
+        size: int | Callable[[Result], int] = RESULT_BYTES,
+    ) -> Result:
+        """A result about the model of a question, computed once per training step."""
+        one, model = self.open_model(params), self.model(params)
+        return self.cached(
+            (what, one.name, params.step), lambda report: compute(model, report), size
+        )
+
+    def cached(
+        self,
+        key: Hashable,
+        compute: Callable[[Progress], Result],
+        size: int | Callable[[Result], int] = RESULT_BYTES,
+    ) -> Result:
+        """A result under a key of its own; `size` estimates its bytes."""
+        return self.cache.get(key, compute, size=size, progress=self.progress)
+
+    def run(self, params: TextParams) -> Run:
+        """The run of the text that a question is about."""
+        ids, model = self.ids(params), self.model(params)
+        shown = tuple(ids[: min(model.config.n_ctx, MAX_TOKENS)])
+        key = ("run", self.open_model(params).name, params.step, shown)
+        return Run(self.cached(key, lambda _: _traced(model, shown), trace_bytes), len(ids))
+
+    def ids(self, params: TextParams) -> list[int]:
+        """The tokens of the text that a question is about, before truncation."""
+        given = [name for name in ("text", "ids", "example") if getattr(params, name) is not None]
+        if len(given) != 1:
+            raise InputError(
+                "give the text in exactly one way, as text, ids or example; "
+                f"this question has {len(given)} of them"
+            )
+        model = self.model(params)
+        if params.text is not None:
+            ids = model.encode(params.text)
+        elif params.ids is not None:
+            ids = [model.token_id(number) for number in _parse_ids(params.ids)]
+        else:
+            ids = list(self._example(params).ids)
+        if not ids:
+            raise TokenError(
+                "the text is empty, and this model has no start token; type at least one token"
+            )
+        return ids
+
+    def _example(self, params: TextParams) -> Example:
+        known = self.examples(params)
+        assert params.example is not None
+        if not 0 <= params.example < len(known):
+            raise InputError(
+                f"there is no example {params.example}: this model has examples 0 to "
+                f"{len(known) - 1}"
+            )
+        return known[params.example]
+
+
+def _traced(model: Model, ids: tuple[int, ...]) -> Trace:
+    """A run without its logits, which answers compute at the positions that they are about."""
+    tokens, lengths = padded(model, list(ids))
+    return trace_run(model, tokens, lengths=lengths, record=Recording.RESIDUAL)
+
+
+def _parse_ids(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not is_number(part):
+            raise InputError(
+                f"{part[:60]!r} is not a token id; write ids with commas between, as in 1,5,7"
+            )
+    return [int(part) for part in parts]
+
+
+def trace_bytes(trace: Trace) -> int:
+    """An estimate of the memory that a run takes, with what is computed from it on demand."""
+    config, (rows, tokens) = trace.model.config, trace.tokens.shape
+    logits = 0 if trace.recorded_logits is None else config.d_vocab_out
+    per_layer = config.n_heads * tokens + 2 * config.d_model + config.n_heads * config.d_head
+    return 4 * rows * tokens * (config.n_layers * per_layer + logits + config.d_model)
+
+
+def _model_bytes(one: OpenModel) -> int:
+    return 4 * one.model.weights.n_parameters

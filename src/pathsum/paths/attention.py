@@ -1,0 +1,330 @@
+"""Where the nodes of a head attend and why: scores, what they are worth, and who wrote them.
+
+A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
+number explained), so its effect is Σ_j A_j v_j. Scale all scores by t: at t = 0 attention is
+uniform, at t = 1 it is the head's own. Then
+
+    Σ_j A_j v_j − mean_j v_j = Σ_j s_j w_j,    w_j = ∫₀¹ A_j(t) (v_j − Σ_i A_i(t) v_i) dt
+
+which splits the effect of attending over the scores, completely (integrated gradients), and so over
+whatever adds up to the scores. The weights sum to 0, so a constant added to all scores changes
+nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pathsum.base import Part
+from pathsum.base.batching import batch_size
+from pathsum.base.site import Side
+from pathsum.model import HeadId, Source
+from pathsum.model.folding import Reads
+from pathsum.paths.graph import Attended
+from pathsum.paths.score_sum import QkRead, qk_read
+from pathsum.paths.writes import FrozenRow
+
+# Nodes of the first rule, doubled until the split is complete to this share of the range of v.
+_NODES = 16
+_MOST_NODES = 1024
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Candidate edges into one read of several nodes: writers × positions.
+
+    `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
+    position has one column, and `places` has that position for each node. `gradient` gives the
+    gradients of shares at what is written, for some nodes and columns.
+    """
+
+    side: Side
+    writers: tuple[Source | HeadId | Part, ...]
+    shares: Float[Tensor, "node writer src"]
+    exact: Float[Tensor, "node writer src"]
+    gradient: Callable[[Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]]
+    places: tuple[int, ...] | None = None
+
+
+class Attention:
+    """The attention of one head at some positions.
+
+    `values` is the contribution of moving each source, in logits, and `rival` the position whose
+    score others are compared with, if one was chosen.
+    """
+
+    def __init__(
+        self,
+        run: FrozenRow,
+        head: HeadId,
+        reads: Reads,
+        places: Int[Tensor, " node"],
+        values: Float[Tensor, "node src"],
+        rival: int | None,
+    ) -> None:
+        self.run, self.head, self.places, self.rival = run, head, places, rival
+        self.values, self.dtype = values.double(), values.dtype
+        self.query, self.key = (
+            qk_read(run.trace, head, side, reads).select(run.rows, run.length)
+            for side in (Side.Q, Side.K)
+        )
+        self.config, length = run.trace.model.config, values.shape[1]
+        window, sinks = self.config.window(head.layer), run.trace.weights.layers[head.layer].sinks
+        behind = places[:, None] - torch.arange(length, device=places.device)
+        self.seen = (behind >= 0) & (behind < (length if window is None else window))
+        self.sink = None if sinks is None else float(sinks[head.head])
+        self.queries = self._vectors(self.query)[places] * self.config.score_scale
+        self.keys = self._vectors(self.key)[:length]
+        self.scores = (self.queries @ self.keys.T).double()
+        self.pattern = run.trace.patterns[head.layer][run.row, head.head, places, :length].double()
+
+    def _vectors(self, read: QkRead) -> Float[Tensor, "pos k"]:
+        found = read.of_stream(self.run.streams[self.head.layer][None])[0]
+        return sum((vectors for _, vectors in self._extra(read)), start=found)
+
+    def _extra(self, read: QkRead) -> Iterator[tuple[Part, Float[Tensor, "pos k"]]]:
+        """The parts of a read that are not in the stream: positions, the bias."""
+        if read.positions is not None:
+            yield Part.position(self.head.layer), read.of_positions()[0]
+        if read.bias is not None:
+            yield read.bias_part, read.of_bias()[0]
+
+    @cached_property
+    def worth(self) -> "ScoreWeights":
+        """The worth of each score."""
+        return score_weights(self.scores, self.values, self.seen, self.config.score_cap, self.sink)
+
+    @cached_property
+    def sources(self) -> Int[Tensor, " node"]:
+        """The source of each node whose attention matters most."""
+        mean = self.values.where(self.seen, 0.0).sum(-1) / self.seen.sum(-1)
+        matter = (self.pattern * (self.values - mean[:, None])).abs()
+        return matter.where(self.seen, -1.0).argmax(-1)
+
+    @cached_property
+    def rivals(self) -> Bool[Tensor, " node"]:
+        """The nodes that compare their source with the rival: it is another one that they see."""
+        if self.rival is None or self.rival >= self.seen.shape[1]:
+            return torch.zeros_like(self.sources, dtype=torch.bool)
+        return self.seen[:, self.rival] & (self.sources != self.rival)
+
+    @cached_property
+    def contrast(self) -> Float[Tensor, "node src"]:
+        """Coefficients of a score minus the others: a rival's, or their weighted mean."""
+        rows = torch.arange(len(self.sources), device=self.sources.device)
+        others = self.pattern.where(self.seen, 0.0)
+        others[rows, self.sources] = 0
+        # Attention that is all on one source leaves no weights for the others: take their plain
+        # mean.
+        none = others.sum(-1) == 0
+        others[none] = self.seen[none].double()
+        others[rows, self.sources] = 0
+        if self.rival is not None and bool(self.rivals.any()):
+            others[self.rivals] = 0
+            others[self.rivals, self.rival] = 1
+        total = others.sum(-1, keepdim=True)
+        contrast = -(others / total.where(total > 0, 1.0))
+        contrast[rows, self.sources] = 1
+        return contrast
+
+    @property
+    def is_alone(self) -> Bool[Tensor, " node"]:
+        """The nodes that see one source only."""
+        return (self.seen.sum(-1) == 1) & (self.sink is None)
+
+    @cached_property
+    def is_uniform(self) -> Bool[Tensor, " node"]:
+        """The nodes whose scores are equal up to rounding."""
+        if self.sink is not None:
+            return torch.zeros_like(self.sources, dtype=torch.bool)
+        high = self.scores.where(self.seen, -torch.inf).amax(-1)
+        low = self.scores.where(self.seen, torch.inf).amin(-1)
+        size = torch.maximum(low.abs(), high.abs()).clamp(min=1.0)
+        return high - low <= 16 * torch.finfo(self.dtype).eps * size
+
+    def explained(self, floor: float) -> list[int]:
+        """The nodes whose scores are decomposed: where they attend matters enough."""
+        enough = self.worth.effect.abs() >= floor
+        return (enough & ~self.is_alone & ~self.is_uniform).nonzero()[:, 0].tolist()
+
+    def described(self, floor: float) -> Iterator[tuple[Attended | None, str]]:
+        """Where each node attends, and why its scores are not decomposed, if they are not."""
+        nodes = torch.arange(len(self.sources), device=self.sources.device)
+        columns = (
+            *(self.sources, self.pattern[nodes, self.sources], self.scores[nodes, self.sources]),
+            (self.contrast * self.scores.where(self.seen, 0.0)).sum(-1),
+            *(self.worth.uniform, self.worth.effect, self.worth.error),
+            *(self.rivals, self.is_alone, self.is_uniform, self.seen.sum(-1)),
+        )
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            source, weight, score, contrast, uniform, effect, error, rival, alone, even, count = row
+            if alone:
+                yield None, "there is nothing else to attend to"
+                continue
+            rival = self.rival if rival else None
+            attended = Attended(source, weight, score, contrast, rival, uniform, effect, error)
+            if even:
+                note = f"it attends to all {count} sources equally, so no scores need explaining"
+            elif abs(effect) < floor:
+                note = "where it attends matters too little to decompose its scores"
+            else:
+                note = ""
+            yield attended, note
+
+    def inputs(self, nodes: list[int]) -> Iterator[Inputs]:
+        """Who wrote the keys and the queries of some nodes."""
+        if nodes:
+            weights, contrast = (
+                each[nodes].to(self.queries) for each in (self.worth.weights, self.contrast)
+            )
+            yield self._key_inputs(self.queries[nodes], weights, contrast)
+            yield self._query_inputs(self.places[nodes], weights, contrast)
+
+    def _key_inputs(
+        self,
+        queries: Float[Tensor, "node k"],
+        weights: Float[Tensor, "node src"],
+        contrast: Float[Tensor, "node src"],
+    ) -> Inputs:
+        """The contribution of each writer to the keys of some nodes."""
+        run, layer, length = self.run, self.head.layer, weights.shape[1]
+        read, writers = self.key, run.writers(self.head.layer)
+
+        def along(nodes: Tensor, places: Tensor) -> Tensor:
+            return read.adjoint(queries[nodes], places)
+
+        if self.config.positions == "rotary":
+            # Each node and position has its own direction; only those with any weight count.
+            nodes, places = (weights != 0).logical_or(contrast != 0).nonzero().T
+            found = weights.new_zeros(len(queries), length, len(writers))
+            found[nodes, places] = run.writes_at(layer, along(nodes, places), places)
+            parts = [found.mT]
+        else:
+            scale = (read.own_scale * read.scale)[0, :length]
+            parts = [run.writes_everywhere(layer, queries @ read.W.T, length) * scale]
+        extra = list(self._extra(read))
+        parts += [(queries @ vectors[:length].T)[:, None] for _, vectors in extra]
+        scores = torch.cat(parts, 1)
+        return Inputs(
+            Side.K,
+            (*writers, *(part for part, _ in extra)),
+            shares=scores * weights[:, None],
+            exact=scores * contrast[:, None],
+            gradient=lambda nodes, places: along(nodes, places) * weights[nodes, places][:, None],
+        )
+
+    def _query_inputs(
+        self,
+        places: Int[Tensor, " node"],
+        weights: Float[Tensor, "node src"],
+        contrast: Float[Tensor, "node src"],
+    ) -> Inputs:
+        """The contribution of each writer to the queries of some nodes."""
+        # The worth of a unit of the query to the prediction, then to the contrast.
+        worth = torch.cat([weights @ self.keys, contrast @ self.keys]) * self.config.score_scale
+        twice = places.repeat(2)
+        along = self.query.adjoint(worth, twice)
+        extra = list(self._extra(self.query))
+        parts = [self.run.writes_at(self.head.layer, along, twice)]
+        parts += [(worth * vectors[twice]).sum(-1)[:, None] for _, vectors in extra]
+        shares, exact = torch.cat(parts, 1)[..., None].split(len(places))
+        return Inputs(
+            Side.Q,
+            (*self.run.writers(self.head.layer), *(part for part, _ in extra)),
+            shares,
+            exact,
+            gradient=lambda nodes, _: along[nodes],
+            places=tuple(places.tolist()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreWeights:
+    """`weights[row, j]` is the worth of one unit of score j; `effect` is the total that they split.
+
+    `uniform` is the worth of equal scores. `sink` is the share of the sink's logit, if there is
+    one. `error` is |Σ_j s_j w_j + sink − effect|, in the unit of the values.
+    """
+
+    weights: Float[Tensor, "row src"]
+    uniform: Float[Tensor, " row"]
+    effect: Float[Tensor, " row"]
+    sink: Float[Tensor, " row"]
+    error: Float[Tensor, " row"]
+
+
+def score_weights(
+    scores: Float[Tensor, "row src"],
+    values: Float[Tensor, "row src"],
+    seen: Bool[Tensor, "row src"] | None = None,
+    cap: float | None = None,
+    sink: float | None = None,
+) -> ScoreWeights:
+    """The worth of each score, for rows of attention over the sources that each has `seen`.
+
+    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. A `sink`
+    is one more logit in the softmax, which moves nothing. The Gauss–Legendre rule is refined until
+    the split is complete. Computed in double precision.
+
+    >>> found = score_weights(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> shares = found.weights @ torch.tensor([3.0, 0.0]).double()
+    >>> round(float(shares), 4), round(float(found.effect), 4)
+    (0.4526, 0.4526)
+    """
+    seen = torch.ones_like(scores, dtype=torch.bool) if seen is None else seen
+    length = scores.shape[1]
+    s, v = (given.double().where(seen, 0.0) for given in (scores, values))
+    if sink is not None:
+        s, v = (torch.nn.functional.pad(x, (0, 1), value=y) for x, y in ((s, sink), (v, 0.0)))
+        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
+    uniform = v.sum(-1) / seen.sum(-1)
+    effect = (_softmax(s, seen, cap, length)[0] * v).sum(-1) - uniform
+    spread = v.where(seen, -torch.inf).amax(-1) - v.where(seen, torch.inf).amin(-1)
+    weights, error, nodes = torch.zeros_like(s), torch.zeros_like(effect), _NODES
+    rest = torch.arange(len(s), device=s.device)
+    while len(rest):
+        for part in rest.split(batch_size(3 * 8 * nodes * s.shape[1])):
+            weights[part] = _integrate(s[part], v[part], seen[part], cap, length, nodes)
+        error[rest] = ((weights[rest] * s[rest]).sum(-1) - effect[rest]).abs()
+        unfinished = error[rest] > _TOLERANCE * spread[rest]
+        rest = rest[unfinished] if nodes < _MOST_NODES else rest[:0]
+        nodes *= 2
+    share = (weights * s)[:, length:].sum(-1)
+    return ScoreWeights(weights[:, :length], uniform, effect, share, error)
+
+
+def _integrate(
+    s: Float[Tensor, "row src"],
+    v: Float[Tensor, "row src"],
+    seen: Bool[Tensor, "row src"],
+    cap: float | None,
+    capped: int,
+    nodes: int,
+) -> Float[Tensor, "row src"]:
+    """The integral of each row by the Gauss–Legendre rule with so many nodes."""
+    points, rule = (torch.from_numpy(x).to(s) for x in np.polynomial.legendre.leggauss(nodes))
+    patterns, slopes = _softmax((points[:, None, None] + 1) / 2 * s, seen, cap, capped)
+    gain = patterns * (v - (patterns * v).sum(-1, keepdim=True)) * slopes
+    return (rule[:, None, None] / 2 * gain).sum(0)
+
+
+def _softmax(
+    scores: Float[Tensor, "*rule row src"],
+    seen: Bool[Tensor, "row src"],
+    cap: float | None,
+    capped: int,
+) -> tuple[Float[Tensor, "*rule row src"], Float[Tensor, "*rule row src"] | float]:
+    """Attention, and the slope of the cap at each of the first scores; a sink has no cap."""
+    slopes: Tensor | float = 1.0
+    if cap is not None:
+        has_cap = torch.arange(scores.shape[-1], device=scores.device) < capped
+        bent = torch.tanh(scores / cap)
+        slopes = (1 - bent * bent).where(has_cap, 1.0)
+        scores = (cap * bent).where(has_cap, scores)
+    return scores.where(seen, -torch.inf).softmax(-1), slopes

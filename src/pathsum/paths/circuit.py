@@ -1,0 +1,259 @@
+"""`trace.circuit(...)`: the circuit of one prediction; `mean_circuit`: that of many prompts."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pathsum.base import Estimate, Progress, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, PathsumError
+from pathsum.base.site import Side, Site
+from pathsum.model import Model, Trace
+from pathsum.model.sequences import OneSequence
+from pathsum.paths.edge_cuts import Reference
+from pathsum.paths.edges import node_position, side_of
+from pathsum.paths.graph import (
+    Graph,
+    GraphEdge,
+    GraphNode,
+    LeftOut,
+    Members,
+    NamedSite,
+    layer_of,
+    mean_of,
+    per_prompt,
+)
+from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
+from pathsum.paths.score import cut_effects, score
+from pathsum.paths.target import PositionName, TokenName, Versus, find_target
+
+
+@checked
+def find_circuit(
+    trace: Trace,
+    position: PositionName = -1,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    threshold: float = 0.02,
+    rival: int | None = None,
+    sequence: int = 0,
+    effects: bool = True,
+    other: Trace | None = None,
+    progress: Progress = silent,
+    max_nodes: int = 1000,
+) -> Graph:
+    """Why a token was predicted, through values, queries and keys, down to the tokens.
+
+    The prediction is the logit of `token` (by default the model's prediction) at `position`,
+    versus the vocabulary's mean, another token, or nothing. Edges whose share is below `threshold`
+    times the prediction (or times half of what its direct shares add up to before they cancel, if
+    that is more) are summed up as left out; if more than `max_nodes` nodes remain, that floor is
+    raised until they do not, and the result reports it. A score is compared with those of the
+    alternatives, or with the score of the position `rival`. With `effects`, each edge that is kept
+    is also cut, one at a time, and everything after it recomputed: a cut edge carries nothing, or
+    what it carries in the run `other`.
+
+    >>> from pathsum.model import construct
+    >>> found = construct.induction().trace("a b c d a").circuit(token="b")
+    >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
+    ['L0H0@2→L1H0@5.k', 'embed@2→L1H0@5.v', 'embed@5→L1H0@5.q']
+
+    MLPs are leaves, and normalization scales are held fixed. On a model with a soft cap on its
+    logits, shares are of the logit before the cap, and effects are on the capped one.
+    """
+    target = find_target(trace, position, token, versus)
+    if other is not None:
+        check_runs(trace, other)
+    graph = score(
+        trace,
+        target,
+        reference=Reference.ZERO if other is None else other,
+        sequence=sequence,
+        threshold=threshold,
+        max_nodes=max_nodes,
+        rival=rival,
+        progress=progress,
+    )
+    if not effects:
+        return graph
+    cuts = cut_effects(graph.prediction, [[e.edge] for e in graph.edges], _cut_to(graph), progress)
+    pairs = zip(graph.edges, cuts, strict=True)
+    return replace(graph, edges=tuple(replace(edge, effect=effect) for edge, effect in pairs))
+
+
+@checked
+def mean_circuit(
+    model: Model,
+    prompts: Sequence[Prompt | OneSequence],
+    *,
+    position: int | str = LAST,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    threshold: float = 0.02,
+    effects: bool = True,
+    progress: Progress = silent,
+) -> Graph:
+    """The circuits of many prompts, averaged edge by edge over positions that correspond.
+
+    Prompts are texts, token ids or `Prompt`s, of any lengths. Positions correspond by name: "last"
+    (where the prediction is made), "first", and the names that a prompt gives; those without a name
+    by number, if all prompts have one length, and otherwise as one place "elsewhere". With
+    `effects`, edges are cut: they carry nothing, or what they carry in the corrupted prompt.
+
+    >>> from pathsum.model import construct
+    >>> texts = ["a b c d a", "f g h i f"]
+    >>> found = mean_circuit(construct.induction(), texts, effects=False)
+    >>> found["L1H0@last→logits@last"].prompts
+    2
+
+    A mean over prompts that are solved in different ways is the circuit of none of them: see
+    `prompts` of each edge.
+    """
+    given = as_prompts(prompts)
+    circuits, spans = list[Graph](), list[dict[str, range]]()
+    for number, prompt in enumerate(given):
+        progress(number, len(given), "prompts")
+        with name_prompt(number):
+            trace = model.trace(prompt.text)
+            if len(trace.tokens) != 1:
+                raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
+            named = prompt.spans(model, trace.tokens.shape[1])
+            circuits.append(
+                find_circuit(
+                    trace,
+                    prompt.find_position(named, position),
+                    token if prompt.token is None else prompt.token,
+                    versus if prompt.versus is None else prompt.versus,
+                    threshold,
+                    effects=False,
+                    other=None if prompt.corrupted is None else model.trace(prompt.corrupted),
+                )
+            )
+            spans.append(named)
+    progress(len(given), len(given), "prompts")
+    lengths = [len(one.prediction.trace.tokens[0]) for one in circuits]
+    places = place_names(spans, lengths, [one.position for one in circuits])
+    return average_graphs(circuits, places, effects, progress)
+
+
+def average_graphs(
+    circuits: Sequence[Graph],
+    places: Sequence[Sequence[str]],
+    effects: bool,
+    progress: Progress = silent,
+) -> Graph:
+    """The mean of several graphs; `places` has the name of every position of every prompt.
+
+    Numbers are means over all prompts, where a node or an edge that a prompt does not have counts
+    as 0; so the inputs of a node add up to its value as they do in each prompt.
+    """
+    names, count = tuple(_order_of_places(circuits, places)), len(circuits)
+
+    def rename(site: Site, here: Sequence[str]) -> NamedSite:
+        at, to = (None if one is None else names.index(here[one]) for one in (site.at, site.to))
+        return NamedSite(site.writer, site.reader, site.side, at, to, names=names)
+
+    members: list[dict[str, list[GraphEdge]]] = []
+    renamed: dict[str, NamedSite] = {}
+    values: dict[NamedSite, float] = {}
+    rests: dict[tuple[NamedSite, Side], list[LeftOut]] = {}
+    for circuit, here in zip(circuits, places, strict=True):
+        members.append({})
+        for edge in circuit.edges:
+            moved = rename(edge.edge, here)
+            renamed[str(moved)] = moved
+            members[-1].setdefault(str(moved), []).append(edge)
+        for one in circuit.nodes:
+            node = rename(one.node, here)
+            values[node] = values.get(node, 0.0) + one.value / count
+        for rest in circuit.left_out:
+            rests.setdefault((rename(rest.node, here), rest.kind), []).append(rest)
+    cuts = list[dict[str, float]]()
+    if effects:
+        cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, members, strict=True)]
+    edges = [_mean_edge(edge, members, cuts) for edge in renamed.values()]
+    first, layers = circuits[0], circuits[0].n_layers
+    nodes = [GraphNode(node, "", value) for node, value in values.items()]
+    nodes.sort(
+        key=lambda one: (-layer_of(one.node, layers), node_position(one.node), str(one.node))
+    )
+    return replace(
+        first,
+        tokens=names,
+        position=node_position(nodes[0].node),
+        token_text="prediction",
+        total=mean_of([one.total for one in circuits]).value,
+        probability=mean_of([one.probability for one in circuits]).value,
+        floor=max(one.floor for one in circuits),
+        nodes=tuple(nodes),
+        edges=tuple(sorted(edges, key=lambda edge: -abs(edge.share))),
+        left_out=tuple(_mean_rest(*key, found, count) for key, found in rests.items()),
+        quadrature_error=max(one.quadrature_error for one in circuits),
+        remainder=max(one.remainder for one in circuits),
+        prompts=tuple("".join(one.tokens) for one in circuits),
+        _predictions=tuple(one.prediction for one in circuits),
+        _members=tuple(members),
+        _circuits=tuple(circuits),
+    )
+
+
+def _order_of_places(circuits: Sequence[Graph], places: Sequence[Sequence[str]]) -> list[str]:
+    """The names, ordered by their mean position, as a part of the text's length."""
+    found: dict[str, list[float]] = {}
+    for circuit, names in zip(circuits, places, strict=True):
+        length = circuit.position + 1
+        for at, name in enumerate(names[:length]):
+            found.setdefault(name, []).append(at / length)
+    return sorted(found, key=lambda name: sum(found[name]) / len(found[name]))
+
+
+def _cut_to(graph: Graph) -> Reference | Trace:
+    return Reference.ZERO if graph.prediction.other is None else graph.prediction.other
+
+
+def _cut_groups(circuit: Graph, members: Members, progress: Progress) -> dict[str, float]:
+    """The cost to one prediction of cutting each group of edges together."""
+    edges = [[edge.edge for edge in group] for group in members.values()]
+    lost = cut_effects(circuit.prediction, edges, _cut_to(circuit), progress)
+    return {name: value for name, value in zip(members, lost, strict=True) if value is not None}
+
+
+def _mean_edge(
+    edge: NamedSite, members: Sequence[Members], cuts: Sequence[dict[str, float]]
+) -> GraphEdge:
+    name = str(edge)
+    estimates: dict[str, Estimate] = {
+        "exact": mean_of(per_prompt(members, name, "exact")),
+        "share": mean_of(per_prompt(members, name, "share")),
+    }
+    if any(name in one for one in cuts):
+        estimates["effect"] = mean_of([one.get(name, 0.0) for one in cuts])
+    return GraphEdge(
+        edge=edge,
+        exact=estimates["exact"].value,
+        unit="logits" if side_of(edge) is Side.V else "score",
+        share=estimates["share"].value,
+        effect=estimates["effect"].value if "effect" in estimates else None,
+        prompts=sum(name in group for group in members),
+        estimates=estimates,
+    )
+
+
+def _mean_rest(node: NamedSite, kind: Side, found: Sequence[LeftOut], count: int) -> LeftOut:
+    return LeftOut(
+        node,
+        kind,
+        exact=sum(rest.exact for rest in found) / count,
+        share=sum(rest.share for rest in found) / count,
+        count=round(sum(rest.count for rest in found) / count),
+    )
+
+
+@contextmanager
+def name_prompt(number: int) -> Generator[None]:
+    """Errors about one prompt of many name it."""
+    try:
+        yield
+    except PathsumError as error:
+        raise type(error)(f"prompt {number}: {error}") from error

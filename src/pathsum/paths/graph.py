@@ -1,0 +1,482 @@
+"""Graph: edges of a run with their scores, of one prompt or averaged over many.
+
+A node is a component at a position (`L0H3@4`), an edge is one node read by another
+(`L0H3@4→L1H0@9.k`). Over several prompts, positions are the names that correspond in all of them
+(`L0H3@subject→L1H0@last.k`), and every number has an interval over prompts.
+"""
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from pathsum.base import (
+    ARROW,
+    Column,
+    Estimate,
+    HeadId,
+    Progress,
+    Record,
+    Source,
+    Table,
+    computed_field,
+    silent,
+    text_column,
+)
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import mean_estimate
+from pathsum.base.files import write_output
+from pathsum.base.sentence import Sentence, plain_text
+from pathsum.base.site import LOGITS, Side, Site
+from pathsum.model import Trace
+from pathsum.paths.edges import best_first, side_of
+from pathsum.paths.sentence import write_sentence
+from pathsum.paths.target import Target
+
+if TYPE_CHECKING:
+    from pathsum.model.sequences import TextOrTokens
+    from pathsum.paths.edge_cuts import Reference
+    from pathsum.paths.faithfulness import Baseline, Faithfulness
+    from pathsum.paths.graph_views import GraphDiff
+
+Unit: TypeAlias = Literal["logits", "score"]
+
+
+class Method(enum.StrEnum):
+    """How edges are scored; see `score`."""
+
+    SHARE = "share"
+    GRADIENT = "gradient"
+    IG = "ig"
+    CUT = "cut"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The run that a graph explains, and which number of it."""
+
+    trace: Trace
+    target: Target
+    sequence: int = 0
+    other: Trace | None = None
+    """The run from which edges are taken when they are cut, if one was given."""
+
+    def alone(self) -> tuple[Trace, Target]:
+        """The run of the one sequence up to the prediction, and the target there."""
+        target = self.target.rows(slice(self.sequence, self.sequence + 1))
+        return one_sequence(self.trace, self.sequence, int(target.positions[0]) + 1), target
+
+
+def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
+    """The unedited run of one sequence, up to a length; a batch of one is that of all."""
+    row = sequence if len(trace.tokens) > 1 else 0
+    whole = trace.tokens[row : row + 1, :length].shape == trace.tokens.shape
+    return trace if whole else trace.prefix(row, length)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Why a head attended where it did.
+
+    `source` is the position whose attention matters most, `weight` the attention it gets, and
+    `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
+    scores, or the score of `rival` where one was chosen. `effect` is the contribution of attending
+    by these scores, in logits, compared with uniform attention, which would contribute `uniform`:
+    the two add up to the node's value. `error` is the quadrature's, in logits.
+    """
+
+    source: int
+    weight: float
+    score: float
+    contrast: float
+    rival: int | None
+    uniform: float
+    effect: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"attends {self.weight:.0%} to {self.source}"
+
+
+@dataclass(frozen=True)
+class NamedSite(Site):
+    """A site whose positions have names, `L0H3@subject→L1H0@last.k`; `at` and `to` number them."""
+
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.writer}" if self.at is None else f"{self.writer}@{self.names[self.at]}"
+        if self.reader is None or self.to is None:
+            return text
+        side = "" if self.side is None else f".{self.side.value}"
+        return f"{text}{ARROW}{self.reader}@{self.names[self.to]}{side}"
+
+    @property
+    def start(self) -> "NamedSite":
+        """The node at which an edge starts."""
+        return NamedSite(self.writer, at=self.at, names=self.names)
+
+    @property
+    def end(self) -> "NamedSite":
+        """The node at which an edge ends."""
+        return NamedSite(self.reader, at=self.to, names=self.names)
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node and its contribution to the prediction.
+
+    `value` is the sum of the shares of its outgoing edges, in logits, and its V edges (with those
+    left out) add up to it. Q edges and K edges are two views of `attended.effect`: each kind adds
+    up to it by itself. `note` is the reason why a head has no Q and K edges.
+    """
+
+    node: Site
+    text: str
+    value: float
+    attended: Attended | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+
+@dataclass(frozen=True)
+class GraphEdge:
+    """One node read by another, with three numbers that are never mixed.
+
+    `exact` is the part of what the reader reads, in its own unit: logits for V edges, score units
+    (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction by the
+    method of its graph, in logits: for a V edge of a circuit the same number, for Q and K edges by
+    integrated gradients over the attention. `effect` is the drop of the prediction when the edge is
+    cut and everything after it recomputed; None where it was not computed.
+
+    Over several prompts these are means, a prompt that does not keep the edge counts as 0, and
+    `prompts` is the number of those that keep it. `estimates` has the intervals.
+    """
+
+    edge: Site
+    exact: float
+    unit: Unit
+    share: float
+    effect: float | None = None
+    prompts: int = 1
+    estimates: Mapping[str, Estimate] | None = None
+
+    @property
+    def kind(self) -> Side:
+        """Whether the reader reads it for queries, keys or values."""
+        return side_of(self.edge)
+
+    @property
+    def name(self) -> str:
+        """The edge as text."""
+        return str(self.edge)
+
+    def estimate(self, measure: str = "share") -> Estimate:
+        """One of the numbers with its 95% interval over prompts."""
+        if self.estimates is not None and measure in self.estimates:
+            return self.estimates[measure]
+        value = getattr(self, measure, None) if measure in ("exact", "share", "effect") else None
+        if value is None:
+            raise InputError(f"{self} has no {measure!r}; choose 'exact', 'share' or 'effect'")
+        return Estimate(value)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Edges into a node that are too small to keep, summed."""
+
+    node: Site
+    kind: Side
+    exact: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Record, kind="circuit"):
+    """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
+
+    The V edges into a node, with those left out, add up to the node's value; the Q edges, and
+    separately the K edges, to the effect of its attention. Edges whose share is below `floor`, in
+    logits, are summed in `left_out`, one entry per node and kind. The floor is `threshold` times
+    the prediction, or times half of what its direct shares add up to before they cancel, whichever
+    is larger; if that kept more than `max_nodes` nodes, it is higher and was `raised_from` that.
+    Shares are by the method `by`.
+
+    Over several `prompts`, numbers are means, `tokens` are the names of positions, and `circuits`
+    are the graphs of the prompts.
+    """
+
+    model: str
+    tokens: tuple[str, ...]
+    position: int
+    token: int
+    token_text: str
+    versus: str | None
+    total: float
+    probability: float
+    threshold: float
+    floor: float
+    raised_from: float | None
+    max_nodes: int
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    left_out: tuple[LeftOut, ...]
+    quadrature_error: float
+    remainder: float
+    by: Method
+    prompts: tuple[str, ...]
+    n_layers: int
+    _predictions: tuple[Prediction, ...]
+    _members: "tuple[Members, ...]" = ()
+    _circuits: "tuple[Graph, ...]" = ()
+
+    @property
+    def circuits(self) -> "tuple[Graph, ...]":
+        """The graph of each prompt."""
+        return self._circuits or (self,)
+
+    @property
+    def prediction(self) -> Prediction:
+        """The run that is explained (of several prompts, the first), and which number of it."""
+        return self._predictions[0]
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over named positions."""
+        return bool(self._members)
+
+    @computed_field
+    def sentence_spans(self) -> Sentence:
+        """`sentence` with its references to heads and tokens."""
+        return write_sentence(self)
+
+    @property
+    def sentence(self) -> str:
+        """The strongest head's part in words, from the numbers."""
+        return plain_text(self.sentence_spans)
+
+    @property
+    def title(self) -> str:
+        """The prediction in words."""
+        if self.is_mean:
+            total, probability = self.estimate("total"), self.estimate("probability")
+            return (
+                f"{self.model}: {len(self.prompts)} prompts, {total.format('+.2f')} logits, "
+                f"probability {probability.format('.1%')}"
+            )
+        versus = "" if self.versus is None else f" versus {self.versus}"
+        return (
+            f"{self.token_text!r} after position {self.position}{versus}: "
+            f"{self.total:+.2f} logits, probability {self.probability:.1%}"
+        )
+
+    def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
+        """The prediction's total or probability, with its 95% interval over prompts."""
+        return mean_of([getattr(one, measure) for one in self.circuits])
+
+    def node(self, name: str | Site) -> GraphNode:
+        """A node by its name, such as `L0H3@4`."""
+        for found in self.nodes:
+            if str(found.node) == str(name):
+                return found
+        if not self.is_mean:
+            Site.parse(name)
+        raise InputError(f"the graph has no node {name}; see .nodes for those kept")
+
+    def __getitem__(self, name: str) -> GraphEdge:
+        """An edge by its name, such as `L1H4@9→logits@9`."""
+        wanted = name.replace("->", ARROW).replace(">", ARROW)
+        for found in self.edges:
+            if found.name == wanted:
+                return found
+        whose = "no prompt's circuit keeps" if self.is_mean else "the circuit does not keep"
+        raise InputError(f"{whose} the edge {name!r}; see .edges for those kept")
+
+    def inputs(self, name: str | Site, kind: str | Side | None = None) -> list[GraphEdge]:
+        """The edges into a node, the largest share first."""
+        side = None if kind is None else Side.parse(kind)
+        found = [
+            edge
+            for edge in self.edges
+            if str(edge.edge.end) == str(name) and (side is None or edge.kind == side)
+        ]
+        return sorted(found, key=lambda edge: -abs(edge.share))
+
+    @property
+    def top(self) -> Site:
+        """The node of the prediction itself."""
+        return self.nodes[0].node
+
+    @property
+    def ranked(self) -> list[GraphEdge]:
+        """The edges from the logits down: of those into the circuit so far, the largest share."""
+        return rank_edges(self.top, self.edges)
+
+    @property
+    def shared(self) -> list[GraphEdge]:
+        """The edges that the circuit of every prompt keeps, in the order of `ranked`."""
+        every = [edge for edge in self.edges if edge.prompts == len(self.prompts)]
+        return rank_edges(self.top, every)
+
+    @property
+    def shares(self) -> dict[str, list[float]]:
+        """The share of every edge in every prompt; 0 where its circuit does not keep it."""
+        if not self.is_mean:
+            return {edge.name: [edge.share] for edge in self.edges}
+        return {edge.name: per_prompt(self._members, edge.name, "share") for edge in self.edges}
+
+    def faithfulness(
+        self,
+        reference: "Reference | Trace | str" = "mean",
+        *,
+        text: "TextOrTokens | None" = None,
+        sizes: Sequence[int] | None = None,
+        draws: int = 20,
+        seed: int = 0,
+        steps: int = 5,
+        baselines: "Sequence[Baseline | str]" = ("random", "eap", "eap-ig"),
+        progress: Progress = silent,
+    ) -> "Faithfulness":
+        """The share of the prediction that the circuit keeps on its own, as a curve over its size.
+
+        Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
+        (over `text`, by default over the prompt itself), "zero", "other" (the circuit's `other`
+        run, to which edges were cut; the corrupted prompt), or another run of the same length.
+        Positions and biases are the same in every run and stay; MLPs are leaves that write what
+        they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
+        EAP-IG with `steps` steps), of the same `sizes`.
+
+        Over several prompts, the edges are those that all circuits share, an edge between names
+        stands for all edges between the positions of those names, and shares are ratios of sums
+        over prompts.
+
+        >>> from pathsum.model import construct
+        >>> found = construct.induction().trace("a b c d a").circuit(token="b")
+        >>> print(found.faithfulness("zero", baselines=()).kept.format(".0%"))
+        100%
+        """
+        from pathsum.paths.faithfulness import Options, measure_faithfulness
+
+        options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
+        if not self.is_mean:
+            groups = [[[edge.edge] for edge in self.ranked]]
+        else:
+            names = [edge.name for edge in self.shared]
+            groups = [
+                [[edge.edge for edge in each[name]] for name in names] for each in self._members
+            ]
+        return measure_faithfulness(self, self._predictions, groups, options, progress)
+
+    def diff(self, other: "Graph") -> "GraphDiff":
+        """Edge by edge, this graph minus another: of other prompts, another seed or training step.
+
+        Edges of single prompts correspond by position, so both need one length; over several
+        prompts they correspond by name. Differences of means are paired where both are of the same
+        prompts, and of independent means otherwise.
+        """
+        from pathsum.paths.graph_views import diff_graphs
+
+        return diff_graphs(self, other)
+
+    def tree(self) -> Tree:
+        """An indented tree, each head opened where it is met first."""
+        from pathsum.paths.graph_views import print_tree
+
+        return print_tree(self)
+
+    def to_graph(self) -> dict[str, Any]:
+        """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
+        from pathsum.paths.graph_views import circuit_tracer_graph
+
+        return circuit_tracer_graph(self)
+
+    def write_graph(self, file: str | Path) -> None:
+        """Write `to_graph()` to a JSON file, for circuit-tracer's viewer."""
+        write_output(Path(file), json.dumps(self.to_graph(), indent=1))
+
+    def to_table(self, rows: int | None = None) -> Table:
+        """One edge per row, the largest share first."""
+        interval = (Column("low", "+.3f"), Column("high", "+.3f")) if self.is_mean else ()
+        columns = (
+            *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
+            *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
+            *((Column("prompts"),) if self.is_mean else ()),
+        )
+        found = sorted(self.edges, key=lambda edge: -abs(edge.share))
+        cells = tuple(
+            (
+                *(str(edge), edge.kind.value.upper(), edge.exact, edge.unit),
+                *(edge.estimate().with_interval if self.is_mean else (edge.share,)),
+                *(edge.effect, *((edge.prompts,) if self.is_mean else ())),
+            )
+            for edge in found[:rows]
+        )
+        return Table(columns, cells, self.title, self._note(len(cells)))
+
+    def __rich__(self) -> RenderableType:
+        if self.is_mean:
+            return Group(self.tree(), Text(), self.to_table(rows=30))
+        return Group(Text(self.sentence), self.tree(), self._note())
+
+    def _note(self, shown: int = 0) -> str:
+        if self.is_mean:
+            return (
+                f"{shown} of {len(self.edges)} edges. Means over prompts with 95% intervals; an "
+                "edge below the threshold counts as 0, and 'prompts' is the number of prompts that "
+                "keep it. 'cut' is the drop of the prediction without it."
+            )
+        raised = ""
+        if self.raised_from is not None:
+            raised = f" (not {self.raised_from:.2g}, to keep at most {self.max_nodes} nodes)"
+        return (
+            f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
+            f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
+            f"Remainder {self.remainder:.1g}. Edges below {self.floor:.2g} logits are left out"
+            f"{raised}."
+        )
+
+
+Members: TypeAlias = Mapping[str, Sequence[GraphEdge]]
+"""The edges of one prompt's graph by their name in the mean."""
+
+
+def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
+    """Edges from the top down: of those into nodes reached so far, the largest share first."""
+    by_reader: dict[Site, list[tuple[Site, float]]] = {}
+    for edge in edges:
+        by_reader.setdefault(edge.edge.end, []).append((edge.edge, abs(edge.share)))
+    known = {edge.edge: edge for edge in edges}
+    return [known[edge] for edge in best_first(top, lambda node: by_reader.get(node, ()))]
+
+
+def per_prompt(
+    members: Sequence[Members], name: str, field: Literal["exact", "share"]
+) -> list[float]:
+    """The sum over the edges of one name, in each prompt."""
+    return [sum((getattr(edge, field) for edge in each.get(name, ())), 0.0) for each in members]
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """The mean of one number per prompt, with its interval."""
+    return mean_estimate(torch.tensor(values, dtype=torch.float64))
+
+
+def layer_of(node: Site, n_layers: int) -> int:
+    """The layer of a node: −1 before the first, `n_layers` for the logits."""
+    if node.writer == LOGITS:
+        return n_layers
+    return node.writer.layer if isinstance(node.writer, HeadId | Source) else -1

@@ -1,0 +1,293 @@
+"""Views of a graph: an indented tree, circuit-tracer's JSON, and the difference of two graphs."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from rich.text import Text
+from rich.tree import Tree
+
+from pathsum.base import Column, Estimate, HeadId, Part, Record, Table, text_column
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import mean_estimate
+from pathsum.base.site import Side, Site
+from pathsum.paths.edges import node_position
+from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, layer_of
+
+# A smaller sum of left-out edges is not printed.
+_SMALLEST_REST = 5e-4
+
+
+def print_tree(graph: Graph) -> Tree:
+    """The tree; a head is opened where it is met first."""
+    # Text, not str: a token may contain what rich would read as markup.
+    tree = Tree(Text(graph.title))
+    _grow(graph, {str(node): node for node in graph.nodes}, tree, graph.top, set())
+    return tree
+
+
+def _grow(
+    graph: Graph, nodes: dict[str, GraphNode], tree: Tree, node: Site, opened: set[Site]
+) -> None:
+    opened.add(node)
+    for side in (Side.V, Side.K, Side.Q):
+        for edge in graph.inputs(node, side):
+            writer = edge.edge.start
+            branch = tree.add(Text(_line(edge, nodes[str(writer)])))
+            if writer.head and writer in opened:
+                branch.add("(above)")
+            elif writer.head:
+                _grow(graph, nodes, branch, writer, opened)
+        for rest in graph.left_out:
+            if rest.node == node and rest.kind is side and abs(rest.share) >= _SMALLEST_REST:
+                count = f"{rest.count} edge{'' if rest.count == 1 else 's'}"
+                tree.add(Text(f"{side.value.upper()} left out ({count}) {rest.share:+.3f}"))
+    if nodes[str(node)].note:
+        tree.add(Text(f"({nodes[str(node)].note})"))
+
+
+def _line(edge: GraphEdge, writer: GraphNode) -> str:
+    effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
+    exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
+    text = f" {writer.text!r}" if writer.text else ""
+    where = "" if writer.attended is None else f"  ({writer.attended})"
+    share = f"{exact}{edge.estimate().format('+.2f')} logits{effect}"
+    return f"{edge.kind.value.upper()} {edge.edge.start}{text}  {share}{where}"
+
+
+def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
+    """The graph in circuit-tracer's JSON format: metadata, nodes, links.
+
+    The edges left out of a node come from a node of their own, so that its inputs add up. Links
+    have a weight, the share, as in that format; `kind`, `exact`, `unit` and `effect` are our own
+    fields, and two nodes may have one link of each kind.
+    """
+    rests = dict[Site, list[LeftOut]]()
+    for rest in graph.left_out:
+        if rest.share or rest.exact:
+            rests.setdefault(rest.node, []).append(rest)
+    nodes = [*_kept_nodes(graph), *_rest_nodes(graph, rests)]
+    for number, node in enumerate(nodes):
+        # The viewer takes a layer and a feature to be one thing at several tokens: it gives all of
+        # them one text, and deletes those of most tokens. So no two nodes share a number; an
+        # embedding has that of its position, as in circuit-tracer.
+        embedding = node["feature_type"] == "embedding"
+        node["feature"] = node["ctx_idx"] if embedding else len(graph.tokens) + number
+    _add_influence(nodes)
+    links = [
+        _link(str(edge.edge.start), str(edge.edge.end), edge.kind, edge, edge.effect)
+        for edge in graph.edges
+    ]
+    for node, here in rests.items():
+        links += [_link(f"left-out@{node}", str(node), rest.kind, rest, None) for rest in here]
+    return {
+        "metadata": {
+            "slug": re.sub(r"[^A-Za-z0-9._-]+", "-", f"{graph.model}-{graph.top}"),
+            "scan": graph.model,
+            "transcoder_list": [],
+            "prompt_tokens": list(graph.tokens),
+            "prompt": "".join(graph.tokens),
+            "node_threshold": graph.threshold,
+            "schema_version": 1,
+        },
+        "qParams": {
+            "pinnedIds": [],
+            "supernodes": [],
+            "linkType": "both",
+            "clickedId": "",
+            "sg_pos": "",
+        },
+        "nodes": nodes,
+        "links": links,
+    }
+
+
+def _link(
+    writer: str, reader: str, kind: Side, numbers: GraphEdge | LeftOut, effect: float | None
+) -> dict[str, Any]:
+    return {
+        "source": writer,
+        "target": reader,
+        "weight": numbers.share,
+        "kind": kind.value,
+        "exact": numbers.exact,
+        "unit": "logits" if kind is Side.V else "score",
+        "effect": effect,
+    }
+
+
+def _kept_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
+    for node in graph.nodes:
+        label = f"{node.node.writer} {node.text}".strip()
+        probability = 0.0
+        if node.node == graph.top:
+            # The viewer parses token and probability from the label of the logit.
+            token = graph.token_text.replace("(p=", "( p=").replace('"', "”")
+            probability = graph.probability
+            label = f'Output "{token}" (p={probability:.3f})'
+        layer = layer_of(node.node, graph.n_layers)
+        kind = _feature_type(node.node)
+        column = node_position(node.node)
+        yield _node(str(node), column, layer, kind, label, node.value, probability)
+
+
+def _rest_nodes(graph: Graph, rests: dict[Site, list[LeftOut]]) -> Iterator[dict[str, Any]]:
+    for node, here in rests.items():
+        counts = ", ".join(f"{rest.kind.value.upper()} {rest.count}" for rest in here)
+        # Its value is that of its V edge: Q and K are other views of the same number.
+        value = sum(rest.share for rest in here if rest.kind is Side.V)
+        layer, label = layer_of(node, graph.n_layers) - 1, f"left out ({counts})"
+        name = f"left-out@{node}"
+        yield _node(name, node_position(node), layer, "left out error", label, float(value), 0.0)
+
+
+def _node(
+    name: str, column: int, layer: int, kind: str, label: str, value: float, probability: float
+) -> dict[str, Any]:
+    return {
+        "node_id": name,
+        "feature": 0,
+        "layer": "E" if layer < 0 else str(layer),
+        "ctx_idx": column,
+        "feature_type": kind,
+        "token_prob": probability,
+        "is_target_logit": kind == "logit",
+        "run_idx": 0,
+        "reverse_ctx_idx": 0,
+        "jsNodeId": name,
+        "clerp": label,
+        "influence": None,
+        "activation": value,
+    }
+
+
+def _feature_type(node: Site) -> str:
+    """The viewer knows `logit` and `embedding`, and takes names with `error` as unexplained."""
+    if isinstance(node.writer, HeadId):
+        return "attention head"
+    if isinstance(node.writer, Part):
+        return node.writer.kind
+    kinds = {"logits": "logit", "embed": "embedding"}
+    return kinds.get(str(node.writer), str(node.writer))
+
+
+def _add_influence(nodes: list[dict[str, Any]]) -> None:
+    """The cumulative share of values, largest node first, as in circuit-tracer's format.
+
+    The viewer's slider hides nodes above a number between 0 and 1. The logit is always shown.
+    """
+    ordered = sorted(nodes[1:], key=lambda node: -abs(node["activation"]))
+    total, so_far = sum(abs(node["activation"]) for node in ordered), 0.0
+    for node in ordered:
+        so_far += abs(node["activation"])
+        node["influence"] = min(1.0, so_far / total) if total else 1.0
+
+
+@dataclass(frozen=True)
+class EdgeDiff:
+    """An edge of either graph: its shares, and the first minus the second.
+
+    A share is None in the graph that does not keep the edge, and counts as 0 in the difference.
+    """
+
+    edge: str
+    here: Estimate | None
+    there: Estimate | None
+    difference: Estimate
+
+    @property
+    def only_in(self) -> Literal["this", "other"] | None:
+        """The only graph that keeps it, if just one does."""
+        if self.here is None:
+            return "other"
+        return "this" if self.there is None else None
+
+
+@dataclass(frozen=True, eq=False)
+class GraphDiff(Record, kind="circuit-diff"):
+    """Two graphs compared over the edges of either, the largest difference first."""
+
+    this: str
+    other: str
+    edges: tuple[EdgeDiff, ...]
+
+    def __getitem__(self, name: str) -> EdgeDiff:
+        for found in self.edges:
+            if found.edge == name:
+                return found
+        raise InputError(f"neither graph keeps the edge {name!r}; see .edges for those compared")
+
+    @property
+    def only_in_this(self) -> tuple[str, ...]:
+        """Edges that the other circuit does not keep."""
+        return tuple(found.edge for found in self.edges if found.only_in == "this")
+
+    @property
+    def only_in_other(self) -> tuple[str, ...]:
+        """Edges that this circuit does not keep."""
+        return tuple(found.edge for found in self.edges if found.only_in == "other")
+
+    def to_table(self, rows: int = 30) -> Table:
+        """One edge per row."""
+        cells = tuple(
+            (
+                *(found.edge, found.here and found.here.value, found.there and found.there.value),
+                *found.difference.with_interval,
+                f"{found.only_in} only" if found.only_in else "both",
+            )
+            for found in self.edges[:rows]
+        )
+        columns = (
+            *(text_column("edge"), Column("this", "+.3f"), Column("other", "+.3f")),
+            *(Column("difference", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+            text_column("kept by"),
+        )
+        note = (
+            f"shares in logits; {len(self.only_in_this)} edges in this circuit only, "
+            f"{len(self.only_in_other)} in the other only, of {len(self.edges)}; –: below the "
+            "threshold there"
+        )
+        return Table(columns, cells, f"{self.this} minus {self.other}", note)
+
+
+def diff_graphs(this: Graph, other: Graph) -> GraphDiff:
+    """The difference over the edges of either graph."""
+    one_prompt = not (this.is_mean or other.is_mean)
+    if one_prompt and len(this.tokens) != len(other.tokens):
+        raise InputError(
+            f"the circuits explain predictions after {len(this.tokens)} and "
+            f"{len(other.tokens)} tokens, whose positions do not correspond; use prompts of "
+            "one length, or mean_circuit, where positions correspond by name"
+        )
+    here, there = ({edge.name: edge.estimate() for edge in one.edges} for one in (this, other))
+    paired = None
+    if this.is_mean and this.prompts == other.prompts:
+        paired = this.shares, other.shares
+    none = [0.0] * len(this.prompts)
+    found: list[EdgeDiff] = []
+    for edge in dict.fromkeys([*here, *there]):
+        mine, theirs = here.get(edge), there.get(edge)
+        if paired is None:
+            difference = _independent(mine, theirs)
+        else:
+            one, two = (torch.tensor(each.get(edge, none), dtype=torch.float64) for each in paired)
+            difference = mean_estimate(one - two)
+        found.append(EdgeDiff(edge, mine, theirs, difference))
+    found.sort(key=lambda edge: -abs(edge.difference.value))
+    names = [this.model, other.model]
+    if one_prompt and names[0] == names[1]:
+        names = [f"{one.token_text!r} of {one.model}" for one in (this, other)]
+    return GraphDiff(names[0], names[1], tuple(found))
+
+
+def _independent(mine: Estimate | None, theirs: Estimate | None) -> Estimate:
+    """The difference of two means of different prompts."""
+    known = [one for one in (mine, theirs) if one is not None]
+    value = (0.0 if mine is None else mine.value) - (0.0 if theirs is None else theirs.value)
+    errors = [one.stderr for one in known if one.stderr is not None]
+    if len(errors) < len(known):
+        return Estimate(value)
+    return Estimate.around(value, math.hypot(*errors))

@@ -1,0 +1,224 @@
+"""`score`: the one attribution. How much of a prediction each edge of a run carries.
+
+share     with patterns and scales held fixed: V edges exactly, Q and K edges by integrated
+          gradients over the attention
+gradient  (written − reference) · gradient of the prediction at the read (EAP)
+ig        the same, averaged over inputs between the reference's and the run's (EAP-IG)
+cut       drop of the prediction if the edge carries the reference, everything after recomputed
+keep      rise of the prediction if this edge alone does not carry the reference
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pathsum.base import Progress, parse_option, silent
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.site import Site
+from pathsum.model import Trace
+from pathsum.paths.edge_cuts import (
+    Reference,
+    is_written,
+    reference_writes,
+    values_with_only,
+    values_without,
+)
+from pathsum.paths.edges import node_position, side_of
+from pathsum.paths.gradients import GradientScores
+from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, Prediction, layer_of
+from pathsum.paths.growth import Growth, grow_circuit
+from pathsum.paths.target import Target
+
+
+@checked
+def score(
+    trace: Trace,
+    target: Target,
+    sites: Sequence[Site | str] | None = None,
+    by: Method | str = Method.SHARE,
+    *,
+    reference: Reference | Trace | str = Reference.ZERO,
+    sequence: int = 0,
+    threshold: float = 0.02,
+    max_nodes: int = 1000,
+    rival: int | None = None,
+    steps: int = 5,
+    progress: Progress = silent,
+) -> Graph:
+    """Score edges of a run by their part in a prediction; the method is one of five.
+
+    Without `sites`, the edges are those of the circuit: shares from `threshold` times the
+    prediction on, at most `max_nodes` nodes. `reference` is the content of edges that are cut:
+    "zero", "mean" (over the prompt), or another run of the same length. `steps` are the runs of
+    integrated gradients, and `rival` is the position that attention scores are compared with.
+
+    >>> from pathsum.model import construct
+    >>> trace = construct.induction().trace("a b c d a")
+    >>> target = find_target(trace, -1, "b", "mean")
+    >>> for by in ("share", "gradient", "cut"):
+    ...     edge = score(trace, target, ["L0H0@2→L1H0@5.k"], by).edges[0]
+    ...     print(f"{by} {edge.share:+.1f}")
+    """
+    method = parse_option(Method, by, "by")
+    if not isinstance(reference, Trace):
+        reference = parse_option(Reference, reference, "reference")
+    other = reference if isinstance(reference, Trace) else None
+    of = Prediction(trace, target, sequence, other)
+    _check(of, rival, threshold, max_nodes)
+    only = None if sites is None else [Site.parse(site) for site in sites]
+    growth = grow_circuit(of, threshold, rival, max_nodes, only, progress)
+    graph = _graph(of, growth, threshold, max_nodes)
+    if only is not None:
+        missing = set(only).difference(edge.edge for edge in graph.edges)
+        unreached = [_unreached(edge) for edge in only if edge in missing]
+        graph = replace(graph, edges=(*graph.edges, *unreached))
+    if method is Method.SHARE:
+        return graph
+    edges = [edge.edge for edge in graph.edges]
+    scores = score_edges(of, edges, method, reference, steps, progress)
+    scored = [
+        replace(edge, share=value)
+        for edge, value in zip(graph.edges, scores, strict=True)
+        if value is not None
+    ]
+    return replace(graph, by=method, edges=tuple(scored), left_out=())
+
+
+def score_edges(
+    of: Prediction,
+    edges: Sequence[Site],
+    by: Method,
+    reference: Reference | Trace = Reference.ZERO,
+    steps: int = 5,
+    progress: Progress = silent,
+) -> list[float | None]:
+    """The score of each edge by gradients, cutting or keeping, one at a time.
+
+    None for parts that no component writes: positions inside Q and K, biases.
+    """
+    written = [edge for edge in edges if is_written(edge.start)]
+    if by in (Method.GRADIENT, Method.IG):
+        start, target = of.alone()
+        runs = steps if by is Method.IG else None
+        gradients = GradientScores(start, target, reference_writes(of, reference), runs)
+        scores = gradients.of(written)
+    elif by is Method.CUT:
+        return cut_effects(of, [[edge] for edge in edges], reference, progress)
+    elif by is Method.KEEP:
+        rows = [[], *([edge] for edge in written)]
+        empty, *values = values_with_only(of, rows, reference, progress=progress).tolist()
+        scores = [value - empty for value in values]
+    else:
+        raise InputError("shares are those of a graph: call score(by='share')")
+    known = dict(zip(written, scores, strict=True))
+    return [known.get(edge) for edge in edges]
+
+
+def cut_effects(
+    of: Prediction,
+    groups: Sequence[Sequence[Site]],
+    reference: Reference | Trace = Reference.ZERO,
+    progress: Progress = silent,
+) -> list[float | None]:
+    """The drop of the prediction when the edges of each group are cut together.
+
+    Only the reading nodes are affected: all other readers, and the same head at other
+    destinations, see the writer unchanged. None for a group that no component writes.
+    """
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
+    numbers = [number for number, group in enumerate(written) if group]
+    rows = [written[number] for number in numbers]
+    values = values_without(of, rows, reference, progress=progress)
+    start, target = of.alone()
+    before = float(target.of_rows(start.logits_at(target.positions))[0])
+    found: list[float | None] = [None] * len(groups)
+    for number, value in zip(numbers, values.tolist(), strict=True):
+        found[number] = before - value
+    return found
+
+
+def _graph(of: Prediction, growth: Growth, threshold: float, max_nodes: int) -> Graph:
+    trace, sequence = of.trace, of.sequence
+    model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
+    layers = model.config.n_layers
+    logits = trace.logits_at(at)[sequence]
+    tokens = tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1])
+
+    def order(node: Site) -> tuple[int, int, str]:
+        return -layer_of(node, layers), node_position(node), str(node.writer)
+
+    def edge_order(edge: GraphEdge) -> tuple[tuple[int, int, str], int]:
+        return order(edge.edge.end), "vkq".index(edge.kind)
+
+    def node_order(node: GraphNode) -> tuple[int, int, str]:
+        return order(node.node)
+
+    return Graph(
+        model=model.name,
+        tokens=tokens,
+        position=at,
+        token=token,
+        token_text=model.output_text(token),
+        versus=growth.target.versus_text(model),
+        total=growth.total,
+        probability=float(logits.softmax(-1)[token]),
+        threshold=threshold,
+        floor=growth.floor,
+        raised_from=growth.first_floor if growth.floor > growth.first_floor else None,
+        max_nodes=max_nodes,
+        nodes=tuple(sorted(growth.nodes, key=node_order)),
+        edges=tuple(sorted(growth.edges, key=edge_order)),
+        left_out=tuple(growth.left_out),
+        quadrature_error=growth.quadrature_error,
+        # Relative to the logits, unless all of them are zero.
+        remainder=growth.reconstruction_error
+        / (max(abs(growth.total), float(logits.abs().max())) or 1.0),
+        by=Method.SHARE,
+        prompts=("".join(tokens),),
+        n_layers=layers,
+        _predictions=(of,),
+    )
+
+
+def _unreached(edge: Site) -> GraphEdge:
+    """An edge that no other given edge leads to from the prediction."""
+    return GraphEdge(edge, 0.0, "logits" if side_of(edge) == "v" else "score", 0.0)
+
+
+def _check(of: Prediction, rival: int | None, threshold: float, max_nodes: int) -> None:
+    trace, batch = of.trace, len(of.trace.tokens)
+    if not 0 < threshold <= 1:
+        raise InputError(
+            f"threshold={threshold:g} is out of range: edges are kept from that share of the "
+            "prediction on, so give a number above 0 and at most 1"
+        )
+    if not max_nodes >= 1:
+        raise InputError(f"max_nodes={max_nodes} is out of range; use 1 or more")
+    if trace.edits:
+        raise NotExactError(
+            "this run was edited, so its scores and writes need not follow from its streams; ask "
+            "for the circuit of the unedited run"
+        )
+    made = "; ".join(str(edit) for edit in trace.weights.edits if not edit.in_weights)
+    if made:
+        raise NotExactError(
+            f"the circuit of a model whose edges or patterns were edited ({made}) is not an "
+            "expansion of its scores; use a model in which only heads were edited"
+        )
+    if not 0 <= of.sequence < batch:
+        raise InputError(
+            f"sequence {of.sequence} is out of range: the trace has sequences 0 to {batch - 1}"
+        )
+    position = int(of.target.positions[of.sequence])
+    if rival is not None and not 0 <= rival <= position:
+        raise InputError(
+            f"rival position {rival} is out of range: no head at position {position} can attend "
+            f"to it; give a position from 0 to {position}"
+        )
+    logits = trace.uncapped_logits_at(of.target.positions)
+    total = float(of.target.of_rows(logits)[of.sequence])
+    if not math.isfinite(total):
+        raise InputError(
+            f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
+        )
