@@ -11,8 +11,8 @@ measured cold, with nothing kept on disk.
 import torch
 
 from benchmarks.measurement import Measurement, within_budget
-from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.cache import CanceledError
+from pathsum.explorer.explorer import Explorer
 from pathsum.model import Config, Model, random_model
 from pathsum.sources import load
 from pathsum.sources.named import FETCHED

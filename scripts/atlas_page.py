@@ -12,7 +12,7 @@ from pathlib import Path
 import pathsum as ps
 from pathsum.base.p_value import format_p
 from pathsum.heads.atlas import Atlas
-from pathsum.heads.kinds.kind import ScoreInfo
+from pathsum.heads.score import ScoreInfo
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURE = "pictures/atlas-smollm2.svg"

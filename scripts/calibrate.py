@@ -38,8 +38,8 @@ from pathsum.circuits import (
     projection_kernel,
     virtual_weights,
 )
+from pathsum.heads.circuit_scores import through_previous
 from pathsum.heads.kinds import ALL_SCORES
-from pathsum.heads.kinds.matching_through_previous import through_previous
 from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
@@ -179,7 +179,7 @@ COPYING, CIRCUIT = "copying of virtual heads", "faithfulness"
 ALIGNED, ALIGNED_SAME = "aligned heads", "aligned heads, same embeddings"
 
 PRINTED: dict[str, tuple[str, ...]] = {
-    "Estimate.p": (*(info.name for info in ALL_SCORES), PART, PART_ON_TEXT, CIRCUIT),
+    "Estimate.p": (*(score.name for score in ALL_SCORES), PART, PART_ON_TEXT, CIRCUIT),
     "HeadCopying.p": ("copying_weights", COPYING),
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),

@@ -24,7 +24,7 @@ import pathsum as ps
 from pathsum.base.p_value import format_p
 from pathsum.circuits import composition
 from pathsum.heads import atlas
-from pathsum.heads.kinds.induction_stripe import stripe
+from pathsum.heads.pattern_scores import stripe
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.paths import ablate

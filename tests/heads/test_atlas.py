@@ -11,8 +11,7 @@ from pathsum.base.errors import HeadError, InputError
 from pathsum.base.p_value import ProbabilityColumn, counted_p, format_p
 from pathsum.cli.main import main
 from pathsum.heads.atlas import Atlas, HeadEntry
-from pathsum.heads.head_entry import UNKNOWN
-from pathsum.heads.kinds import ALL_SCORES
+from pathsum.heads.kinds import ALL_SCORES, UNKNOWN
 from pathsum.heads.score import Score, against_null
 from pathsum.model.symmetries import scrambled
 
@@ -249,6 +248,6 @@ def test_a_p_that_no_draw_reaches_is_printed_as_a_bound() -> None:
     written = [column.write(row[5]) for row in entry.to_table().rows]
     assert column.name == "p" and written == ["< 0.005", "0.01", "< 0.001"]
     assert "random rotations of this head" in entry.to_table().note
-    whole = Atlas("model", (entry,), ALL_SCORES, {}, 0.01, "")
+    whole = Atlas("model", (entry,), tuple(score.info for score in ALL_SCORES), {}, 0.01, "")
     assert "< 0.005" in whole.to_table().to_text(200)
     assert [row["p"] for row in whole.to_table().to_dicts()] == [1 / 201, 2 / 201, 1 / 1001]

@@ -9,9 +9,8 @@ import torch
 import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.cli.main import main
-from pathsum.heads.head_entry import UNKNOWN
-from pathsum.heads.kinds import TEXT_SCORES
-from pathsum.heads.kinds.fuzzy_induction import similar_pairs
+from pathsum.heads.kinds import UNKNOWN
+from pathsum.heads.probe_scores import TEXT_SCORES, similar_pairs
 from pathsum.heads.score import PART, best_parts, largest_parts
 from pathsum.model import Weights
 from pathsum.model.store import MemoryStore

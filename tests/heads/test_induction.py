@@ -10,7 +10,7 @@ from pathsum.base.errors import HeadError, InputError
 from pathsum.cli.main import main
 from pathsum.heads import in_context_learning
 from pathsum.heads.induction import Induction
-from pathsum.heads.partners import MOST_BY_COMPOSITION, MOST_BY_PATTERN, candidate_partners
+from pathsum.heads.mechanism import MOST_BY_COMPOSITION, MOST_BY_PATTERN, candidate_partners
 from pathsum.model import HeadId, Weights
 from pathsum.model.store import MemoryStore
 

@@ -5,9 +5,10 @@ import torch
 
 import pathsum as ps
 from pathsum.base import silent
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.heads.kinds import fuzzy_induction, word_piece
-from pathsum.heads.layer_view import RandomFrames, layer_view
+from pathsum.circuits.qk_ov import token_ov
+from pathsum.heads import probe_scores
+from pathsum.heads.layer_view import layer_view
+from pathsum.heads.null import RandomHeads
 from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.model.folding import centered_unembedding
 
@@ -26,29 +27,28 @@ def test_each_drawn_token_has_its_nearest_neighbor_among_all(
     vectors = vectors / vectors.norm(dim=-1, keepdim=True)
     cosines = (vectors @ vectors.mT).fill_diagonal_(-1.0)
     nearest = cosines.argmax(-1)
-    every = fuzzy_induction.similar_pairs(model)
-    monkeypatch.setattr(fuzzy_induction, "PRODUCTS", 0)
-    monkeypatch.setattr(fuzzy_induction, "FEWEST_DRAWN", 12)
-    some = fuzzy_induction.similar_pairs(model, seed=3)
+    every = probe_scores.similar_pairs(model)
+    monkeypatch.setattr(probe_scores, "PRODUCTS", 0)
+    monkeypatch.setattr(probe_scores, "FEWEST_DRAWN", 12)
+    some = probe_scores.similar_pairs(model, seed=3)
     assert 2 <= len(some) <= 12 < len(every)
     assert all(int(nearest[first]) == int(second) for first, second in some)
     sizes = [float(cosines[first, second]) for first, second in some]
     assert sizes == sorted(sizes, reverse=True)
     assert some.flatten().unique().numel() == 2 * len(some)
-    assert not torch.equal(some, fuzzy_induction.similar_pairs(model, seed=4)[: len(some)])
+    assert not torch.equal(some, probe_scores.similar_pairs(model, seed=4)[: len(some)])
 
 
 def test_ranks_of_second_pieces(model: ps.Model) -> None:
     ids = torch.randperm(CONFIG.d_vocab, generator=torch.Generator().manual_seed(0))
-    words = word_piece.SplitWords(ids[:7], ids[7:14], ids[14:21])
+    words = probe_scores.SplitWords(ids[:7], ids[7:14], ids[14:21])
     probe = repeats_probe(model, 2)
     trace = attention_trace(model, probe.tokens)
     W_U = centered_unembedding(model.weights)
     for layer in range(CONFIG.n_layers):
         own = layer_view(trace, probe, layer, W_U).ov
-        scores = word_piece._by_weights(
-            model, layer, own, words, (ids[:20], ids), RandomFrames(model, 2, 0)
-        )
+        null = RandomHeads(model, 2, 0)
+        scores = probe_scores.rank_second_pieces(null, layer, own, words, (ids[:20], ids))
         for head, score in enumerate(scores):
             rows = token_ov(model, (layer, head)).dense()[words.whole]
             second = rows.gather(1, words.second[:, None])

@@ -10,11 +10,11 @@ from pathsum.base.errors import InputError
 from pathsum.circuits.matching import embedding_product, matching_spectra
 from pathsum.cli.main import main
 from pathsum.explorer import Explorer
-from pathsum.heads.kinds import KINDS
-from pathsum.heads.kinds.matching_through_previous import (
+from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     through_previous,
 )
+from pathsum.heads.kinds import KINDS
 from pathsum.model import HeadId
 from pathsum.model.symmetries import scrambled
 

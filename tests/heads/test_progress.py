@@ -156,8 +156,7 @@ def test_a_long_piece_is_canceled_while_it_runs(monkeypatch: pytest.MonkeyPatch)
 def test_random_heads_of_a_layer_end_when_canceled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest pieces of an atlas ask between heads whether to go on."""
     asked: list[bool] = []
-    monkeypatch.setattr("pathsum.heads.layer_view.stop_if_closed", lambda: asked.append(True))
-    monkeypatch.setattr("pathsum.heads.data_scores.stop_if_closed", lambda: asked.append(True))
+    monkeypatch.setattr("pathsum.heads.measure.stop_if_closed", lambda: asked.append(True))
     found = ps.atlas(construct.induction(), scores=["previous_token"], draws=99, sequences=2)
     assert len(asked) >= len(found)
     asked.clear()

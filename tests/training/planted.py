@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from pathsum.heads.kinds import PREFIX_MATCHING
 from pathsum.heads.layer_view import layer_views
+from pathsum.heads.pattern_scores import PREFIX_MATCHING
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model, Weights, construct
 from pathsum.model.store import MemoryStore

@@ -11,7 +11,7 @@ import torch
 from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
-from pathsum.circuits.trigrams.skip_trigrams import text_rows
+from pathsum.circuits.trigrams import text_rows
 from pathsum.claims.claim import Measurement, Subject, statement
 from pathsum.claims.examples import examples, text_pieces
 from pathsum.claims.picture import Bar, BarsPicture

@@ -57,14 +57,14 @@ def head(
     from pathsum.base import Path as HeadPath
     from pathsum.base.path import split_arrows
     from pathsum.circuits import head_card, token_card
-    from pathsum.heads.places import K, head_places
+    from pathsum.heads.contexts import K, top_contexts
 
     circuit = HeadPath("embed", split_arrows(head.replace(",", ARROW)))
     loaded = session.open()
     if token is not None:
         session.show(token_card(loaded, circuit, token, k, offset=offset))
     elif places:
-        session.show(session.compute(head_places, loaded, head, k=K if k is None else k))
+        session.show(session.compute(top_contexts, loaded, head, k=K if k is None else k))
     else:
         session.show(session.compute(head_card, loaded, circuit))
 
@@ -76,7 +76,6 @@ def trigrams(
     head: str | None = None,
     source: str | None = None,
     k: int | None = None,
-    rare: int = 100,
     rank: str | None = None,
     offset: int | None = None,
     corpus: str | None = None,
@@ -89,18 +88,17 @@ def trigrams(
         --head: One head, for example L0H3; default: all heads.
         --source: Show the paper's table for this source token.
         --k: How many (default 50), or tokens per list with --source (5).
-        --rare: Hide tokens that training saw fewer times than this.
         --rank: Rank by text (loss reduction) or by weights; default: text if there is any.
     """
     from pathsum.circuits import open_text, skip_trigrams, source_table
 
     loaded = session.open()
     if source is not None:
-        options = {"rare": rare, "offset": offset}
+        options = {"offset": offset}
         session.show(session.compute(source_table, loaded, source, head, k, **options))
         return
     text = None if corpus is None else session.compute(open_text, loaded, corpus)
-    options = {"corpus": text, "rank": rank, "rare": rare, "offset": offset}
+    options = {"corpus": text, "rank": rank, "offset": offset}
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 

@@ -20,7 +20,7 @@ from pathsum.explorer.answers.whole_model import whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode
-from pathsum.heads.head_entry import MIXED, UNKNOWN
+from pathsum.heads.kinds import MIXED, UNKNOWN
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
 # models explain the most telling predictions only, each of which takes them seconds.

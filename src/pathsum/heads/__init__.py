@@ -1,36 +1,41 @@
-"""Which head does what: scores against chance, kinds, and induction tested by intervention.
+"""Kinds of heads: scores with their nulls, the atlas, and induction tested by intervention.
 
 In reading order:
 
 probe                repeated random tokens, and the loss on each copy
-layer_view           one layer's heads on the probe, real or random
-score                a score of one head, compared with random heads
-kinds/               one kind of head per file: formula, probe, threshold, what its weights must say
-head_entry           one head: its scores, and its kind from all of them
+layer_view           one layer's heads on a probe, real or random
+score                a score: its description, its measurement, its value with p
+null                 random heads, the null of every score from data
+measure              scores on runs, compared with random heads
+pattern_scores       scores of attention patterns
+circuit_scores       copying, deleting and matching, from data and from weights
+probe_scores         scores by probe: repeats, text, similar tokens, split words
+kinds                the table of kinds, and `judge`, which decides the kind of a head
 atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat maps and HTML
-partners, induction  `induction`: which heads do induction, through which lower head, at what cost
+mechanism            the edge that an induction head depends on, and its score terms
+induction            `induction`: which heads do induction, through which lower head, at what cost
 in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
-places               `head_places`: where in a text a head is most active
+contexts             `top_contexts`: the contexts of a text in which a head is most active
 """
 
-from pathsum.heads.atlas import Atlas, HeadEntry, atlas
+from pathsum.heads.atlas import Atlas, atlas
+from pathsum.heads.contexts import Context, TopContexts, top_contexts
 from pathsum.heads.in_context_learning import in_context_learning
 from pathsum.heads.induction import Induction, InductionHead, induction
-from pathsum.heads.kinds.kind import ScoreInfo
-from pathsum.heads.places import HeadPlaces, Place, head_places
-from pathsum.heads.score import Score
+from pathsum.heads.kinds import HeadEntry
+from pathsum.heads.score import Score, ScoreInfo
 
 __all__ = [
     "Atlas",
+    "Context",
     "HeadEntry",
-    "HeadPlaces",
     "Induction",
     "InductionHead",
-    "Place",
     "Score",
     "ScoreInfo",
+    "TopContexts",
     "atlas",
-    "head_places",
     "in_context_learning",
     "induction",
+    "top_contexts",
 ]

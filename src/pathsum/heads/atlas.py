@@ -10,6 +10,7 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.algebra.rotations import DRAWS
 from pathsum.base import (
     Progress,
     Record,
@@ -24,46 +25,42 @@ from pathsum.base.errors import InputError, near_misses
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
+from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
 from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
-from pathsum.heads.data_scores import DataScores, probe_scores, text_scores
-from pathsum.heads.head_entry import (
+from pathsum.heads.circuit_scores import (
+    MATCHING_THROUGH_PREVIOUS,
+    MatchingScores,
+    through_previous,
+)
+from pathsum.heads.kinds import (
+    ALL_SCORES,
+    KINDS,
     MIXED,
     SCORE_COLUMNS,
     TITLES,
     UNKNOWN,
+    WEIGHT_SCORES,
     HeadEntry,
+    HeadEvidence,
+    first_by_weights,
     judge,
     why_silent,
     without_kind,
 )
-from pathsum.heads.kinds import (
-    ALL_SCORES,
-    COPYING_BY_DATA,
-    COPYING_BY_WEIGHTS,
-    FUZZY_INDUCTION,
-    KINDS,
-    MATCHING_THROUGH_PREVIOUS,
-    OV_SCORES,
-    PREVIOUS_TOKEN,
-    WEIGHT_SCORES,
-    WORD_PIECE,
-    WORD_PIECE_BY_WEIGHTS,
-    previous_token,
+from pathsum.heads.layer_view import in_full_precision
+from pathsum.heads.null import RandomHeads
+from pathsum.heads.pattern_scores import PREVIOUS_TOKEN
+from pathsum.heads.probe import SEQUENCES, attention_trace, repeats_probe
+from pathsum.heads.probe_scores import (
+    score_on_repeats,
+    score_on_similar_tokens,
+    score_on_split_words,
+    score_on_text,
 )
-from pathsum.heads.kinds.fuzzy_induction import fuzzy_induction_scores
-from pathsum.heads.kinds.kind import ALPHA, HeadEvidence, ScoreInfo, text_name
-from pathsum.heads.kinds.matching_through_previous import through_previous
-from pathsum.heads.kinds.word_piece import TOO_FEW_WORDS, word_piece_scores
-from pathsum.heads.layer_view import RandomFrames, in_full_precision
-from pathsum.heads.probe import SEQUENCES
-from pathsum.heads.score import HeadScores, Score
+from pathsum.heads.score import ALPHA, HeadScores, Score, ScoreInfo, text_name
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens
 
-# Random heads for each head, so p can be as small as 1/201.
-NULL_HEADS = 200
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
 
@@ -150,7 +147,7 @@ def atlas(
     thresholds: Mapping[str, float] | None = None,
     alpha: float = ALPHA,
     sequences: int = SEQUENCES,
-    draws: int = NULL_HEADS,
+    draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Atlas:
@@ -182,7 +179,7 @@ def atlas(
     infos = _with_thresholds(thresholds or {})
     wanted = _wanted(scores)
     model = in_full_precision(model)
-    measured, first = _measured(model, tokens, wanted, sequences, draws, seed, progress)
+    measured, first = _measure(model, tokens, wanted, sequences, draws, seed, progress)
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
     matching = None
@@ -190,7 +187,6 @@ def atlas(
     if MATCHING_THROUGH_PREVIOUS.name in wanted:
         matching = _add_matching(model, entries, seed, alpha, progress)
         absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
-    absent = {name: why for name, why in absent.items() if name in wanted}
     infos = tuple(info for info in infos if info.name in wanted)
     note = _note(model.config, sequences, draws, measured.measured_on, matching)
     if len(infos) < len(ALL_SCORES):
@@ -199,6 +195,59 @@ def atlas(
             f"{MIXED} or {UNKNOWN}."
         )
     return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
+
+
+def _measure(
+    model: Model,
+    text: TextOrTokens | None,
+    wanted: frozenset[str],
+    sequences: int,
+    draws: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[HeadScores, dict[HeadId, Float[Tensor, " dest"]]]:
+    """Every wanted score that does not depend on kinds, and attention to the first token."""
+    absent: dict[str, str] = {}
+    if not model.config.predicts_tokens:
+        compared = [score.name for score in ALL_SCORES if score.of_tokens_out]
+        absent = dict.fromkeys(wanted.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
+    names = wanted - set(absent)
+    null = RandomHeads(model, draws, seed)
+    probe = repeats_probe(model, sequences, seed)
+    trace = attention_trace(model, probe.tokens, progress, "random tokens")
+    first = first_by_weights(trace, progress)
+    on_text = score_on_text(null, names, text, progress)
+    groups = (
+        score_on_repeats(null, names, trace, probe, progress),
+        score_on_similar_tokens(null, names, sequences, seed, progress),
+        score_on_split_words(null, names, seed, progress),
+        on_text,
+        _weight_scores(model, names, draws, seed, progress),
+    )
+    scores: dict[HeadId, dict[str, Score]] = {}
+    for number, head in enumerate(model.heads):
+        progress(number, len(model.heads), "heads that write nothing")
+        named = {name: one for it in groups for name, one in it.scores.get(head.id, {}).items()}
+        if why_silent(model, head.id):
+            of_ov = [score.name for score in ALL_SCORES if score.of_ov and score.name in named]
+            named |= dict.fromkeys(of_ov, Score(math.nan))
+        scores[head.id] = {name: named[name] for name in TITLES if name in named}
+    for group in groups:
+        absent |= group.absent
+    return HeadScores(scores, absent, on_text.measured_on), first
+
+
+def _weight_scores(
+    model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
+) -> HeadScores:
+    """Scores from weights alone."""
+    result: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    even = draws + draws % 2  # each rotation counts with its negative
+    for score in WEIGHT_SCORES:
+        if score.name in names:
+            for head, one in score.measure(model, even, seed, progress).items():
+                result[head][score.name] = one
+    return HeadScores(result, {})
 
 
 def _wanted(scores: Sequence[str] | None) -> frozenset[str]:
@@ -214,49 +263,6 @@ def _wanted(scores: Sequence[str] | None) -> frozenset[str]:
     return frozenset(scores)
 
 
-def _measured(
-    model: Model,
-    tokens: TextOrTokens | None,
-    wanted: Collection[str],
-    sequences: int,
-    draws: int,
-    seed: int,
-    progress: Progress,
-) -> tuple[DataScores, dict[HeadId, Float[Tensor, " dest"]]]:
-    """Every wanted score that does not depend on kinds, and attention to the first token."""
-    frames = RandomFrames(model, draws, seed)
-    on_probe, first = probe_scores(model, sequences, seed, frames, progress, wanted)
-    on_text = text_scores(model, tokens, frames, progress, wanted)
-    fuzzy = HeadScores({})
-    if FUZZY_INDUCTION.name in wanted:
-        fuzzy = fuzzy_induction_scores(model, frames, sequences, seed, progress)
-    scores, absent = on_probe.scores, on_probe.absent | on_text.absent
-    for head, score in fuzzy.scores.items():
-        scores[head][FUZZY_INDUCTION.name] = score
-    absent |= {FUZZY_INDUCTION.name: fuzzy.absent} if fuzzy.absent else {}
-    in_and_out = model.config.predicts_tokens
-    by_words = in_and_out and not {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.isdisjoint(wanted)
-    words = word_piece_scores(model, frames, seed, progress) if by_words else {}
-    for found in (words, on_text.scores):
-        for head, named in found.items():
-            scores[head] |= {name: score for name, score in named.items() if name in wanted}
-    if not any(WORD_PIECE.name in named for named in scores.values()):
-        absent |= dict.fromkeys((WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name), TOO_FEW_WORDS)
-    if not in_and_out:
-        names = (COPYING_BY_DATA.info, COPYING_BY_WEIGHTS.info, WORD_PIECE, WORD_PIECE_BY_WEIGHTS)
-        absent |= dict.fromkeys((info.name for info in names), OUTPUTS_ARE_NOT_TOKENS)
-    even = draws + draws % 2  # each rotation counts with its negative
-    for score in WEIGHT_SCORES:
-        if score.info.name in wanted and (in_and_out or score is not COPYING_BY_WEIGHTS):
-            for head, found in score.measure(model, even, seed, progress).items():
-                scores[head][score.info.name] = found
-    for number, head in enumerate(scores):
-        progress(number, len(scores), "heads that write nothing")
-        if why_silent(model, head):
-            scores[head] |= {name: Score(math.nan) for name in OV_SCORES if name in scores[head]}
-    return DataScores(scores, absent, on_text.measured_on), first
-
-
 def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
     """Every score with its threshold; one for random tokens is also that on text, unless given."""
     for name, value in thresholds.items():
@@ -266,10 +272,10 @@ def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
     on_text = {text_name(name): value for name, value in thresholds.items()}
     chosen = on_text | dict(thresholds)
     return tuple(
-        replace(info, threshold=chosen[info.name], reason="as given")
-        if info.name in chosen
-        else info
-        for info in ALL_SCORES
+        replace(score.info, threshold=chosen[score.name], reason="as given")
+        if score.name in chosen
+        else score.info
+        for score in ALL_SCORES
     )
 
 
@@ -321,25 +327,25 @@ def _entries(
 
 def _add_matching(
     model: Model, entries: dict[HeadId, HeadEntry], seed: int, alpha: float, progress: Progress
-) -> HeadScores:
+) -> MatchingScores:
     """Add the score that reads through a previous-token head, once those are known."""
     previous = {
-        head: entry.scores[PREVIOUS_TOKEN.info.name].value
+        head: entry.scores[PREVIOUS_TOKEN.name].value
         for head, entry in entries.items()
-        if previous_token.KIND.name in entry.kinds
+        if "previous token" in entry.kinds
     }
     matching = through_previous(model, previous, seed, progress=progress)
     for head, score in matching.scores.items():
         entry = entries[head]
         entry.scores[MATCHING_THROUGH_PREVIOUS.name] = score
-        if score.passes(MATCHING_THROUGH_PREVIOUS.threshold, alpha):
-            line = f"{MATCHING_THROUGH_PREVIOUS.title}: {score}"
+        if score.passes(MATCHING_THROUGH_PREVIOUS.info.threshold, alpha):
+            line = f"{MATCHING_THROUGH_PREVIOUS.info.title}: {score}"
             entries[head] = replace(entry, evidence=(*entry.evidence, line))
     return matching
 
 
 def _note(
-    config: Config, sequences: int, draws: int, text: str, matching: HeadScores | None
+    config: Config, sequences: int, draws: int, text: str, matching: MatchingScores | None
 ) -> str:
     """What the scores were measured on; `matching` is None if it was left out."""
     capped = joined((score_cap_note(config), logit_cap_note(config)))
@@ -353,7 +359,7 @@ def _note(
     )
 
 
-def _matching_note(matching: HeadScores) -> str:
+def _matching_note(matching: MatchingScores) -> str:
     heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
     if heads:
         return f"Matching is read through {heads}."

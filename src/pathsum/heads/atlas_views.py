@@ -14,9 +14,9 @@ from pathsum.base.table import format_number
 from pathsum.model import HeadId
 
 if TYPE_CHECKING:
-    from pathsum.heads.atlas import Atlas, HeadEntry
-    from pathsum.heads.kinds.kind import ScoreInfo
-    from pathsum.heads.score import Score
+    from pathsum.heads.atlas import Atlas
+    from pathsum.heads.kinds import HeadEntry
+    from pathsum.heads.score import Score, ScoreInfo
 
 SHADES = " ░▒▓█"
 # Widths of a score's title and of one head's value next to chance, with what separates columns.

@@ -1,19 +1,17 @@
-"""`induction`: which heads do induction, through which lower head, how, and what it is worth.
+"""`induction`: which heads do induction, through which lower head, how, and what they contribute.
 
-The scores that find candidates are in `kinds/induction_stripe` and `kinds/prefix_matching`; this
-file tests their mechanism.
+The scores that find candidates are in `pattern_scores`, the tests of the mechanism in `mechanism`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import replace as replace_fields
 
 import torch
-from torch import Tensor
 
+from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
@@ -21,33 +19,29 @@ from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
-from pathsum.heads.atlas import NULL_HEADS, check_draws
-from pathsum.heads.head_entry import why_silent
-from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.kinds.kind import ALPHA, DataScore
-from pathsum.heads.layer_view import (
-    RandomFrames,
-    compare_with_random_heads,
-    in_full_precision,
-    layer_view,
-    layer_views,
+from pathsum.circuits.token_basis import require_logit_edges, token_product
+from pathsum.heads.atlas import check_draws
+from pathsum.heads.kinds import why_silent
+from pathsum.heads.layer_view import in_full_precision, layer_views
+from pathsum.heads.measure import score_on_runs
+from pathsum.heads.mechanism import (
+    Mechanism,
+    PartnerEdge,
+    candidate_partners,
+    cut_edges,
+    find_mechanism,
+    matching_through,
+    score_shares,
 )
-from pathsum.heads.partners import PartnerEdge, candidate_partners, cut_edges
+from pathsum.heads.null import RandomHeads
+from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
-from pathsum.heads.score import Score
-from pathsum.model import HeadId, Model, Path, Trace
-from pathsum.model.folding import centered_unembedding
+from pathsum.heads.score import ALPHA, Score
+from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Replacement, ablate, replace
 from pathsum.paths.intervene.ablation import After
 from pathsum.text.probes import RepeatedTokens, shuffled
-
-Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
-
-# A mechanism is named if cutting one edge removes at least this share of the stripe.
-LEAST_SHARE_LOST = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +176,7 @@ def induction(
     model: Model,
     *,
     sequences: int = SEQUENCES,
-    draws: int = NULL_HEADS,
+    draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Induction:
@@ -203,37 +197,25 @@ def induction(
     probe = repeats_probe(model, sequences, seed)
     trace = model.trace(probe.tokens, progress=progress)
     threshold = INDUCTION_STRIPE.info.threshold
-    stripes, previous = _mean_scores(trace, probe, (INDUCTION_STRIPE, PREVIOUS_TOKEN))
-    # Chance is measured where it can decide.
+    stripes, previous = _stripes_and_previous(trace, probe)
+    # Random heads run only for the heads that they can decide about.
     large = [head for head, stripe in stripes.items() if stripe >= threshold]
-    scores = attention_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
+    scores = induction_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
     candidates = [head for head, it in scores.items() if it.stripe.passes(threshold, ALPHA)]
     rejected = {
         head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
         for head in candidates
         if (why := why_silent(model, head))
     }
-    found = [head for head in candidates if head not in rejected]
-    best = max(stripes.values(), default=0.0)
-    heads: list[InductionHead] = []
+    accepted = {head: scores[head] for head in candidates if head not in rejected}
+    heads = ()
     if model.config.n_layers > 1:
-        composed = composition(model, progress=progress)
-        other = trace
-        if found:
-            other = model.trace(shuffled(probe.tokens, probe.first), progress=progress)
-        for number, head in enumerate(found):
-
-            def step(what: str, number: int = number, head: HeadId = head) -> None:
-                progress(number, len(found), f"{what} {head}")
-
-            writers = candidate_partners(head, composed, previous)
-            edges = cut_edges(trace, probe, head, writers, composed, other, step)
-            heads.append(_verify(trace, probe, head, scores[head], edges, step))
-        progress(len(found), len(found), "testing")
+        heads = _test_heads(trace, probe, accepted, previous, progress)
+    best = max(stripes.values(), default=0.0)
     first, second = copy_losses(trace, probe)
     return Induction(
         model=model.name,
-        heads=tuple(heads),
+        heads=heads,
         why_none="" if heads else _why_none(model, best, threshold, rejected),
         rejected=rejected,
         stripes=stripes,
@@ -244,68 +226,95 @@ def induction(
     )
 
 
-def _mean_scores(
-    trace: Trace, probe: RepeatedTokens, scores: Sequence[DataScore]
-) -> list[dict[HeadId, float]]:
-    """Some scores of every head on the probe, without what chance gives."""
-    found = [dict[HeadId, float]() for _ in scores]
+def _stripes_and_previous(
+    trace: Trace, probe: RepeatedTokens
+) -> tuple[dict[HeadId, float], dict[HeadId, float]]:
+    """The induction stripe and the previous-token score of every head, without a null."""
+    stripes: dict[HeadId, float] = {}
+    previous: dict[HeadId, float] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        for score, values in zip(scores, found, strict=True):
+        for score, values in ((INDUCTION_STRIPE, stripes), (PREVIOUS_TOKEN, previous)):
             means = score.measure(view).mean(0).tolist()
             values.update((HeadId(layer, head), value) for head, value in enumerate(means))
-    return found
+    return stripes, previous
 
 
 @dataclass(frozen=True)
-class AttentionScores:
-    """What one head attends to on the probe: two scores against chance."""
+class InductionScores:
+    """One head's attention on the probe: two scores with their p-values."""
 
     stripe: Score
     prefix_matching: Score
 
 
-def attention_scores(
+def induction_scores(
     trace: Trace,
     probe: RepeatedTokens,
     heads: Sequence[HeadId],
     *,
-    draws: int = NULL_HEADS,
+    draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
-) -> dict[HeadId, AttentionScores]:
+) -> dict[HeadId, InductionScores]:
     """Induction stripe and prefix matching of some heads."""
-    frames = RandomFrames(trace.model, draws, seed)
-    W_U = centered_unembedding(trace.model.weights)
-    measures = (INDUCTION_STRIPE.measure, PREFIX_MATCHING.measure)
-    found: dict[HeadId, AttentionScores] = {}
-    layers = sorted({head.layer for head in heads})
-    for number, layer in enumerate(layers):
-        progress(number, len(layers), "candidates against random heads")
-        own = sorted(head.head for head in heads if head.layer == layer)
-        view = layer_view(trace, probe, layer, W_U)
-        scores = compare_with_random_heads(trace.model, layer, view, frames, measures, heads=own)
-        for head, both in zip(own, zip(*scores, strict=True), strict=True):
-            found[HeadId(layer, head)] = AttentionScores(*both)
-    return found
+    whole_context = [
+        replace_fields(score, by_position=None) for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
+    ]
+    measured = score_on_runs(
+        *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
+        what="random tokens",
+        phase="candidates against random heads",
+        heads=heads,
+        progress=progress,
+    )
+    return {
+        head: InductionScores(*(named[score.name] for score in whole_context))
+        for head, named in measured.scores.items()
+    }
+
+
+def _test_heads(
+    trace: Trace,
+    probe: RepeatedTokens,
+    candidates: dict[HeadId, InductionScores],
+    previous: dict[HeadId, float],
+    progress: Progress,
+) -> tuple[InductionHead, ...]:
+    """Cut the edges into each candidate, and test what it contributes."""
+    composed = composition(trace.model, progress=progress)
+    other = trace
+    if candidates:
+        other = trace.model.trace(shuffled(probe.tokens, probe.first), progress=progress)
+    heads: list[InductionHead] = []
+    for number, (head, scores) in enumerate(candidates.items()):
+
+        def step(what: str, number: int = number, head: HeadId = head) -> None:
+            progress(number, len(candidates), f"{what} {head}")
+
+        writers = candidate_partners(head, composed, previous)
+        edges = cut_edges(trace, probe, head, writers, composed, other, step)
+        heads.append(_verify(trace, probe, head, scores, edges, step))
+    progress(len(candidates), len(candidates), "testing")
+    return tuple(heads)
 
 
 def _verify(
     trace: Trace,
     probe: RepeatedTokens,
     head: HeadId,
-    scores: AttentionScores,
+    scores: InductionScores,
     edges: tuple[PartnerEdge, ...],
     step: Callable[[str], None],
 ) -> InductionHead:
     model = trace.model
     step("eigenvalues of")
-    mechanism, partner = _mechanism(edges)
+    mechanism, partner = find_mechanism(edges)
     require_logit_edges(model, "copying")
     product = token_product(model.weights, head.layer)
     ov = float(positivity(layer_eigenvalues(model.weights, head.layer, product)[head.head]))
-    qk = None if partner is None else _matching_through(model, head, partner, mechanism)
+    qk = None if partner is None else matching_through(model, head, partner, mechanism)
     step("score terms of")
-    shares = _score_shares(trace, probe, head)
+    shares = score_shares(trace, probe, head)
     tokens, start = two_copies(probe), second_copy(probe)
     step("ideal pattern of")
     ideal = replace(model, head, tokens, pattern="induction", from_position=start)
@@ -334,50 +343,6 @@ def _verify(
         partner_recovered=None if below is None else below.share,
         evidence=_evidence(shares, ov, qk, ideal, kept, below),
     )
-
-
-def _mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
-    """The edge whose cut removes most of the stripe, if it removes enough."""
-    if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
-        return "none", None
-    side: Mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
-    return side, edges[0].writer
-
-
-def _matching_through(
-    model: Model, head: HeadId, partner: HeadId, mechanism: Mechanism
-) -> float | None:
-    """Σλ/Σ|λ| of the head's QK through its partner's OV.
-
-    None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
-    """
-    through = Path("embed", [partner])
-    if mechanism == "K-composition":
-        matching = token_qk(model, head, key_through=through)
-    else:
-        matching = token_qk(model, head, query_through=through)
-    ratio = float(positivity(matching.eigenvalues()))
-    return None if math.isnan(ratio) else ratio
-
-
-def _score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
-    """The share of the score at the stripe that each group of terms carries.
-
-    Each row's mean is removed first: softmax ignores what is the same for all sources.
-    """
-    scores = trace.scores(head)
-    rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
-    columns = rows - probe.length + 1
-    counts = 1.0 + rows
-
-    def above_row_mean(group: Tensor) -> float:
-        means = group.tril()[:, rows].sum(-1) / counts
-        return float((group[:, rows, columns] - means).mean())
-
-    groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
-    parts = {name: above_row_mean(group) for name, group in groups.items()}
-    total = sum(parts.values())
-    return {name: part / total if total else math.nan for name, part in parts.items()}
 
 
 def _evidence(

@@ -1,19 +1,32 @@
-"""Score: a measured property of one head, and its comparison with random heads.
+"""Scores of heads: what one is (`ScoreInfo`), how it is measured, and its value (`Score`).
 
 A head may do something only in one part of the context, which a mean over all of it hides; `Part`
 is the part where a score is largest.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import TIE
-from pathsum.base import HeadId
+from pathsum.base import HeadId, Progress, Record, Table, prose_column
 from pathsum.base.estimate import Estimate
+from pathsum.heads.layer_view import LayerView
+from pathsum.model import Model
+
+PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
+PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
+REPEATS = "random tokens that training has seen, repeated, after the start token"
+TEXT = "text that training did not see, or the tokens that were given"
+RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
+
+ALPHA = 0.01
+"""One in a hundred random heads may pass a score by chance; a kind needs two that agree."""
 
 PART = 16
 """The least number of consecutive positions in a part of the context."""
@@ -62,11 +75,163 @@ class Score(_Tested):
 
 
 @dataclass(frozen=True)
-class HeadScores:
-    """One score of the heads that have it, or in `absent` why none has."""
+class ScoreInfo(Record, kind="head-score-info"):
+    """The description of a score, shown next to its numbers.
 
-    scores: dict[HeadId, Score]
-    absent: str = ""
+    `about` is one plain sentence on what a head with a high score does.
+    """
+
+    name: str
+    title: str
+    about: str
+    evidence: Literal["data", "weights"]
+    formula: str
+    probe: str
+    ceiling: float | None
+    null: str
+    threshold: float
+    reason: str
+    citation: str
+
+    def to_table(self) -> Table:
+        """One row per field."""
+        shown = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
+        rows = tuple((name, str(getattr(self, name))) for name in shown)
+        return Table((prose_column(""), prose_column("")), rows, title=self.title)
+
+
+Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
+"""A score from data: one number per sequence and head."""
+ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
+"""A score at every destination, NaN at those that do not count; `measure` is its mean."""
+MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
+"""Scores every head of a model from its weights, given an even number of null draws and a seed."""
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """A score that heads can have.
+
+    `of_ov` marks scores of a head's output, which a head that writes nothing does not have;
+    `of_tokens_out` those that compare outputs with tokens.
+    """
+
+    info: ScoreInfo
+    of_ov: bool = False
+    of_tokens_out: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in `atlas`."""
+        return self.info.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataScore(HeadScore):
+    """A score measured on a run, of the probe or of text.
+
+    `needs` names the requirement for a destination to count, for scores that not every text allows.
+    """
+
+    measure: Measure
+    by_position: ByPosition | None = None
+    needs: str = "a position before it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightScore(HeadScore):
+    """A score computed from weights alone."""
+
+    measure: MeasureWeights
+
+
+def data_score(
+    measure: Measure | None = None,
+    *,
+    name: str,
+    title: str,
+    about: str,
+    formula: str,
+    threshold: float,
+    reason: str,
+    citation: str = PAPER,
+    probe: str = REPEATS,
+    ceiling: float | None = 1.0,
+    by_position: ByPosition | None = None,
+    needs: str = "a position before it",
+    of_ov: bool = False,
+    of_tokens_out: bool = False,
+) -> DataScore:
+    """A score on repeated random tokens, or another probe, compared with random heads.
+
+    `measure` is by default the mean of `by_position` over the destinations that count.
+    """
+
+    def mean_over_destinations(view: LayerView) -> Float[Tensor, "sequence head"]:
+        assert by_position is not None
+        return by_position(view).nanmean(-1)
+
+    info = ScoreInfo(
+        name=name,
+        title=title,
+        about=about,
+        evidence="data",
+        formula=formula,
+        probe=probe,
+        ceiling=ceiling,
+        null=RANDOM_HEADS,
+        threshold=threshold,
+        reason=reason,
+        citation=citation,
+    )
+    return DataScore(
+        info=info,
+        of_ov=of_ov,
+        of_tokens_out=of_tokens_out,
+        measure=measure or mean_over_destinations,
+        by_position=by_position,
+        needs=needs,
+    )
+
+
+def weight_info(
+    *,
+    name: str,
+    title: str,
+    about: str,
+    formula: str,
+    null: str,
+    reason: str,
+    probe: str = "none: weights alone",
+) -> ScoreInfo:
+    """A score from weights whose null is symmetric around 0, which is its threshold."""
+    return ScoreInfo(name, title, about, "weights", formula, probe, 1.0, null, 0.0, reason, PAPER)
+
+
+def on_text(score: DataScore) -> DataScore:
+    """The same score measured on text: `previous_token` becomes `previous_token_text`."""
+    info = replace(
+        score.info,
+        name=text_name(score.name),
+        title=f"{score.info.title.removesuffix(' (data)')} (text)",
+        about=f"{score.info.about.removesuffix('.')}, on text.",
+        probe=TEXT,
+    )
+    return replace(score, info=info)
+
+
+def text_name(name: str) -> str:
+    """The name of a score when it is measured on text."""
+    return f"{name}_text"
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Scores of heads by name, the reasons why scores are absent, and a description of the data."""
+
+    scores: dict[HeadId, dict[str, Score]]
+    absent: dict[str, str]
+    measured_on: str = ""
 
 
 def largest_parts(profile: Float[Tensor, "*head dest"]) -> Float[Tensor, "*head"] | None:

@@ -13,11 +13,12 @@ nothing.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pathsum.base import Part
@@ -25,9 +26,9 @@ from pathsum.base.batching import batch_size
 from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
+from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
-from pathsum.paths.writes import FrozenRow
 
 # Nodes of the first rule, doubled until the split is complete to this share of the range of v.
 _NODES = 16
@@ -308,10 +309,15 @@ def _integrate(
     nodes: int,
 ) -> Float[Tensor, "row src"]:
     """The integral of each row by the Gauss–Legendre rule with so many nodes."""
-    points, rule = (torch.from_numpy(x).to(s) for x in np.polynomial.legendre.leggauss(nodes))
+    points, rule = (torch.from_numpy(x).to(s) for x in _gauss_legendre(nodes))
     patterns, slopes = _softmax((points[:, None, None] + 1) / 2 * s, seen, cap, capped)
     gain = patterns * (v - (patterns * v).sum(-1, keepdim=True)) * slopes
     return (rule[:, None, None] / 2 * gain).sum(0)
+
+
+@cache
+def _gauss_legendre(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.polynomial.legendre.leggauss(nodes)
 
 
 def _softmax(

@@ -27,10 +27,11 @@ from pathsum.base import (
     text_column,
     token_column,
 )
+from pathsum.base.batching import batched
 from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.paths.breakdown import Breakdown, Grid, Name
-from pathsum.paths.flows import EDGE_NUMBERS, Flows, edge_flows, flows
+from pathsum.paths.flows import Flows, edge_flows, flows
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
@@ -39,8 +40,6 @@ from pathsum.paths.target import Target
 
 # Rows of a table of components or of sources.
 SHOWN = 10
-# Numbers that the streams of one sweep may hold at once: 128 MB in float32.
-SWEEP_NUMBERS = 32_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,19 +211,10 @@ class LogitAttribution(Record, kind="toward"):
         return (estimate.value, *interval)
 
 
-def explain(
-    paths: PathSum,
-    target: Target,
-    sweep_numbers: int = SWEEP_NUMBERS,
-    edge_numbers: int = EDGE_NUMBERS,
-) -> LogitAttribution:
-    """All totals toward a target, sequences taken in groups that fit into memory.
-
-    `sweep_numbers` limits how many numbers the streams of one sweep may hold, `edge_numbers` how
-    many are held while edges are summed over positions.
-    """
+def explain(paths: PathSum, target: Target) -> LogitAttribution:
+    """All totals toward a target, sequences taken in groups that fit into memory."""
     trace, config = paths.trace, paths.trace.model.config
-    parts = [flows(*part) for part in _groups(paths, target, sweep_numbers)]
+    parts = [flows(*part) for part in _groups(paths, target)]
     found = _joined(parts)
     heads: tuple[Name, ...] = tuple(head.id for head in trace.model.heads)
     orders: tuple[Name, ...] = tuple(range(config.n_layers + 1))
@@ -248,7 +238,7 @@ def explain(
         by_head=_breakdown("head", heads, found.head),
         _paths=paths,
         _target=target,
-        _edges=partial(_all_edges, paths, target, sweep_numbers, edge_numbers),
+        _edges=partial(_all_edges, paths, target),
     )
 
 
@@ -263,23 +253,19 @@ def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) ->
     return error / size if size else error
 
 
-def _groups(paths: PathSum, target: Target, sweep_numbers: int) -> Iterator[tuple[Frozen, Target]]:
-    """Sequences in groups whose streams fit into `sweep_numbers`."""
-    config = paths.trace.model.config
+def _groups(paths: PathSum, target: Target) -> Iterator[tuple[Frozen, Target]]:
+    """Sequences in groups whose streams fit into memory."""
+    config, stream = paths.trace.model.config, paths.trace.streams[0]
     length = int(target.positions.max()) + 1
-    per_sequence = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
-    group = max(1, sweep_numbers // per_sequence)
-    for begin in range(0, len(target.tokens), group):
-        rows = slice(begin, begin + group)
+    numbers = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
+    for part in batched(range(len(target.tokens)), numbers * stream.element_size()):
+        rows = slice(part[0], part[-1] + 1)
         yield Frozen(paths.trace, rows, length), target.rows(rows)
 
 
 @torch.no_grad()
-def _all_edges(
-    paths: PathSum, target: Target, sweep_numbers: int, edge_numbers: int
-) -> Float[Tensor, "batch writer reader"]:
-    groups = _groups(paths, target, sweep_numbers)
-    return torch.cat([edge_flows(frozen, part, edge_numbers) for frozen, part in groups])
+def _all_edges(paths: PathSum, target: Target) -> Float[Tensor, "batch writer reader"]:
+    return torch.cat([edge_flows(*part) for part in _groups(paths, target)])
 
 
 def _joined(parts: Sequence[Flows]) -> Flows:

@@ -6,7 +6,7 @@ reference.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor
@@ -59,13 +59,18 @@ def values_without(
             default=layers,
         )
 
+    values, done = start.streams[0].new_zeros(len(rows)), 0
     # Rows that change the same layers are run together: layers below are not computed again.
-    order = sorted(range(len(rows)), key=lambda number: -lowest(rows[number]))
-    values = start.streams[0].new_zeros(len(rows))
-    bytes_each = 4 * start.streams[0].nbytes
-    for part in _reported(order, bytes_each, progress, "cutting edges"):
-        logits = logits_without(start, [rows[number] for number in part], writes, target)
-        values[part] = target.of_runs(logits)
+    by_layer: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        by_layer.setdefault(lowest(row), []).append(number)
+    for numbers in by_layer.values():
+        for part in batched(numbers, 4 * start.streams[0].nbytes):
+            progress(done, len(rows), "cutting edges")
+            logits = logits_without(start, [rows[number] for number in part], writes, target)
+            values[list(part)] = target.of_runs(logits)
+            done += len(part)
+    progress(done, len(rows), "cutting edges")
     return values
 
 
@@ -82,7 +87,8 @@ def values_with_only(
     widest = max(1, *(len(row) for row in rows))
     keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
     values = start.streams[0].new_zeros(len(rows))
-    for part in _reported(range(len(rows)), 4 * widest * keys, progress, "keeping edges"):
+    for part in batched(range(len(rows)), 4 * widest * keys):
+        progress(part[0], len(rows), "keeping edges")
         logits = logits_with_only(start, [rows[number] for number in part], writes, target)
         values[list(part)] = target.of_runs(logits)
     return values
@@ -106,18 +112,6 @@ def logits_with_only(
 
 def _names(row: Edges) -> list[NodeEdge]:
     return [NodeEdge.parse(str(edge)) for edge in row]
-
-
-def _reported(
-    numbers: Sequence[int], bytes_each: int, progress: Progress, what: str
-) -> Iterator[Sequence[int]]:
-    """Batches that fit into memory, with a progress report before each."""
-    done = 0
-    for part in batched(numbers, bytes_each):
-        progress(done, len(numbers), what)
-        yield part
-        done += len(part)
-    progress(done, len(numbers), what)
 
 
 def is_written(node: Site) -> bool:

@@ -1,27 +1,37 @@
-"""All totals toward a target, from sweeps up and down.
+"""Projections of a frozen run: all totals toward a target, and every writer's direct contribution.
 
 Where streams and gradients of the target meet, their inner product is the sum over all paths that
-pass there. Orders are kept apart as the coefficients of a polynomial (see `sweep.py`). Carrying
+pass there. Orders are kept apart as the coefficients of a polynomial (see `frozen`). Carrying
 L coefficients through L layers would cost L/2 sweeps, so the sweep up carries them through the
 lower half only, the sweep down through the upper half, and the two polynomials are multiplied where
-they meet. Edges need no orders, and have sweeps of their own (`edge_flows`), because the product of
-all writers with all reads costs as much as a trace and is often not asked for.
+they meet. Edges need no orders, and have their own sweeps (`edge_flows`), because the product of
+all writers with all reads costs as much as a trace and is often not needed.
+
+`direct_shares` is the one direct attribution: a writer (a source or a head) at a position, along a
+gradient there. `FrozenRow` has the writes of one sequence, which circuits are grown from.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.batching import batched
 from pathsum.base.shapes import PerHead, Stream
-from pathsum.paths.frozen import AdjointStep, DownSweep, Frozen, Streams, UpSweep, all_sources
+from pathsum.model import HeadId, Source, Trace
+from pathsum.model.folding import Reads, layer_reads
+from pathsum.paths.frozen import (
+    AdjointStep,
+    DownSweep,
+    Frozen,
+    FrozenLayer,
+    Streams,
+    UpSweep,
+    all_sources,
+)
 from pathsum.paths.target import Target
-
-# Numbers held at once while edges are summed over positions: 64 MB in float32.
-EDGE_NUMBERS = 16_000_000
-# Layers whose reads are multiplied with what was written below them in one product.
-_LAYERS_TOGETHER = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +52,18 @@ def flows(frozen: Frozen, target: Target) -> Flows:
     top = gradient_at_top(frozen, target)
     up = _sweep_up(frozen)
     order, source, head = _sweep_down(frozen, top, up)
-    found = Flows(order, source, head, _last(frozen, top, target.positions, up.z))
     bias = _logit_bias(frozen, target)
-    return found if bias is None else _with_bias(found, target, bias)
+    last = _last(frozen, top, target.positions, up.z, bias)
+    if bias is not None:
+        # One more source: order 0, where the prediction is made.
+        order[:, 0] += bias
+        here = torch.zeros_like(source[:, :1])
+        here[torch.arange(len(bias), device=bias.device), 0, target.positions] = bias
+        source = torch.cat([source, here], 1)
+    return Flows(order, source, head, last)
 
 
-def edge_flows(
-    frozen: Frozen, target: Target, edge_numbers: int = EDGE_NUMBERS
-) -> Float[Tensor, "batch writer reader"]:
+def edge_flows(frozen: Frozen, target: Target) -> Float[Tensor, "batch writer reader"]:
     """The total of every edge toward the target, in each sequence.
 
     Rows write (sources, then heads), columns read (heads, then the logits). An entry is the sum
@@ -58,14 +72,14 @@ def edge_flows(
     top = gradient_at_top(frozen, target)
     z = tuple(step.z[0] for step in UpSweep(frozen))
     at_values = tuple(step.at_values[0] for step in DownSweep(frozen, top).to(0))[::-1]
-    edge = _edges(frozen, top, target.positions, z, at_values, edge_numbers)
     bias = _logit_bias(frozen, target)
-    if bias is None:
-        return edge
-    n_sources = len(frozen.sources)
-    to_logits = torch.zeros_like(edge[:, :1])
-    to_logits[:, 0, -1] = bias
-    return torch.cat([edge[:, :n_sources], to_logits, edge[:, n_sources:]], 1)
+    to_logits = _last(frozen, top, target.positions, z, bias)
+    to_heads = _edges(frozen, top, z, at_values)
+    if bias is not None:
+        n_sources = len(frozen.sources)
+        none = torch.zeros_like(to_heads[:, :1])
+        to_heads = torch.cat([to_heads[:, :n_sources], none, to_heads[:, n_sources:]], 1)
+    return torch.cat([to_heads, to_logits[..., None]], 2)
 
 
 def _logit_bias(frozen: Frozen, target: Target) -> Float[Tensor, " batch"] | None:
@@ -83,22 +97,6 @@ def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
     scale = frozen.final_scale[rows, target.positions]
     top[rows, target.positions] = direction * scale[:, None]
     return top
-
-
-def _with_bias(found: Flows, target: Target, bias: Float[Tensor, " batch"]) -> Flows:
-    """The logits' own bias as one more source: order 0, where the prediction is made."""
-    rows = torch.arange(len(bias), device=bias.device)
-    at_position = torch.zeros_like(found.source[:, :1])
-    at_position[rows, 0, target.positions] = bias
-    n_sources = found.source.shape[1]
-    order = found.order.clone()
-    order[:, 0] += bias
-    return Flows(
-        order=order,
-        source=torch.cat([found.source, at_position], 1),
-        head=found.head,
-        last=torch.cat([found.last[:, :n_sources], bias[:, None], found.last[:, n_sources:]], 1),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,101 +164,153 @@ def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor
             source[:, place] = (frozen.source(found) * together).sum(-1)
 
 
-def _last(
-    frozen: Frozen, top: Stream, positions: Int[Tensor, " batch"], z: tuple[PerHead, ...]
-) -> Float[Tensor, "batch writer"]:
-    """What each source and each head wrote straight into the target, at its position."""
-    rows = torch.arange(len(top), device=top.device)
-    gradient = top[rows, positions]
-    found = [(frozen.source(each)[rows, positions] * gradient).sum(-1) for each in frozen.sources]
-    for index, each in enumerate(z):
-        at_z = frozen.layer(index).write_adjoint(gradient[None, :, None])[0, :, :, 0]
-        found += (each[rows, :, positions] * at_z).sum(-1).unbind(1)
-    return torch.stack(found, 1)
-
-
 def _edges(
+    frozen: Frozen,
+    top: Stream,
+    z: tuple[PerHead, ...],
+    at_values: tuple[PerHead, ...],
+) -> Float[Tensor, "batch writer heads"]:
+    """Inner products of every writer's output with every head's gradient, over positions.
+
+    Some positions at a time, so that memory does not grow with the length of the text.
+    """
+    layers = [frozen.layer(index) for index in range(frozen.n_layers)]
+    n_heads = frozen.run.weights.config.n_heads
+    written_in = [source.layer for source in frozen.sources]
+    written_in += [index for index in range(len(layers)) for _ in range(n_heads)]
+    edge = top.new_zeros(len(top), len(written_in), n_heads * len(layers))
+    bytes_each = 2 * edge.shape[1] * top[:, 0].nbytes
+    for part in batched(range(top.shape[1]), bytes_each):
+        here = slice(part[0], part[-1] + 1)
+        writers = [frozen.source(source)[:, None, here] for source in frozen.sources]
+        writers += [each[:, :, here] @ layer.W_O for each, layer in zip(z, layers, strict=True)]
+        written = torch.cat(writers, 1).flatten(2)
+        for index, (layer, each) in enumerate(zip(layers, at_values, strict=True)):
+            scaled = each[:, :, here] * layer.scale[:, None, here, None]
+            read = (scaled @ layer.per_head(layer.W_V).mT).flatten(2)
+            edge[:, :, index * n_heads : (index + 1) * n_heads] += written @ read.mT
+    layer_of_writer = torch.tensor(written_in, device=top.device)
+    layer_of_reader = torch.arange(len(layers), device=top.device).repeat_interleave(n_heads)
+    return edge * (layer_of_writer[:, None] < layer_of_reader)
+
+
+def _last(
     frozen: Frozen,
     top: Stream,
     positions: Int[Tensor, " batch"],
     z: tuple[PerHead, ...],
-    at_values: tuple[PerHead, ...],
-    edge_numbers: int,
-) -> Float[Tensor, "batch writer reader"]:
-    """Inner products of what each writer wrote with each reader's gradient, over positions.
-
-    Writers and readers are laid out in the stream for some positions at a time, so that memory
-    does not grow with the length of the text.
-    """
-    config = frozen.run.weights.config
-    batch, length, d = top.shape
-    n_sources, n_heads = len(frozen.sources), config.n_layers * config.n_heads
-    places, written = _in_order_of_writing(frozen)
-    edge = top.new_zeros(batch, n_sources + n_heads, n_heads + 1)
-    step = max(1, min(length, edge_numbers // (batch * d * (n_sources + 2 * n_heads + 1))))
-    written_space = top.new_empty(batch * len(places) * step * d)
-    read_space = top.new_empty(batch * n_heads * step * d)
-    for begin in range(0, length, step):
-        part = slice(begin, min(begin + step, length))
-        count = part.stop - begin
-        writers = written_space[: batch * len(places) * count * d].view(batch, -1, count, d)
-        readers = read_space[: batch * n_heads * count * d].view(batch, n_heads, count, d)
-        _lay_out(frozen, z, at_values, part, writers, readers)
-        # Several layers at a time make a matrix product out of thin ones.
-        for low in range(0, config.n_layers, _LAYERS_TOGETHER):
-            high = min(low + _LAYERS_TOGETHER, config.n_layers)
-            columns = slice(low * config.n_heads, high * config.n_heads)
-            before = written[high - 1]
-            products = writers[:, :before].flatten(2) @ readers[:, columns].flatten(2).mT
-            edge[:, :before, columns] += products
-        for row, position in enumerate(positions.tolist()):
-            # The logits read one position of each sequence.
-            if part.start <= position < part.stop:
-                edge[row, :, -1] = writers[row, :, position - begin] @ top[row, position]
-    for index, before in enumerate(written):
-        # What a layer writes or what is written later, it does not read.
-        edge[:, before:, index * config.n_heads : (index + 1) * config.n_heads] = 0
-    return torch.empty_like(edge).index_copy_(1, torch.tensor(places, device=edge.device), edge)
+    bias: Float[Tensor, " batch"] | None,
+) -> Float[Tensor, "batch writer"]:
+    """The direct contribution of each source and each head to the target, at its position."""
+    rows = torch.arange(len(top), device=top.device)
+    gradient = top[rows, positions][:, None]
+    of_logits = None if bias is None else bias[:, None]
+    return direct_shares(frozen, gradient, of_logits, positions[:, None], z)[..., 0]
 
 
-def _in_order_of_writing(frozen: Frozen) -> tuple[list[int], list[int]]:
-    """Rows of `Flows.edge` in the order in which they are written, and how many each layer reads.
-
-    In this order what a layer can read is a prefix.
-    """
-    heads, n_sources = frozen.run.weights.config.n_heads, len(frozen.sources)
-    places: list[int] = []
-    written: list[int] = []
-    for index in range(-1, frozen.n_layers):
-        if index >= 0:
-            written.append(len(places))
-            places += range(n_sources + index * heads, n_sources + (index + 1) * heads)
-        places += [at for at, source in enumerate(frozen.sources) if source.layer == index]
-    return places, written
-
-
-def _lay_out(
+def direct_shares(
     frozen: Frozen,
-    z: tuple[PerHead, ...],
-    at_values: tuple[PerHead, ...],
-    part: slice,
-    writers: Float[Tensor, "batch writer some d"],
-    readers: Float[Tensor, "batch heads some d"],
-) -> None:
-    """The output of every writer and the gradient of every read at some positions."""
-    heads, place = frozen.run.weights.config.n_heads, 0
-    for index in range(-1, frozen.n_layers):
-        if index >= 0:
-            layer = frozen.layer(index)
-            reads = at_values[index][:, :, part] * layer.scale[:, None, part, None]
-            here = slice(index * heads, (index + 1) * heads)
-            W_V = layer.per_head(layer.W_V).mT
-            # One sequence at a time, straight into place: a copy would take as long as a product.
-            for row, (written, read) in enumerate(zip(z[index][:, :, part], reads, strict=True)):
-                torch.bmm(read, W_V, out=readers[row, here])
-                torch.bmm(written, layer.W_O, out=writers[row, place : place + heads])
-            place += heads
-        for source in frozen.sources:
-            if source.layer == index:
-                writers[:, place] = frozen.source(source)[:, part]
-                place += 1
+    gradient: Float[Tensor, "batch some d"],
+    bias: Float[Tensor, "batch some"] | None = None,
+    positions: Int[Tensor, "batch some"] | None = None,
+    z: Sequence[PerHead] | None = None,
+) -> Float[Tensor, "batch writer some"]:
+    """The write of every source and every head at some positions, along a gradient at each.
+
+    Without `positions` they are all positions, in order. `z` are the heads' outputs before W_O, if
+    a sweep has computed them already. The writers are `frozen.sources`, the logits' own `bias` if
+    it is given, and all heads.
+    """
+
+    def at(values: Float[Tensor, "batch *head pos k"]) -> Float[Tensor, "batch *head some k"]:
+        if positions is None:
+            return values
+        index = positions.view(len(positions), *(1,) * (values.ndim - 3), -1, 1)
+        return values.gather(-2, index.expand(*values.shape[:-2], -1, values.shape[-1]))
+
+    found = [(at(frozen.source(each)) * gradient).sum(-1)[:, None] for each in frozen.sources]
+    if bias is not None:
+        found.append(bias[:, None])
+    if z is None:
+        steps = ((step.layer, step.z[0]) for step in UpSweep(frozen))
+    else:
+        steps = ((frozen.layer(index), each) for index, each in enumerate(z))
+    for layer, mixed in steps:
+        found.append((at(mixed) * layer.write_adjoint(gradient[None])[0]).sum(-1))
+    return torch.cat(found, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenRow:
+    """One sequence of a frozen run, up to a length: what every component writes and reads."""
+
+    trace: Trace
+    row: int
+    length: int
+    frozen: Frozen
+    layers: tuple[FrozenLayer, ...]
+    z: tuple[Float[Tensor, "head pos k"], ...]
+    streams: tuple[Float[Tensor, "pos d"], ...]
+    sources: tuple[tuple[Source, Float[Tensor, "pos d"]], ...]
+
+    @classmethod
+    def of(cls, trace: Trace, row: int, length: int) -> "FrozenRow":
+        """The first positions of one sequence of a run."""
+        frozen = Frozen(trace, slice(row, row + 1), length)
+        layers, z, streams = list[FrozenLayer](), list[Tensor](), list[Tensor]()
+        sweep = UpSweep(frozen)
+        for step in sweep:
+            layers.append(step.layer)
+            z.append(step.z[0, 0])
+            streams.append(sweep.streams[0, 0].clone())
+        sources = tuple((source, frozen.source(source)[0]) for source in frozen.sources)
+        return cls(trace, row, length, frozen, tuple(layers), tuple(z), tuple(streams), sources)
+
+    @property
+    def rows(self) -> slice:
+        """The sequence, as a slice of the batch."""
+        return slice(self.row, self.row + 1)
+
+    def writers(self, layer: int) -> tuple[Source | HeadId, ...]:
+        """Everything that a layer's heads can read: sources, then heads."""
+        n_heads = self.trace.model.config.n_heads
+        heads = (HeadId(below, head) for below in range(layer) for head in range(n_heads))
+        return (*(source for source, _ in self.sources if source.layer < layer), *heads)
+
+    def writes_everywhere(
+        self, layer: int, directions: Float[Tensor, "node d"], length: int
+    ) -> Float[Tensor, "node writer src"]:
+        """Writes below a layer at the first positions, projected on each direction."""
+        rows = [
+            (directions @ stream[:length].T)[:, None]
+            for source, stream in self.sources
+            if source.layer < layer
+        ]
+        for below in range(layer):
+            back = self._through_W_O(below, directions)
+            rows.append((back.transpose(0, 1) @ self.z[below][:, :length].mT).transpose(0, 1))
+        return torch.cat(rows, 1)
+
+    def writes_at(
+        self, layer: int, directions: Float[Tensor, "read d"], places: Int[Tensor, " read"]
+    ) -> Float[Tensor, "read writer"]:
+        """Writes below a layer, each direction at its own position."""
+        rows = [
+            (stream[places] * directions).sum(-1)[:, None]
+            for source, stream in self.sources
+            if source.layer < layer
+        ]
+        for below in range(layer):
+            z = self.z[below][:, places].transpose(0, 1)
+            rows.append((z * self._through_W_O(below, directions)).sum(-1))
+        return torch.cat(rows, 1)
+
+    def reads(self, layer: int) -> Reads:
+        """The folded reads of a layer's heads."""
+        return layer_reads(self.trace.model.weights, layer)
+
+    def _through_W_O(
+        self, layer: int, directions: Float[Tensor, "read d"]
+    ) -> Float[Tensor, "read head k"]:
+        W_O = self.layers[layer].W_O
+        return (directions @ W_O.flatten(0, 1).T).unflatten(1, (-1, W_O.shape[1]))

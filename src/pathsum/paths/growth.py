@@ -29,8 +29,8 @@ from pathsum.model.folding import Reads
 from pathsum.model.grouped_query import kv_head
 from pathsum.paths.attention import Attention, Inputs
 from pathsum.paths.edges import edge_between, node_position, side_of
+from pathsum.paths.flows import FrozenRow, direct_shares
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut, Prediction
-from pathsum.paths.writes import FrozenRow
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5
@@ -144,10 +144,14 @@ class Growth:
         """The direct contributions of all writers to the logits."""
         direction, bias = self.target.direction(self.trace.model.weights)
         gradient = direction * self.run.frozen.final_scale[:, self.position]
-        here, top = self.target.positions, self.run.frozen.n_layers
-        shares, writers = self.run.writes_at(top, gradient, here), self.run.writers(top)
-        if float(bias[0]):
-            shares, writers = torch.cat([shares, bias[None]], 1), (*writers, Source("unembed_bias"))
+        writers = self.run.writers(self.run.frozen.n_layers)
+        sources = len(self.run.sources)
+        has_bias = bool(bias[0])
+        if has_bias:
+            writers = (*writers[:sources], Source("unembed_bias"), *writers[sources:])
+        own, here = bias[:, None] if has_bias else None, self.target.positions[:, None]
+        z = [each[None] for each in self.run.z]
+        shares = direct_shares(self.run.frozen, gradient[:, None], own, here, z)[..., 0]
         return Inputs(
             Side.V,
             writers,

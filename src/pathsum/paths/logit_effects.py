@@ -22,9 +22,10 @@ from torch import Tensor
 from pathsum.base import Column, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
-from pathsum.model import HeadId, HeadName, Trace, transformer
+from pathsum.model import HeadId, HeadName, Source, Trace, transformer
 from pathsum.model.grouped_query import for_query_heads
 from pathsum.paths.breakdown import Name, find_name
+from pathsum.paths.flows import direct_shares
 from pathsum.paths.frozen import FrozenLayer, UpSweep, Values, split_at
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.target import Target
@@ -103,20 +104,10 @@ def direct_attribution(
     `targets` gives other tokens, one per destination (then the last destination counts too).
     """
     paths = expand_logits(trace)
-    frozen, config = paths.frozen, trace.model.config
     target = _next_token_target(trace, targets)
     sources, heads = paths.sources, tuple(head.id for head in trace.model.heads)
-    batch, length = trace.tokens.shape
-    values = target.direction.new_empty(batch, len(sources) + len(heads), length)
-    for place, source in enumerate(sources):
-        if source.kind == "unembed_bias":
-            values[:, place] = target.bias
-        else:
-            values[:, place] = (frozen.source(source) * target.direction).sum(-1)
-    for step in UpSweep(frozen):
-        first = len(sources) + step.index * config.n_heads
-        at_z = step.layer.write_adjoint(target.direction[None])
-        values[:, first : first + config.n_heads] = (step.z * at_z)[0].sum(-1)
+    bias = target.bias if Source("unembed_bias") in sources else None
+    values = direct_shares(paths.frozen, target.direction, bias)
     values = values.masked_fill(~target.known[:, None], torch.nan)
     total = values.sum(1)
     logits = trace.uncapped_logits

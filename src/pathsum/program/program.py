@@ -22,7 +22,7 @@ from torch import Tensor
 from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.base.errors import FileError, InputError, TokenError
 from pathsum.base.files import parse_object, read_text, write_output
-from pathsum.circuits.tokens.token import Token
+from pathsum.circuits.token_basis import Token
 from pathsum.model import Model
 from pathsum.model.sequences import require_position, require_values
 from pathsum.program.fidelity import Fidelity

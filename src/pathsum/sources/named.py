@@ -37,7 +37,7 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
     ),
     "hand-built-bugs": (
         "the same four in one head, which forces the paper's bugs",
-        lambda: construct.skip_trigrams(_TRIPLES, n_heads=1),
+        lambda: construct.skip_trigrams(_TRIPLES, n_heads=1, bigram=3.0),
     ),
     "hand-built-induction": ("two layers, induction by K-composition", construct.induction),
     "hand-built-induction-by-q": (

@@ -20,12 +20,12 @@ from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
-from pathsum.heads.induction import attention_scores
-from pathsum.heads.kinds import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.kinds.kind import ALPHA, DataScore
+from pathsum.heads.induction import induction_scores
 from pathsum.heads.layer_view import LayerView, layer_views
+from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
 from pathsum.heads.probe import copy_losses, repeats_probe
+from pathsum.heads.score import ALPHA, DataScore
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import check_tokens
@@ -370,7 +370,7 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     if best is None:
         return "the model has no layers, so positions do not see each other"
     trace = last.trace(probe.tokens)
-    score = attention_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
+    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""

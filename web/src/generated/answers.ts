@@ -577,7 +577,7 @@ export interface HeadAblation {
   tests: AblationOn[];
 }
 
-export interface Place {
+export interface Context {
   sequence: number;
   destination: number;
   source: number;
@@ -588,14 +588,14 @@ export interface Place {
   times: number;
 }
 
-export interface HeadPlaces {
-  format: "pathsum-head-places";
+export interface TopContexts {
+  format: "pathsum-top-contexts";
   version: 1;
   head: string;
-  by_attention: Place[];
-  by_effect: Place[];
+  by_attention: Context[];
+  by_effect: Context[];
   sequences: number;
-  places: number;
+  contexts: number;
   mean_weight: number;
   mean_effect: number | null;
   tokens: Token[];
@@ -1076,7 +1076,7 @@ export interface Questions {
   token: { params: TokenParams; answer: TokenTables };
   trigrams: { params: HeadParams; answer: SkipTrigrams };
   ablation: { params: HeadParams; answer: HeadAblation };
-  places: { params: HeadParams; answer: HeadPlaces };
+  places: { params: HeadParams; answer: TopContexts };
   composition: { params: ModelParams; answer: CompositionAnswer };
   ends: { params: ModelParams; answer: EndEdges };
   edge: { params: EdgeParams; answer: EdgePage };

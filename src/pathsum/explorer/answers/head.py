@@ -18,15 +18,20 @@ from pathsum.circuits import (
     token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.tokens.ov import Effect
-from pathsum.circuits.tokens.qk import Attention
-from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
-from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.circuits.trigrams.skip_trigrams import text_runs
+from pathsum.circuits.qk_ov import Attention, Effect
+from pathsum.circuits.token_basis import (
+    Scored,
+    Token,
+    as_path,
+    common_tokens,
+    joined,
+    token_of,
+    top_scored,
+)
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
-from pathsum.heads.places import HeadPlaces, head_places, read_places
+from pathsum.heads.contexts import TopContexts, read_contexts
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
@@ -257,23 +262,12 @@ def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = session.model(params)
     most = int(common_tokens(model).sum()) ** 2
-    runs = None
-    if model.held_out is not None:
-        # The pages of all heads share the runs of the text.
-        text = model.held_out
-        runs = session.result(
-            params,
-            "text runs",
-            lambda model, _: text_runs(model, text, TRIPLE_SEQUENCES),
-            SHARED_READING_BYTES,
-        )
     k = min(TRIPLES, most)
     found = skip_trigrams(
         model,
         params.head,
         k,
         sequences=TRIPLE_SEQUENCES,
-        runs=runs,
         progress=session.progress,
     )
     listed = {(each.source, each.destination, each.out) for each in found}
@@ -324,7 +318,7 @@ PLACES, PLACE_SEQUENCES = 8, 24
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
-def places(session: Session, params: HeadParams) -> HeadPlaces:
+def places(session: Session, params: HeadParams) -> TopContexts:
     """A head's places in the held-out text that comes with its model, else in example texts."""
     model = session.model(params)
     if model.held_out is not None:
@@ -338,29 +332,16 @@ def places(session: Session, params: HeadParams) -> HeadPlaces:
             ],
             "the example texts",
         )
-    reading = None
-    if len(model.heads) <= SHARED_HEADS:
-        # The pages of all heads share what was read.
-        reading = session.result(
-            params,
-            "places",
-            lambda model, report: read_places(
-                model,
-                [head.label for head in model.heads],
-                text,
-                sequences=PLACE_SEQUENCES,
-                progress=report,
-            ),
-            SHARED_READING_BYTES,
-        )
-    found = head_places(
-        model,
-        params.head,
-        text,
-        k=PLACES,
-        sequences=PLACE_SEQUENCES,
-        reading=reading,
-        progress=session.progress,
+    # In a small model the pages of all heads share one reading of the text.
+    shared = len(model.heads) <= SHARED_HEADS
+    labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
+    read = session.result(
+        params,
+        "contexts" if shared else f"contexts of {labels[0]}",
+        lambda model, report: read_contexts(
+            model, labels, text, sequences=PLACE_SEQUENCES, progress=report
+        ),
+        SHARED_READING_BYTES,
     )
-    read = f"{found.sequences} sequences of {name}"
-    return replace(found, note=joined((f"on {read}", found.note)))
+    found = read.top(params.head, PLACES)
+    return replace(found, note=joined((f"on {found.sequences} sequences of {name}", found.note)))

@@ -1,4 +1,4 @@
-import type { Place } from "../../generated/answers";
+import type { Context } from "../../generated/answers";
 
 /** A part of the text around a place: a token, or a gap that is left out. */
 type Excerpt = { readonly gap: true } | { readonly gap: false; readonly at: number; readonly id: number };
@@ -9,7 +9,7 @@ const AFTER = 4;
 const AROUND = 2;
 
 /** The text around a place: where the head is, and where it looks. */
-export function excerpt({ ids, source, destination }: Pick<Place, "ids" | "source" | "destination">): Excerpt[] {
+export function excerpt({ ids, source, destination }: Pick<Context, "ids" | "source" | "destination">): Excerpt[] {
   const isNear = (at: number) =>
     (at >= destination - BEFORE && at <= destination + AFTER) || Math.abs(at - source) <= AROUND;
   const shown = ids.map((_, at) => at).filter(isNear);

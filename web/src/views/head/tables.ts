@@ -5,8 +5,8 @@ import type {
   HeadAblation,
   HeadEntry,
   HeadPage,
-  HeadPlaces,
-  Place,
+  TopContexts,
+  Context,
   SkipTrigram,
   SkipTrigrams,
 } from "../../generated/answers";
@@ -66,8 +66,8 @@ export function offsetTable(page: HeadPage): DataTable | null {
   };
 }
 
-export function placeTable(answer: HeadPlaces, words: Words): DataTable {
-  const listed = (order: string, places: readonly Place[]): Cell[][] =>
+export function placeTable(answer: TopContexts, words: Words): DataTable {
+  const listed = (order: string, places: readonly Context[]): Cell[][] =>
     places.map((place) => [
       order,
       place.sequence,

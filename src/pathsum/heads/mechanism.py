@@ -1,17 +1,26 @@
-"""Which lower head an induction head reads: cut each edge, measure what is left of the stripe."""
+"""How an induction head works: which edge carries its stripe, and from which score terms."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
+from pathsum.algebra.spectrum import positivity
 from pathsum.base import Edge, HeadRead, Record, Side
 from pathsum.circuits.composition import Composition
-from pathsum.heads.kinds.induction_stripe import stripe
-from pathsum.model import HeadId, Trace
+from pathsum.circuits.qk_ov import token_qk
+from pathsum.heads.pattern_scores import stripe
+from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.intervene.patching import patched_pattern
 from pathsum.text.probes import RepeatedTokens
 
+Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
+
+# A mechanism is named if cutting one edge removes at least this share of the stripe.
+LEAST_SHARE_LOST = 0.25
 # In deep models only the edges that weights or patterns suggest are cut.
 MOST_BY_COMPOSITION = 6
 MOST_BY_PATTERN = 3
@@ -96,3 +105,47 @@ def cut_edges(
                 )
             )
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
+
+
+def find_mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
+    """The edge whose cut removes most of the stripe, if it removes enough."""
+    if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
+        return "none", None
+    side: Mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
+    return side, edges[0].writer
+
+
+def matching_through(
+    model: Model, head: HeadId, partner: HeadId, mechanism: Mechanism
+) -> float | None:
+    """Σλ/Σ|λ| of the head's QK through its partner's OV.
+
+    None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
+    """
+    through = Path("embed", [partner])
+    if mechanism == "K-composition":
+        matching = token_qk(model, head, key_through=through)
+    else:
+        matching = token_qk(model, head, query_through=through)
+    ratio = float(positivity(matching.eigenvalues()))
+    return None if math.isnan(ratio) else ratio
+
+
+def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
+    """The share of the score at the stripe that each group of terms carries.
+
+    Each row's mean is removed first: softmax ignores what is the same for all sources.
+    """
+    scores = trace.scores(head)
+    rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
+    columns = rows - probe.length + 1
+    counts = 1.0 + rows
+
+    def above_row_mean(group: Tensor) -> float:
+        means = group.tril()[:, rows].sum(-1) / counts
+        return float((group[:, rows, columns] - means).mean())
+
+    groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
+    parts = {name: above_row_mean(group) for name, group in groups.items()}
+    total = sum(parts.values())
+    return {name: part / total if total else math.nan for name, part in parts.items()}

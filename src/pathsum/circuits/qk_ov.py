@@ -1,9 +1,10 @@
-"""The QK circuit in the token basis: which destinations attend to which sources.
+"""QK and OV circuits in the token basis: who attends to whom, and which logits that changes.
 
 A score is `query(destination) · key(source)`, and softmax compares the sources of one destination,
-so it ignores whatever is constant along a row. Rows are centered over source tokens: an entry is
-how much higher a destination scores this source than the average one. Centered entries of different
-rows are comparable, raw scores are not.
+so it ignores whatever is constant along a row. Rows of QK are centered over source tokens: an entry
+is how much higher a destination scores this source than the average one. Centered entries of
+different rows are comparable, raw scores are not. Likewise rows of OV are centered over predicted
+tokens: an entry is how far attending to the source lifts the logit above the mean of all logits.
 """
 
 from dataclasses import dataclass
@@ -15,20 +16,24 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.base import Record, Side, Table
 from pathsum.base.errors import InputError
-from pathsum.circuits.tokens.token import (
-    RARE,
+from pathsum.circuits.token_basis import (
     Scored,
     Token,
+    as_path,
+    basis_note,
+    circuit_label,
     common_tokens,
     find_token,
     hidden_note,
     joined,
+    output_of,
     paired_table,
+    require_score_edges,
     resolve_k,
+    score_cap_note,
     token_of,
     top_scored,
 )
-from pathsum.circuits.tokens.token_basis import require_score_edges, score_cap_note
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
 from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate, rotate_by
@@ -109,7 +114,6 @@ def attention(
     k: int | None = None,
     *,
     offset: int | None = None,
-    rare: int = RARE,
     qk: Factored | None = None,
 ) -> Attention:
     """The k sources (10) that `token` attends to most, and the k destinations that attend to it.
@@ -119,7 +123,7 @@ def attention(
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
     found = find_token(model, token)
     qk = token_qk(model, head, offset=offset) if qk is None else qk
-    common = common_tokens(model, rare)
+    common = common_tokens(model)
     label = model.head(head)
     return Attention(
         head=label.label,
@@ -129,7 +133,7 @@ def attention(
         note=joined(
             (
                 *(label.basis, rotary_note(model, offset), score_cap_note(model.config)),
-                hidden_note(common, rare),
+                hidden_note(model, common),
             )
         ),
     )
@@ -200,3 +204,81 @@ def average_rotation(head: Head) -> Float[Tensor, "k k"]:
     cos, sin = mean_cos_sin(angular_frequencies(here), range(config.n_ctx))
     axes = torch.eye(config.d_head, dtype=torch.float64)
     return rotate_by(here, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Effect(Record, kind="ov-effect"):
+    """The effect on logits, relative to their mean, of attending to one source token.
+
+    `own` is what it does to the token's own logit, None where outputs are not tokens.
+    """
+
+    head: str
+    source: Token
+    raises: tuple[Scored, ...]
+    lowers: tuple[Scored, ...]
+    own: float | None
+    note: str
+
+    def to_table(self) -> Table:
+        """Raised and lowered tokens, side by side."""
+        headings = ("raises", "by", "lowers", "by ")
+        own = "" if self.own is None else f" (its own logit {self.own:+.3f})"
+        title = f"{self.head}: attending to {self.source}{own}"
+        return paired_table(headings, self.raises, self.lowers, title, self.note)
+
+
+def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
+    """`full_ov` of a head or a virtual head by name: row the source, column the prediction.
+
+    `W_E W_V W_O (W_U − mean over the vocabulary)`, so an entry is how far the logit rises above the
+    mean of all logits for each unit of attention. Rows of the dense matrix sum to 0.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind")])
+    >>> ov = token_ov(model, "L0H0")
+    >>> keep, mind = model.token_id("keep"), model.token_id("mind")
+    >>> round(float(ov.row(keep)[mind]), 2)  # the effect, 10, less the mean of all logits
+    7.5
+
+    On a model that normalizes, embeddings are normalized if the first head is in layer 0 and
+    unnormalized deeper, and the final scale (one positive number per position) is left out. On a
+    model with a soft cap on its logits these are logits before the cap.
+    """
+    return as_path(model, circuit).full_ov(model)
+
+
+def effect(
+    model: Model,
+    circuit: HeadName | Path,
+    source: str | int,
+    k: int | None = None,
+    *,
+    ov: Factored | None = None,
+) -> Effect:
+    """The k outputs (10) that attending to `source` raises most, and the k that it lowers most.
+
+    `ov` is the circuit's `token_ov`, if it is known already.
+    """
+    config = model.config
+    k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
+    path = as_path(model, circuit)
+    token = find_token(model, source)
+    row = (token_ov(model, path) if ov is None else ov).row(token)
+    common = torch.ones_like(row, dtype=torch.bool)
+    if config.predicts_tokens:
+        common = common_tokens(model).to(row.device)
+
+    def largest(sign: int) -> tuple[Scored, ...]:
+        best = (sign * row).masked_fill(~common, -torch.inf).topk(min(k, int(common.sum())))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return tuple(Scored(output_of(model, output), sign * value) for output, value in pairs)
+
+    return Effect(
+        head=circuit_label(path),
+        source=token_of(model, token),
+        raises=largest(1),
+        lowers=largest(-1),
+        own=float(row[token]) if config.predicts_tokens else None,
+        note=joined((basis_note(model, path), hidden_note(model, common))),
+    )

@@ -1,15 +1,15 @@
-"""`head_places`: where in a text a head is most active.
+"""`top_contexts`: the contexts of a text in which a head is most active.
 
-A place is a destination of the text with the source that mattered there. There are two rankings:
+A context is a destination of the text with the source that mattered there. There are two rankings:
 
     attention    the largest weight on a source after the first position, max_{s>0} A[d, s]
-    effect       what the head adds to the logit of the actual next token, vocabulary mean removed,
-                 Σ_s effect[d, s] (`pathsum.paths.logit_effects`), by magnitude; the source is the
-                 one with the largest part of it
+    effect       the head's effect on the logit of the actual next token, vocabulary mean removed,
+                 Σ_s effect[d, s] (`pathsum.paths.logit_effects`), by magnitude; the source has the
+                 largest part of it
 
-Heads rest on the first position, so attention to it counts as none. Of places with the same source
-and destination tokens only the strongest is listed, with their number. The averages over all places
-are given too.
+Heads rest on the first position, so attention to it is not counted. Among contexts with the same
+source and destination tokens only the strongest is listed, with their number. The averages over all
+contexts are given too.
 """
 
 import math
@@ -23,27 +23,27 @@ from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.circuits.tokens.token import Token, check_k, token_of
-from pathsum.circuits.trigrams.skip_trigrams import text_rows
+from pathsum.circuits.token_basis import Token, check_k, token_of
+from pathsum.circuits.trigrams import text_rows
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects
 
-# Places per ranking, sequences read, and tokens that tables show before and after a place.
-K, SEQUENCES, CONTEXT = 10, 64, 6
+# Contexts per ranking, sequences read, and tokens that tables show before and after a context.
+K, SEQUENCES, SHOWN = 10, 64, 6
 MAX_K, MAX_SEQUENCES = 1000, 100_000
 BATCH = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class Context:
     """A destination in a text and the source that mattered there.
 
     `ids` are the tokens of the sequence from its start to a few after the destination, enough to
-    run the place again. `weight` is the attention from the destination to the source, `off_first`
-    all its attention after the first position, `effect` what the head adds to the logit of the next
+    run the context again. `weight` is the attention from the destination to the source, `off_first`
+    all its attention after the first position, `effect` its effect on the logit of the next
     token (None if effects are not exact on the model, or nothing follows). `times` is the number of
-    places with the same two tokens.
+    contexts with the same two tokens.
     """
 
     sequence: int
@@ -57,19 +57,19 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadPlaces(Record, kind="head-places"):
-    """The places of a text where a head is most active, by attention and by logit effect.
+class TopContexts(Record, kind="top-contexts"):
+    """The contexts of a text in which a head is most active, by attention and by logit effect.
 
-    `mean_weight` and `mean_effect` are averages over all places: of the largest weight after the
+    `mean_weight` and `mean_effect` are averages over all contexts: of the largest weight after the
     first position, and of the magnitude of the effect. `tokens` are the texts of all tokens that
-    occur in the places.
+    occur in them.
     """
 
     head: str
-    by_attention: tuple[Place, ...]
-    by_effect: tuple[Place, ...]
+    by_attention: tuple[Context, ...]
+    by_effect: tuple[Context, ...]
     sequences: int
-    places: int
+    contexts: int
     mean_weight: float
     mean_effect: float | None
     tokens: tuple[Token, ...]
@@ -78,133 +78,132 @@ class HeadPlaces(Record, kind="head-places"):
     def to_table(self) -> Table:
         """Both rankings; the source is in ⟨⟩, the destination in [], the next token after →."""
         rows = [
-            (order, self._words(place), place.weight, place.effect, place.times)
-            for order, places in (("attention", self.by_attention), ("effect", self.by_effect))
-            for place in places
+            (order, self._words(one), one.weight, one.effect, one.times)
+            for order, contexts in (("attention", self.by_attention), ("effect", self.by_effect))
+            for one in contexts
         ]
-        average = f"the average of {self.places} places: weight {self.mean_weight:.2f}"
+        average = f"the average of {self.contexts} contexts: weight {self.mean_weight:.2f}"
         if self.mean_effect is not None:
             average += f", |effect| {self.mean_effect:.2f}"
         return Table(
             (
                 text_column("by"),
-                text_column("place: ⟨source⟩ … [destination] → next"),
+                text_column("context: ⟨source⟩ … [destination] → next"),
                 Column("weight", ".2f"),
                 Column("effect, logits", "+.2f"),
                 Column("times", "d"),
             ),
             tuple(rows),
-            title=f"{self.head}: where it does most",
+            title=f"{self.head}: top contexts",
             note="\n".join(filter(None, (average, self.note))),
         )
 
-    def _words(self, place: Place) -> str:
+    def _words(self, context: Context) -> str:
         texts = {token.id: token.text for token in self.tokens}
-        first = max(0, place.destination - CONTEXT)
-        shown = sorted({place.source, *range(first, place.destination + 1)})
+        first = max(0, context.destination - SHOWN)
+        shown = sorted({context.source, *range(first, context.destination + 1)})
         words: list[str] = []
         for at, before in zip(shown, [None, *shown], strict=False):
-            text = texts[place.ids[at]]
-            text = f"⟨{text}⟩" if at == place.source else text
-            text = f"[{text}]" if at == place.destination else text
+            text = texts[context.ids[at]]
+            text = f"⟨{text}⟩" if at == context.source else text
+            text = f"[{text}]" if at == context.destination else text
             words += ["…", text] if before is not None and at > before + 1 else [text]
-        after = place.ids[place.destination + 1 : place.destination + 2]
+        after = context.ids[context.destination + 1 : context.destination + 2]
         return " ".join([*words, *(f"→ {texts[token]}" for token in after)])
 
 
-def head_places(
+def top_contexts(
     model: Model,
     head: HeadName,
     text: TextOrTokens | None = None,
     *,
     k: int = K,
     sequences: int = SEQUENCES,
-    reading: "Reading | None" = None,
     progress: Progress = silent,
-) -> HeadPlaces:
-    """The k places of a text where a head is most active, by attention and by logit effect.
+) -> TopContexts:
+    """The k contexts of a text in which a head is most active, by attention and by logit effect.
 
     `text` is anything that `model.loss` takes; by default the held-out text that the model comes
-    with. Of more than `sequences` sequences, that many are read, evenly spaced. Instead of a text,
-    several calls can share a `reading` of it.
+    with. Among more than `sequences` sequences, that many are read, evenly spaced. For several
+    heads, `read_contexts` reads the text once.
 
     >>> import pathsum as ps
     >>> model = ps.load("hand-built-induction")
-    >>> found = head_places(model, "L1H0", "a b c a b", k=1)
-    >>> place = found.by_attention[0]
-    >>> [model.token_text(place.ids[at]) for at in (place.destination, place.source)]
+    >>> found = top_contexts(model, "L1H0", "a b c a b", k=1)
+    >>> context = found.by_attention[0]
+    >>> [model.token_text(context.ids[at]) for at in (context.destination, context.source)]
     ['a', 'b']
 
-    Places are examples, not a description: for what the head does in general see `atlas`, for what
-    it is worth `pathsum.paths.ablate`.
+    Contexts are examples, not a description: see `atlas` for a head's general behavior, and
+    `pathsum.paths.ablate` for its contribution.
     """
-    check_k(k, MAX_K, "places")
-    found = model.head(head).label
-    if reading is None:
-        reading = read_places(model, [head], text, sequences=sequences, progress=progress)
-    read = reading.rows(found)
-    by_attention = _strongest(read, k, lambda row: (row.weight, row.source, row.weight))
-    by_effect = _strongest(
-        read, k, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
-    )
-    used = sorted({token for place in (*by_attention, *by_effect) for token in place.ids})
-    effects = torch.cat([row.effect.abs() for row in read])
-    known = bool((~effects.isnan()).any())
-    return HeadPlaces(
-        head=found,
-        by_attention=by_attention,
-        by_effect=by_effect,
-        sequences=len(read),
-        places=sum(len(row.weight) for row in read),
-        mean_weight=float(torch.cat([row.weight for row in read]).mean()),
-        mean_effect=float(effects.nanmean()) if known else None,
-        tokens=tuple(token_of(model, token) for token in used),
-        note=next((row.note for row in read if row.note), ""),
-    )
+    check_k(k, MAX_K, "contexts")
+    return read_contexts(model, [head], text, sequences=sequences, progress=progress).top(head, k)
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """What some heads do at every place of a text, shared by several calls of `head_places`."""
+class ReadContexts:
+    """The activity of some heads at every position of a text."""
 
-    _rows: "dict[str, list[_Row]]"
+    model: Model
+    rows: "dict[str, list[_Row]]"
 
-    def rows(self, head: str) -> "list[_Row]":
-        """What one of the heads does, sequence by sequence."""
-        if head not in self._rows:
+    def top(self, head: HeadName, k: int = K) -> TopContexts:
+        """The k contexts in which one of the heads is most active."""
+        check_k(k, MAX_K, "contexts")
+        label = self.model.head(head).label
+        if label not in self.rows:
             raise InputError(
-                f"{head} is not in this reading of the text, which has {', '.join(self._rows)}; "
-                "read the text for it, or leave reading out"
+                f"the text was not read for {label}, only for {', '.join(self.rows)}; read it for "
+                f"{label} too"
             )
-        return self._rows[head]
+        rows = self.rows[label]
+        by_attention = _strongest(rows, k, lambda row: (row.weight, row.source, row.weight))
+        by_effect = _strongest(
+            rows, k, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
+        )
+        used = sorted({token for context in (*by_attention, *by_effect) for token in context.ids})
+        effects = torch.cat([row.effect.abs() for row in rows])
+        known = bool((~effects.isnan()).any())
+        return TopContexts(
+            head=label,
+            by_attention=by_attention,
+            by_effect=by_effect,
+            sequences=len(rows),
+            contexts=sum(len(row.weight) for row in rows),
+            mean_weight=float(torch.cat([row.weight for row in rows]).mean()),
+            mean_effect=float(effects.nanmean()) if known else None,
+            tokens=tuple(token_of(self.model, token) for token in used),
+            note=next((row.note for row in rows if row.note), ""),
+        )
 
 
-def read_places(
+def read_contexts(
     model: Model,
     heads: Sequence[HeadName],
     text: TextOrTokens | None = None,
     *,
     sequences: int = SEQUENCES,
     progress: Progress = silent,
-) -> Reading:
-    """Read a text once for several heads; `text` and `sequences` are as for `head_places`."""
+) -> ReadContexts:
+    """Read a text once for several heads; `text` and `sequences` are as for `top_contexts`."""
     check_k(sequences, MAX_SEQUENCES, "sequences")
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
-    found: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
+    read: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
     done = 0
     for batch in _batches(rows):
         progress(done, len(rows), "reading the text")
         trace = model.trace(batch)
-        for label, read in found.items():
-            read += _read(trace, label, done)
+        for label, of_head in read.items():
+            of_head += _read(trace, label, done)
         done += len(batch)
     progress(len(rows), len(rows), "reading the text")
-    return Reading(found)
+    return ReadContexts(model, read)
 
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """What a head does at each destination of one sequence except the first.
+    """A head's activity at each destination of one sequence except the first.
 
     `weight` and `source` are the largest attention and where it goes, `effect_source` has the
     largest part of the effect, and `effect_weight` is the attention there.
@@ -256,34 +255,34 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
 
 def _strongest(
     read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
-) -> tuple[Place, ...]:
-    """The strongest place of each (source, destination) pair of tokens, and how often it occurs."""
-    values, pairs, places = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
+) -> tuple[Context, ...]:
+    """The strongest context of each (source, destination) pair of tokens, and their number."""
+    values, pairs, where = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
     for number, row in enumerate(read):
         value, source, _ = order(row)
         ids = torch.tensor(row.ids)
         values.append(value.cpu())
         pairs.append(torch.stack((ids[source.cpu()], ids[1:]), 1))
-        places += ((number, at) for at in range(len(value)))
+        where += ((number, at) for at in range(len(value)))
     size = torch.cat(values)
     ranked = (-size).argsort(stable=True)
     ranked = ranked[~size[ranked].isnan()]
     _, which, times = torch.cat(pairs)[ranked].unique(
         dim=0, return_inverse=True, return_counts=True
     )
-    found: dict[int, Place] = {}
+    found: dict[int, Context] = {}
     for number, pair in zip(ranked.tolist(), which.tolist(), strict=True):
         if pair not in found:
             if len(found) == k:
                 break
-            row, at = read[places[number][0]], places[number][1]
+            row, at = read[where[number][0]], where[number][1]
             _, source, weight = order(row)
             effect = float(row.effect[at])
-            found[pair] = Place(
+            found[pair] = Context(
                 sequence=row.sequence,
                 destination=at + 1,
                 source=int(source[at]),
-                ids=row.ids[: at + 2 + CONTEXT],
+                ids=row.ids[: at + 2 + SHOWN],
                 weight=float(weight[at]),
                 off_first=float(row.off_first[at]),
                 effect=None if math.isnan(effect) else effect,

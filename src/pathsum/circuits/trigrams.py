@@ -1,6 +1,6 @@
 """Skip-trigrams `[source] … [destination] → [out]`, ranked by loss saved on text or by weights.
 
-On text they are ranked by the loss that they save there (`text_effects`), and those that differ
+On text they are ranked by the loss that they save there (`trigram_text`), and those that differ
 only in space or case share a row. From weights alone the strongest are found exactly. A head scores
 f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a source, OV what
 the source raises. The score is the product:
@@ -17,52 +17,251 @@ of triples would repeat each (source, out) with every destination that attends: 
 de-duplicated on (source, out), and the destination listed is the one that attends most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
+from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
-from pathsum.base import Progress, parse_option, silent
+from pathsum.base import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    parse_option,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import RARE, common_tokens, hidden_note, joined, resolve_k
-from pathsum.circuits.trigrams.bugs import bug_cost, find_bugs
-from pathsum.circuits.trigrams.text_effects import (
-    CLASSIFIED,
-    FIRES,
-    Occurrence,
-    TextEffect,
-    TextRuns,
-    effects_on_text,
+from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
+from pathsum.circuits.token_basis import (
+    Token,
+    common_tokens,
+    hidden_note,
+    joined,
+    logit_cap_note,
+    require_heads,
+    require_logit_edges,
+    require_score_edges,
+    resolve_k,
+    score_cap_note,
+    token_of,
 )
-from pathsum.circuits.trigrams.trigram_records import (
-    Rank,
-    SkipTrigram,
-    SkipTrigrams,
-    TriplePlace,
-)
-from pathsum.circuits.trigrams.triple import (
-    Evidence,
-    Ids,
+from pathsum.circuits.trigram_bugs import (
+    Bug,
+    BugCost,
+    Bugs,
     Triple,
-    check_trigrams,
-    gather_evidence,
-    note_on_weights,
+    bug_cost,
+    find_bugs,
     source_weights,
 )
-from pathsum.model import Head, HeadName, Model
-from pathsum.model.sequences import Split, TextOrTokens, require_text, split
+from pathsum.circuits.trigram_text import (
+    CANDIDATES,
+    FIRES,
+    Evidence,
+    Ids,
+    Occurrence,
+    Pattern,
+    PatternShare,
+    TextEffect,
+    effects_on_text,
+    gather_evidence,
+    pattern_of,
+)
+from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.sequences import (
+    Split,
+    TextOrTokens,
+    require_text,
+    require_tokens_out,
+    split,
+)
 from pathsum.text.shards import spaced
 
 TEXT_SEQUENCES = 32
 """At most so many sequences of the text are read, evenly spaced."""
+BUGS_SHOWN = 10
+"""At most so many bugs are listed below the table."""
 AROUND = 3
 """Tokens of the text quoted before a destination."""
+
+
+class Rank(StrEnum):
+    """The ranking of skip-trigrams: by their effect on text, or from weights alone."""
+
+    TEXT = "text"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class TriplePlace:
+    """A place in the text: the tokens up to the predicted one, and two positions among them."""
+
+    ids: tuple[int, ...]
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigram(Record, kind="skip-trigram"):
+    """One `[source] … [destination] → [out]` of one head.
+
+    `bug` is set if the triple is known to be a cross term that two other triples of the head force.
+    `evidence` counts it in text: in the held-out part of the corpus if one was given, or, if
+    triples are ranked on text, in sequences that the ranking did not read. In a ranking on text,
+    `score` is the loss that a triple saves, in nats per prediction, `fires` how often it raises the
+    right token, `variants` are triples merged into this one that differ only in space or case, and
+    `occurrence` quotes a place in the text, whose tokens are in `place`.
+    """
+
+    head: HeadId
+    source: Token
+    destination: Token
+    out: Token
+    attention: float
+    effect: float
+    score: float
+    pattern: Pattern
+    bug: Bug | None
+    evidence: Evidence | None
+    fires: int | None = None
+    variants: tuple[str, ...] = ()
+    occurrence: str = ""
+    place: TriplePlace | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        triple: Triple,
+        bug: Bug | None,
+        evidence: Evidence | None,
+        **on_text: Any,
+    ) -> "SkipTrigram":
+        """The record of a triple; `on_text` are the fields of a ranking on text."""
+        source, destination, out = (token_of(model, token) for token in triple.tokens)
+        return cls(
+            triple.head,
+            source,
+            destination,
+            out,
+            triple.attention,
+            triple.effect,
+            triple.score,
+            pattern_of(model.tokenizer, *triple.tokens),
+            bug,
+            evidence,
+            **on_text,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigrams(Record, kind="skip-trigrams"):
+    """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
+
+    In a ranking on text, `classes` are the shares of each pattern in what all skip-trigrams gain
+    where they are right.
+    """
+
+    triples: tuple[SkipTrigram, ...]
+    bugs: tuple[Bug, ...]
+    cost: BugCost | None
+    note: str
+    rank: Rank = Rank.WEIGHTS
+    classes: tuple[PatternShare, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def __iter__(self) -> Iterator[SkipTrigram]:
+        return iter(self.triples)
+
+    def __getitem__(self, index: int) -> SkipTrigram:
+        return self.triples[index]
+
+    def to_table(self) -> Table:
+        """One row per triple."""
+        if self.rank is Rank.TEXT:
+            return self._text_table()
+        seen = any(triple.evidence is not None for triple in self.triples)
+        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
+        columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
+        columns += [text_column("pattern"), token_column("bug")]
+        columns += [Column("n"), Column("lift", ".1f")] if seen else []
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(one.attention, one.effect, one.score),
+                *(str(one.pattern), "bug" if one.bug else ""),
+                *(_counts(one.evidence) if seen else ()),
+            )
+            for one in self.triples
+        )
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
+        cost = "" if self.cost is None else str(self.cost)
+        return Table(
+            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
+        )
+
+    def _text_table(self) -> Table:
+        bugs = any(one.bug is not None for one in self.triples)
+        columns = (
+            text_column("head"),
+            *map(token_column, ("source", "dest", "out")),
+            Column("mnat", ".3f"),
+            Column("fires"),
+            Column("lift", ".1f"),
+            text_column("pattern"),
+            *((text_column("bug"),) if bugs else ()),
+            token_column("in the text"),
+        )
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(1000 * one.score, one.fires, one.evidence.lift if one.evidence else None),
+                *(str(one.pattern), *(("bug" if one.bug else "",) if bugs else ())),
+                one.occurrence,
+            )
+            for one in self.triples
+        )
+        legend = (
+            "mnat: rise of the loss without it, in 0.001 nats per prediction, over right and wrong "
+            "places; fires: places where it adds 0.1 or more to the logit of what comes next; "
+            "lift: out's rate over the bigram's, in sequences not ranked on"
+        )
+        cost = "" if self.cost is None else str(self.cost)
+        note = joined((legend, cost, self.note))
+        return Table(columns, rows, title="skip-trigrams on text", note=note)
+
+    def classes_table(self) -> Table:
+        """One row per pattern: its share of what skip-trigrams gain where they are right."""
+        columns = (text_column("pattern"), Column("triples"), Column("share of gain", ".1%"))
+        rows = tuple((str(one.pattern), one.count, one.share) for one in self.classes)
+        return Table(columns, rows, title="by pattern")
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.to_table(), *([self.classes_table()] if self.classes else [])]
+        if self.bugs:
+            strongest = sorted(self.bugs, key=lambda bug: -bug.score)[:BUGS_SHOWN]
+            parts.append(Bugs(tuple(strongest)).to_table())
+        return stacked(*parts)
+
+
+def _counts(known: Evidence | None) -> tuple[int | None, float | None]:
+    return (known.antecedents, known.lift) if known else (None, None)
 
 
 @torch.no_grad()
@@ -74,18 +273,16 @@ def skip_trigrams(
     *,
     corpus: TextOrTokens | None = None,
     rank: Rank | str | None = None,
-    rare: int = RARE,
     offset: int | None = None,
     sequences: int = TEXT_SEQUENCES,
-    runs: TextRuns | None = None,
     progress: Progress = silent,
 ) -> SkipTrigrams:
     """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
 
     `rank` is "text", the loss that they save on text (`corpus`, by default the held-out text that
     the model comes with), or "weights"; by default "text" if there is any. At most `sequences`
-    sequences of the text are used for the ranking, evenly spaced. `runs`, from `text_runs` with the
-    same text and `sequences`, lets calls for several heads share the runs of the text.
+    sequences of the text are used for the ranking, evenly spaced. The ranking does not depend on k:
+    the top k are the first k of the top 2k.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -96,8 +293,9 @@ def skip_trigrams(
 
     The ranking by weights is exact: for each source the destination that attends most is found by
     streaming, which turns the score into a full OV circuit with scaled rows, whose largest entries
-    are found by streaming too. It has fewer than k triples only if fewer have a positive score.
-    Tokens that training saw fewer than `rare` times are hidden where counts are known.
+    are found by streaming too. It has fewer than k triples only if fewer have a positive score. On
+    text, the 5,000 that gain most where they are right are measured. Tokens that are rare in
+    training text (`model.token_pool().shown`) are hidden.
 
     With a `corpus` each triple carries its evidence in text, bugs are separated from correct
     triples by their lift, and their cost in loss is measured. One in five of its sequences is held
@@ -112,7 +310,7 @@ def skip_trigrams(
     a one-layer model is more than a table of skip-trigrams.
     """
     check_trigrams(model, "a skip-trigram")
-    common = common_tokens(model, rare)
+    common = common_tokens(model)
     text = model.held_out if corpus is None else corpus
     default = Rank.WEIGHTS if text is None else Rank.TEXT
     chosen = default if rank is None else parse_option(Rank, rank, "rank")
@@ -128,10 +326,35 @@ def skip_trigrams(
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
         text = require_text(model, text)
-        return _ranked_on_text(model, heads, k, text, common, rare, sequences, progress, runs)
+        return _ranked_on_text(model, heads, k, text, common, sequences, progress)
     triples = _by_weights(heads, k, common, offset, progress)
-    note = note_on_weights(model, heads, offset, common, rare)
+    note = note_on_weights(model, heads, offset, common)
     return _with_evidence(model, triples, corpus, common, offset, note, progress)
+
+
+def check_trigrams(model: Model, what: str) -> None:
+    """Raise an error if skip-trigrams cannot be read from this model's weights."""
+    require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, what)
+
+
+def note_on_weights(
+    model: Model,
+    heads: Sequence[Head],
+    offset: int | None,
+    common: Bool[Tensor, " vocab"],
+) -> str:
+    """A note on what skip-trigrams from weights leave out."""
+    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
+    return joined(
+        (
+            "layers above 0: direct path, scale omitted" if deeper else "",
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(model, common)),
+        )
+    )
 
 
 def _by_weights(
@@ -217,11 +440,6 @@ def text_rows(
     return [rows[place][: model.config.n_ctx] for place in spaced(len(rows), most)]
 
 
-def text_runs(model: Model, corpus: TextOrTokens, sequences: int = TEXT_SEQUENCES) -> TextRuns:
-    """The runs of the sequences used for ranking, for several calls to share."""
-    return TextRuns(model, _ReadText.of(model, corpus, sequences).rows)
-
-
 @dataclass(frozen=True, eq=False)
 class _ReadText:
     """A text: the sequences used for ranking, those not read, and its two parts for bugs."""
@@ -249,25 +467,21 @@ def _ranked_on_text(
     k: int,
     corpus: TextOrTokens,
     common: Bool[Tensor, " vocab"],
-    rare: int,
     sequences: int,
     progress: Progress,
-    runs: TextRuns | None = None,
 ) -> SkipTrigrams:
     """Skip-trigrams by the loss that they save on text, variants in one row."""
     text = _ReadText.of(model, corpus, sequences)
-    runs = TextRuns(model, text.rows) if runs is None else runs
     shown = common.clone()
-    shown[list(model.token_pool(rare).excluded)] = False
-    # More than k, because variants share a row.
-    found = effects_on_text(model, heads, runs, 3 * k, shown, progress)
+    shown[list(model.token_pool().excluded)] = False
+    found = effects_on_text(model, heads, text.rows, shown, progress)
     groups: dict[tuple[str, ...], list[TextEffect]] = {}
     for effect in found.effects:
         groups.setdefault(_group(model, effect), []).append(effect)
-    ranked = sorted(groups.values(), key=lambda group: -sum(one.worth for one in group))[:k]
+    ranked = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))[:k]
     if not ranked:
         return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
-    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for one in found.effects[:k]]
+    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
     search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
     named = [group[0].ids for group in ranked]
     evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
@@ -294,12 +508,12 @@ def _ranked_on_text(
     note = joined(
         (
             f"{len(text.rows)} sequences with {found.predictions} predictions",
-            f"patterns: of the strongest {CLASSIFIED}, with {found.covered:.0%} of the gain"
+            f"patterns: of the strongest {CANDIDATES}, with {found.covered:.0%} of the gain"
             if found.classes
             else "",
             "" if text.unread else "no lift: every sequence was ranked on",
             "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
-            *(hidden_note(common, rare), search.note),
+            *(hidden_note(model, common), search.note),
         )
     )
     cost = bug_cost(model, search.bugs, text.parts.held_out, progress=progress)
@@ -328,7 +542,7 @@ def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
     best = group[0]
     s, d, o = (torch.tensor([token]) for token in best.ids)
     attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
-    return Triple(best.head, *best.ids, attention, effect, sum(one.worth for one in group))
+    return Triple(best.head, *best.ids, attention, effect, sum(one.saved for one in group))
 
 
 def _written(model: Model, effect: TextEffect) -> str:

@@ -25,14 +25,14 @@ from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.p_value import counted_p
-from pathsum.circuits.alignment.head_functions import Between, HeadFunctions
-from pathsum.circuits.alignment.rotated_heads import rotated_layers
+from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
 from pathsum.circuits.positional import WINDOW
-from pathsum.circuits.tokens.token import joined, token_frequencies
-from pathsum.circuits.tokens.token_basis import (
+from pathsum.circuits.token_basis import (
+    joined,
     require_heads,
     require_logit_edges,
     require_score_edges,
+    token_frequencies,
 )
 from pathsum.model import HeadId, Model
 

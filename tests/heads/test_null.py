@@ -9,15 +9,8 @@ from tests.algebra.factors import gaussian
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.heads.layer_view import (
-    Framed,
-    OwnOV,
-    RandomFrames,
-    RotatedOV,
-    in_own_basis,
-    layer_views,
-    random_views,
-)
+from pathsum.heads.layer_view import OwnOV, layer_views
+from pathsum.heads.null import FrameProjector, RandomHeads, RandomOV, to_triangular
 from pathsum.model import Config, Model, from_tensors, random_model
 from pathsum.text.probes import random_repeats
 
@@ -25,14 +18,14 @@ from pathsum.text.probes import random_repeats
 @pytest.mark.parametrize(("sequences", "length"), [(2, 3), (1, 7), (3, 5)])
 def test_a_stream_in_its_own_basis_has_its_inner_products(sequences: int, length: int) -> None:
     x = gaussian(1, sequences, length, 8)
-    own = in_own_basis(x)
+    own = to_triangular(x)
     rows = own.flatten(0, 1)
     assert rows.shape == (sequences * length, min(sequences * length, 8))
     assert not bool(rows.triu(1).any())
     torch.testing.assert_close(rows @ rows.mT, x.flatten(0, 1) @ x.flatten(0, 1).mT)
     frames = random_frames(5, 8, 3, torch.Generator().manual_seed(2))
     expected = torch.einsum("bpq,cqr->bcpr", own, frames[:, : rows.shape[1]])
-    torch.testing.assert_close(Framed(frames).of(own), expected)
+    torch.testing.assert_close(FrameProjector(lambda: frames).project(own), expected)
 
 
 def test_a_rotated_head_moves_what_its_matrices_do() -> None:
@@ -43,7 +36,9 @@ def test_a_rotated_head_moves_what_its_matrices_do() -> None:
     tokens = torch.tensor([[1, 5, 10]])
     effects = torch.einsum("cdr,dbm->bcrm", write, W_U[:, tokens])
     core = root(W_V) @ root(W_O.mT).mT
-    rotated = RotatedOV(Framed(value), Framed(write), core, lambda _: effects)
+    rotated = RandomOV(
+        FrameProjector(lambda: value), FrameProjector(lambda: write), core, lambda _: effects
+    )
     # Two draws as two heads, their matrices made.
     own = OwnOV(value @ root(W_V), (write @ root(W_O.mT)).mT, W_U)
     read, stream = (gaussian(seed, 1, d, d).tril() for seed in (7, 8))
@@ -59,19 +54,19 @@ def test_threads_that_share_frames_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = Config(n_layers=2, n_heads=1, d_model=8, d_head=2, d_vocab=9, n_ctx=5)
-    frames = RandomFrames(random_model(config), 3, seed=0)
+    null = RandomHeads(random_model(config), 3, seed=0)
     begun = threading.Event()
 
     def slow(x: Tensor) -> Tensor:
         begun.set()
         time.sleep(0.2)
-        return in_own_basis(x)
+        return to_triangular(x)
 
-    monkeypatch.setattr("pathsum.heads.layer_view.in_own_basis", slow)
-    first = threading.Thread(target=frames.effects, args=(torch.tensor([[1, 2]]),), daemon=True)
+    monkeypatch.setattr("pathsum.heads.null.to_triangular", slow)
+    first = threading.Thread(target=null.effects, args=(torch.tensor([[1, 2]]),), daemon=True)
     first.start()
     assert begun.wait(10)
-    second = threading.Thread(target=lambda: frames.of("value").frames, daemon=True)
+    second = threading.Thread(target=lambda: null.frames("value"), daemon=True)
     second.start()
     first.join(10)
     second.join(10)
@@ -79,7 +74,6 @@ def test_threads_that_share_frames_do_not_wait_for_each_other(
 
 
 def test_random_heads_without_biases_are_those_with_biases_of_zero() -> None:
-    """Queries and keys are one product if nothing comes between them, and two products if not."""
     sizes = {"n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
     config = Config(**sizes, d_vocab=20, n_ctx=16)
     plain = random_model(config, seed=3, dtype=torch.float64)
@@ -89,7 +83,7 @@ def test_random_heads_without_biases_are_those_with_biases_of_zero() -> None:
     found: list[Tensor] = []
     for model in (plain, biased):
         (view,) = layer_views(model.trace(probe.tokens), probe)
-        drawn = random_views(model, 0, view, RandomFrames(model, 6, seed=1), last=9)
+        drawn = RandomHeads(model, 6, seed=1).views(0, view, last=9)
         found.append(torch.stack([one.pattern for _, one in drawn]))
     assert found[0].shape == (4, 2, 6, 9, 16)
     torch.testing.assert_close(found[0], found[1])

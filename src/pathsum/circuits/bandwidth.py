@@ -1,28 +1,25 @@
-"""Bandwidth of the residual stream: which dimensions are used by what, and which are free."""
+"""Bandwidth of the residual stream: which dimensions are used by what, which are free or deleted.
 
+A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position. The null rotates
+the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from rich.console import RenderableType
+from torch import Tensor
 
-from pathsum.algebra.decompositions import svdvals
+from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
 from pathsum.algebra.subspaces import principal_angles, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
-from pathsum.circuits.reads_and_writes import (
-    KINDS,
-    Center,
-    is_centered,
-    read_factor,
-    write_factor,
-)
-from pathsum.circuits.stream.deletion import (
-    HeadDeletion,
-    NeuronDeletion,
-    head_deletions,
-    neuron_deletions,
-)
-from pathsum.circuits.stream.dimensions import (
+from pathsum.base.p_value import LEAST_FITTED
+from pathsum.circuits.dimensions import (
     JointUse,
     Spectrum,
     StreamUse,
@@ -33,7 +30,46 @@ from pathsum.circuits.stream.dimensions import (
     stream_use,
     unembedding_form,
 )
+from pathsum.circuits.reads_and_writes import (
+    KINDS,
+    Center,
+    is_centered,
+    read_factor,
+    write_factor,
+)
 from pathsum.model import Head, HeadId, Model
+from pathsum.model.folding import embeddings_as_read, layer_reads
+from pathsum.model.grouped_query import for_query_heads
+from pathsum.model.transformer import attention_pattern
+
+# Attention by position terms is averaged over this many positions.
+PLACES = 64
+# A head attends to its own position if it gives it as much attention as all others together.
+ATTENDS_TO_ITSELF = 0.5
+
+
+@dataclass(frozen=True)
+class HeadDeletion:
+    """Whether a head deletes what it reads.
+
+    `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
+    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative, never
+                    less than 10⁻⁶
+    `own_token`     mean score of a token with itself, less the mean with any token, in standard
+                    deviations of a score over tokens (W_E as layer 0 reads it, no positions)
+    `own_position`  mean attention to its own position by positions and biases alone, over the first
+                    64 positions; NaN where weights do not determine it
+    `deletes`       p < 0.01 / (number of heads) and own_position ≥ 0.5; None if p is that small and
+                    weights do not determine own_position
+    """
+
+    head: HeadId
+    negative: float
+    z: float
+    p: float
+    own_token: float
+    own_position: float
+    deletes: bool | None
 
 
 @dataclass(frozen=True)
@@ -73,7 +109,6 @@ class Bandwidth(Record, kind="bandwidth"):
     stream: tuple[StreamUse, ...]
     heads: tuple[HeadSubspaces, ...]
     deleting: tuple[HeadDeletion, ...]
-    neurons: NeuronDeletion | None
 
     def to_table(self) -> Table:
         """One row per head: what it reads, writes and deletes."""
@@ -134,23 +169,9 @@ class Bandwidth(Record, kind="bandwidth"):
             "dimensions of the stream: written below, read from here on",
         )
 
-    def neurons_table(self) -> Table:
-        """The neurons that delete most."""
-        found = self.neurons or NeuronDeletion(0, 0, 0.0, ())
-        rows = tuple((f"mlp{n.layer}", n.neuron, n.cosine, n.z) for n in found.strongest)
-        columns = (text_column("in"), Column("neuron"), Column("cosine"), Column("z", "+.1f"))
-        return Table(
-            columns,
-            rows,
-            "MLP neurons that write against what they read",
-            f"{found.below} of {found.neurons} neurons have z < −4; by chance at most "
-            f"{found.expected:.2g}.",
-        )
-
     def __rich__(self) -> RenderableType:
         tables = [self.spectra_table(), self.stream_table()]
         tables += [self.to_table()] if self.heads else []
-        tables += [self.neurons_table()] if self.neurons is not None else []
         return stacked(*tables)
 
 
@@ -161,7 +182,7 @@ def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = sil
 
     Spectra of W_E and W_U and their joint PCA; before each layer, how many dimensions are written
     below and read from there on, and how many are free; the dimensions that each head reads and
-    writes; heads and MLP neurons that delete. No number depends on the basis of the stream.
+    writes; heads that delete. No number depends on the basis of the stream.
 
     >>> import pathsum as ps
     >>> found = ps.bandwidth(ps.construct.induction())
@@ -187,7 +208,6 @@ def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = sil
         stream=stream_use(model, centered, d, progress),
         heads=tuple(_head_subspaces(head, centered, d) for head in model.heads),
         deleting=head_deletions(model, centered, d),
-        neurons=neuron_deletions(model, centered, d),
     )
 
 
@@ -214,3 +234,76 @@ def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
         overlap_chance=more / d,
         closest=float(torch.rad2deg(angles[0])),
     )
+
+
+def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
+    """One record per head."""
+    n = len(model.heads)
+    if n == 0:
+        return ()
+    embeddings = embeddings_as_read(model.weights, 0)
+    mean = embeddings.mean(0, keepdim=True, dtype=torch.float64)
+    covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
+    second = covariance + mean.mT @ mean
+    places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
+    found: list[HeadDeletion] = []
+    for head in model.heads:
+        ov = Factored(
+            remove_mean(head.W_V.double().mT, centered).mT, remove_mean(head.W_O.double(), centered)
+        )
+        values, size = ov.eigenvalues(), ov.norm()
+        z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
+        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
+        own_position = float(places[head.id.layer][head.id.head])
+        negative = p < 0.01 / n
+        total = values.abs().sum()
+        left = -values.real.clamp(max=0).sum()
+        found.append(
+            HeadDeletion(
+                head=head.label,
+                negative=float(left / total) if bool(total > 0) else float("nan"),
+                z=z,
+                p=p,
+                own_token=_own_token(head.W_Q.double(), head.W_K.double(), covariance, second),
+                own_position=own_position,
+                deletes=None
+                if negative and math.isnan(own_position)
+                else negative and own_position >= ATTENDS_TO_ITSELF,
+            )
+        )
+    return tuple(found)
+
+
+def _own_token(
+    W_Q: Float[Tensor, "d k"],
+    W_K: Float[Tensor, "d k"],
+    covariance: Float[Tensor, "d d"],
+    second: Float[Tensor, "d d"],
+) -> float:
+    """tr(W_Qᵀ C W_K) / √tr(W_Qᵀ S W_Q · W_Kᵀ C W_K), C and S the covariance and second moment.
+
+    With e a token's embedding and m their mean, the score of t with u, less its mean over u, is
+    e_t QK (e_u − m)ᵀ: the numerator is its mean over u = t, the root its size over all t and u.
+    """
+    keys = covariance @ W_K
+    size = ((W_Q.mT @ second @ W_Q) * (W_K.mT @ keys)).sum()
+    return float((W_Q * keys).sum() / size.sqrt()) if bool(size > 0) else float("nan")
+
+
+def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
+    """Attention to the own position with a zero embedding, where positions are part of the scores.
+
+    Only with positions="qk", where they enter after normalization and no scale multiplies them.
+    """
+    config = model.config
+    reads = layer_reads(model.weights, layer)
+    if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
+        return torch.full((config.n_heads,), torch.nan)
+    places = min(PLACES, config.n_ctx)
+    queries = reads.pos_Q[:, :places] + reads.b_Q[:, None]
+    keys = for_query_heads(reads.pos_K[:, :places] + reads.b_K[:, None], config.n_heads)
+    scores = queries @ keys.mT * config.score_scale
+    require_finite(scores, "a table of attention scores between positions")
+    pattern = attention_pattern(config, model.weights.layers[layer], scores[None])[0]
+    # The first position can attend only to itself.
+    return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)

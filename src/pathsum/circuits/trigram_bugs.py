@@ -12,25 +12,22 @@ its loss with the bugs removed from its logits.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import token_qk
-from pathsum.circuits.tokens.token import Token, find_token, token_of
-from pathsum.circuits.tokens.token_basis import require_heads
-from pathsum.circuits.trigrams.triple import (
-    Ids,
-    Pattern,
-    Triple,
-    gather_evidence,
-    pattern_of,
-    source_weights,
+from pathsum.circuits.qk_ov import token_ov, token_qk
+from pathsum.circuits.token_basis import (
+    Token,
+    find_token,
+    require_heads,
+    token_frequencies,
+    token_of,
 )
+from pathsum.circuits.trigram_text import Ids, Pattern, gather_evidence, pattern_of
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.model.losses import split_by_memory, target_losses
@@ -40,6 +37,30 @@ WIDTH = 8
 """At most so many destinations and outs of a source are considered, each at least half the best."""
 CLEAR = 0.5
 """Nats by which the direct path must favor a corner of a rectangle, or disfavor it."""
+
+
+def source_weights(model: Model) -> Float[Tensor, " vocab"]:
+    """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
+    if model.token_counts is None:
+        return torch.ones(model.config.d_vocab, dtype=torch.float64)
+    return token_frequencies(model) ** 0.1
+
+
+class Triple(NamedTuple):
+    """A skip-trigram by ids, with the factors of its score."""
+
+    head: HeadId
+    source: int
+    destination: int
+    out: int
+    attention: float
+    effect: float
+    score: float
+
+    @property
+    def tokens(self) -> Ids:
+        """Source, destination, out."""
+        return (self.source, self.destination, self.out)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,276 @@
+"""Scores of OV and QK circuits: copying and deleting, from data and from weights, and matching.
+
+Scores from weights are Σλ / Σ|λ| over the eigenvalues λ of a circuit. Their null is the head with
+its reads and writes rotated at random, which makes λ as likely as −λ, so the threshold is 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, significant_values
+from pathsum.algebra.spectrum import positivity
+from pathsum.base import Progress, silent
+from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
+from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
+from pathsum.heads.layer_view import LayerView
+from pathsum.heads.score import (
+    PAPER,
+    PAPER_2022,
+    HeadScore,
+    Score,
+    WeightScore,
+    against_rotations,
+    data_score,
+    weight_info,
+)
+from pathsum.model import HeadId, Model, Path
+from pathsum.model.folding import value_reads
+from pathsum.model.processes import threaded_map
+
+T = TypeVar("T")
+
+
+def score_layers(
+    model: Model, compute: Callable[[int], Sequence[T]], progress: Progress, what: str
+) -> dict[HeadId, T]:
+    """Scores of every head; `compute` scores the heads of one layer, and layers run in threads."""
+    scores = threaded_map(range(model.config.n_layers), compute, progress, what)
+    every = chain.from_iterable(scores)
+    return {head.id: score for head, score in zip(model.heads, every, strict=True)}
+
+
+def _copying(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """For each token of the probe's first copy, attended alone, its share of the raised logits."""
+    block = slice(view.probe.first, view.probe.first + view.probe.length)
+    raised = view.logits_alone(block, view.probe.tokens[:, block]).clamp_min(0)
+    own = raised.diagonal(dim1=-2, dim2=-1)
+    return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
+
+
+COPYING_BY_DATA = data_score(
+    _copying,
+    name="copying",
+    title="copying (data)",
+    about="When the head attends to a token, how much of what it raises is that very token.",
+    formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
+    threshold=0.1,
+    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
+    "and twice what random heads give",
+    citation=PAPER_2022,
+    of_ov=True,
+    of_tokens_out=True,
+)
+
+
+def _copying_by_weights(
+    model: Model, draws: int, seed: int, progress: Progress
+) -> dict[HeadId, Score]:
+    null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
+    for layer in range(model.config.n_layers):
+        progress(layer, model.config.n_layers, "chance for copying")
+        null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads
+
+    def layer_scores(layer: int) -> list[Score]:
+        return against_rotations(*null.layer(layer), null.draws)
+
+    return score_layers(model, layer_scores, progress, "copying")
+
+
+COPYING_BY_WEIGHTS = WeightScore(
+    info=weight_info(
+        name="copying_weights",
+        title="copying (weights)",
+        about="Whether attending to a token raises that same token, for all tokens at once.",
+        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
+        null="this head's reads and writes, rotated at random between this model's embeddings",
+        reason="any excess of positive eigenvalues that chance does not explain",
+    ),
+    of_ov=True,
+    of_tokens_out=True,
+    measure=_copying_by_weights,
+)
+
+
+def _deleting(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """The share of the stream that a head subtracts where it writes; 1 removes everything."""
+    size = view.stream.square().sum(-1).clamp_min(1e-30)
+    return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
+
+
+DELETING = data_score(
+    _deleting,
+    name="deleting",
+    title="deleting (data)",
+    about="How much of what is in the stream the head takes out again.",
+    formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
+    threshold=0.1,
+    reason="a tenth of what is in the stream; random heads give 0 on average",
+    citation=PAPER,
+    # No ceiling: a head can overshoot and write the negative of what it read.
+    ceiling=None,
+    of_ov=True,
+)
+
+
+def _deleting_by_weights(
+    model: Model, draws: int, seed: int, progress: Progress
+) -> dict[HeadId, Score]:
+    config, centered = model.config, model.config.norm == "layer"
+    d = config.d_model - centered
+    r = min(config.d_head, d)
+    progress(0, config.n_layers, "chance for deleting")
+    cores = rotated_cores([torch.ones(d)], d, r, draws=draws, seed=seed)
+
+    def layer_scores(layer: int) -> list[Score]:
+        W_V = value_reads(model.weights, layer)
+        W_O = remove_mean(model.weights.attention[layer].W_O, centered)
+        size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
+        values = -positivity(eigenvalues_above_noise(W_O @ W_V, size)).cpu()
+        own = significant_values(Factored(W_V, W_O))
+        return against_rotations(values, sequential_p(values, cores, [own]), draws)
+
+    return score_layers(model, layer_scores, progress, "deleting")
+
+
+DELETING_BY_WEIGHTS = WeightScore(
+    info=weight_info(
+        name="deleting_weights",
+        title="deleting (weights)",
+        about="Whether the head writes the negative of what it reads.",
+        formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
+        null="this head's reads and writes, rotated at random",
+        reason="any excess of negative eigenvalues that chance does not explain",
+    ),
+    of_ov=True,
+    measure=_deleting_by_weights,
+)
+
+
+class MatchingNull:
+    """Products of embeddings and random rotations that the readers of a model share.
+
+    Both depend on the head that is read through, or on the depth where there is none.
+    """
+
+    def __init__(self, model: Model, draws: int, seed: int) -> None:
+        self.model, self.draws, self._seed = model, draws, seed
+        self._products: dict[tuple[bool, bool], Float[Tensor, "d d"]] = {}
+        self._cores: dict[HeadId | bool, list[Float[Tensor, "half r r"]]] = {}
+
+    def product(self, layer: int, writer: HeadId | None) -> Float[Tensor, "d d"]:
+        """`embedding_product` of a reader in this layer."""
+        # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
+        keys = layer if writer is None else writer.layer
+        key = (keys == 0, layer == 0)
+        if key not in self._products:
+            self._products[key] = embedding_product(self.model, keys, layer)
+        return self._products[key]
+
+    def cores(self, layer: int, writer: HeadId | None) -> list[Float[Tensor, "half r r"]]:
+        """`matching_cores` of a reader in this layer."""
+        key = layer == 0 if writer is None else writer
+        if key not in self._cores:
+            product = self.product(layer, writer)
+            self._cores[key] = matching_cores(
+                self.model, writer, product, draws=self.draws, seed=self._seed
+            )
+        return self._cores[key]
+
+    def scores(
+        self, layers: Sequence[tuple[int, HeadId | None]], progress: Progress, what: str
+    ) -> dict[HeadId, Score]:
+        """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
+        for number, (layer, writer) in enumerate(layers):
+            progress(number, len(layers), f"chance for {what}")
+            self.cores(layer, writer)  # computed here because the layers, in threads, share it
+        by_layer = threaded_map(layers, self._layer_scores, progress, what)
+        return {head: score for part in by_layer for head, score in part.items()}
+
+    def _layer_scores(self, through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
+        (layer, writer), model = through, self.model
+        readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
+        spectra = matching_spectra(model, readers, writer, self.product(layer, writer))
+        values = positivity(spectra).cpu()
+        own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+        p = sequential_p(values, self.cores(layer, writer), [own])
+        return dict(zip(readers, against_rotations(values, p, self.draws, writer), strict=True))
+
+
+def _matching_by_weights(
+    model: Model, draws: int, seed: int, progress: Progress
+) -> dict[HeadId, Score]:
+    layers = [(layer, None) for layer in range(model.config.n_layers)]
+    return MatchingNull(model, draws, seed).scores(layers, progress, "matching")
+
+
+MATCHING_BY_WEIGHTS = WeightScore(
+    info=weight_info(
+        name="matching_weights",
+        title="matching (weights)",
+        about="Whether tokens attend to the same token, by content alone and without composition.",
+        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centered over tokens",
+        null="this head's query and key reads, rotated at random",
+        reason="any excess of positive eigenvalues that chance does not explain",
+    ),
+    measure=_matching_by_weights,
+)
+
+MATCHING_THROUGH_PREVIOUS = HeadScore(
+    weight_info(
+        name="matching_through_previous",
+        title="matching through previous token",
+        about="Whether the head attends to where the token before is the current one, as induction "
+        "heads do, by what its keys read of a previous-token head.",
+        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token "
+        "head's below, keys centered over tokens",
+        null="this head's queries and keys, rotated at random; the previous-token head stays as "
+        "it is",
+        reason="any excess of positive eigenvalues that chance does not explain: same matches "
+        "same, one token on",
+        probe="none: weights alone; the probe only decides which head is the previous-token head",
+    )
+)
+
+
+@dataclass(frozen=True)
+class MatchingScores:
+    """The scores of the heads that have it, or in `absent` why none has."""
+
+    scores: dict[HeadId, Score]
+    absent: str = ""
+
+
+def through_previous(
+    model: Model,
+    previous: Mapping[HeadId, float],
+    seed: int = 0,
+    draws: int = DRAWS,
+    progress: Progress = silent,
+) -> MatchingScores:
+    """How every head matches tokens through the best previous-token head below it.
+
+    The vertical axis of the paper's induction scatter. `previous` maps previous-token heads to
+    their scores; the best below a layer has the largest. Layers without one below have no such
+    score. Costs one product of embeddings per depth of such a head, and d_head × d_head products
+    per draw.
+    """
+    if model.config.n_layers == 1:
+        return MatchingScores({}, "one layer of heads has no layer below it to read")
+    if not previous:
+        return MatchingScores({}, "no head is a previous-token head, so there is none to read")
+    through: list[tuple[int, HeadId]] = []
+    for layer in range(1, model.config.n_layers):
+        below = {head: score for head, score in previous.items() if head.layer < layer}
+        if below:
+            through.append((layer, max(below, key=lambda head: below[head])))
+    null = MatchingNull(model, draws, seed)
+    scores = null.scores(through, progress, "matching through previous-token heads")
+    return MatchingScores(scores, "" if scores else "no head is above a previous-token head")

@@ -1,0 +1,361 @@
+"""Kinds of heads, one row each, and `judge`, which decides the kind of a head.
+
+A kind is assigned where two sources of evidence agree: a score from data that suggests it, and a
+check of the weights. The first kind that holds names the head, so the most specific come first.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
+from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
+from pathsum.base.table import Cell
+from pathsum.circuits.composition import Composition
+from pathsum.circuits.positional import OffsetProfile, position_rows
+from pathsum.heads.circuit_scores import (
+    COPYING_BY_DATA,
+    COPYING_BY_WEIGHTS,
+    DELETING,
+    DELETING_BY_WEIGHTS,
+    MATCHING_BY_WEIGHTS,
+    MATCHING_THROUGH_PREVIOUS,
+)
+from pathsum.heads.pattern_scores import (
+    CURRENT_TOKEN,
+    DUPLICATE_TOKEN,
+    FIRST_TOKEN,
+    HALF,
+    INDUCTION_STRIPE,
+    LOCAL_WINDOW,
+    POSITIONAL,
+    PREVIOUS_TOKEN,
+    WINDOW,
+)
+from pathsum.heads.probe_scores import (
+    FUZZY_INDUCTION,
+    REPEATS_SCORES,
+    TEXT_SCORES,
+    WORD_PIECE,
+    WORD_PIECE_BY_WEIGHTS,
+)
+from pathsum.heads.score import ALPHA, HeadScore, Part, Score, WeightScore, text_name
+from pathsum.model import Head, HeadId, Model, Trace
+from pathsum.model.transformer import attend, attention_read, queries_and_keys
+
+WEIGHT_SCORES: tuple[WeightScore, ...] = (
+    COPYING_BY_WEIGHTS,
+    MATCHING_BY_WEIGHTS,
+    DELETING_BY_WEIGHTS,
+)
+"""Scores from weights alone that every model has."""
+
+ALL_SCORES: tuple[HeadScore, ...] = (
+    *(*REPEATS_SCORES, FUZZY_INDUCTION, WORD_PIECE, *TEXT_SCORES),
+    *(*WEIGHT_SCORES, MATCHING_THROUGH_PREVIOUS, WORD_PIECE_BY_WEIGHTS),
+)
+"""Every score of the atlas, in the order of its tables."""
+
+UNKNOWN, MIXED = "unknown", "mixed"
+TITLES = {score.name: score.info.title for score in ALL_SCORES}
+SCORE_COLUMNS = (
+    text_column("score"),
+    *interval_columns("value", "+.3f"),
+    *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
+    *(Column("best part", ".3f"), text_column("at positions")),
+)
+# Offsets among which the position part of a head is compared in a part of the context.
+NEAREST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEvidence:
+    """Everything known about one head when its kind is decided.
+
+    `first` is its attention to position 0 at every position, from its weights on the probe's tokens
+    (`first_by_weights`). `part` is set for the check of a kind that holds only in that part of the
+    context.
+    """
+
+    head: Head
+    scores: dict[str, Score]
+    profile: OffsetProfile | None
+    composition: Composition
+    first: Float[Tensor, " dest"]
+    thresholds: Mapping[str, float]
+    alpha: float = ALPHA
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether the weights agree with a kind, and why."""
+
+    agrees: bool
+    because: str
+
+
+Check: TypeAlias = Callable[[HeadEvidence], Finding]
+NO_POSITIONS = Finding(False, "its weights have no position part to attend by")
+
+
+def position_peak(offset: int) -> Check:
+    """The position part of the head's QK is largest at this offset."""
+
+    def check(known: HeadEvidence) -> Finding:
+        if known.profile is None:
+            return NO_POSITIONS
+        peak, where = known.profile.peak, ""
+        if known.part is not None and known.head.model.config.positions != "rotary":
+            peak, where = _peak_in(known.head, known.part), " there"
+        return Finding(peak == offset, f"its position part peaks at offset {peak}{where}")
+
+    return check
+
+
+def _peak_in(head: Head, part: Part) -> int:
+    """The offset among the nearest few at which the position part is largest in this part."""
+    window = min(NEAREST, head.model.config.n_ctx)
+    rows = position_rows(head, window)
+    inside = rows[max(0, part.first - window + 1) : max(1, part.last - window + 2)]
+    return int(inside.mean(0).argmax())
+
+
+def positive_score(score: HeadScore, description: str) -> Check:
+    """A score from weights is positive and chance does not explain it."""
+
+    def check(known: HeadEvidence) -> Finding:
+        found = known.scores.get(score.name)
+        if found is None:
+            return Finding(False, f"there is no score {score.info.title}")
+        agrees = found.value > 0 and found.passes(0.0, known.alpha)
+        return Finding(agrees, f"{description} {found.value:+.2f}, {found.p_text}")
+
+    return check
+
+
+_copies = positive_score(COPYING_BY_WEIGHTS, "OV eigenvalue ratio")
+
+
+def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
+    copies = _copies(known)
+    column = known.composition.heads.index(known.head.id)
+    edges: list[tuple[float, float, str]] = []
+    for kind in ("k", "q"):
+        scores = known.composition.scores(kind)
+        p, z = scores.p[:, column].tolist(), scores.z[:, column].tolist()
+        edges += [
+            (chance, -size, f"{kind.upper()}-composition with {writer}")
+            for chance, size, writer in zip(p, z, known.composition.heads, strict=True)
+            if chance == chance
+        ]
+    if not edges:
+        return Finding(False, f"no head is below it; {copies.because}")
+    # The best of many edges: chance has as many tries. Beyond the reach of p, z decides.
+    least, _, edge = min((max(chance, LEAST_FITTED), *rest) for chance, *rest in edges)
+    corrected = min(1.0, least * len(edges))
+    because = f"{edge}, {format_p(corrected)}; {copies.because}"
+    return Finding(copies.agrees and corrected <= known.alpha, because)
+
+
+def _position_window(known: HeadEvidence) -> Finding:
+    profile = known.profile
+    if profile is None or profile.attention is None:
+        return NO_POSITIONS
+    share = float(profile.attention[1 : WINDOW + 1].sum())
+    return Finding(share >= HALF, f"by position alone it gives {share:.2f} to the last {WINDOW}")
+
+
+def _position_variance(known: HeadEvidence) -> Finding:
+    if known.profile is None:
+        return NO_POSITIONS
+    share = known.profile.share
+    return Finding(share >= HALF, f"position makes {share:.2f} of its score's variance")
+
+
+def _first_by_tokens_and_positions(known: HeadEvidence) -> Finding:
+    inside = known.first[1:]
+    if known.part is not None:
+        end = min(known.part.last + 1, len(known.first))  # a text can be longer than the probe
+        inside = known.first[min(known.part.first, end - 1) : end]
+    share = float(inside.mean())
+    because = f"by tokens and positions alone it gives the first position {share:.2f}"
+    return Finding(share >= HALF, because)
+
+
+def first_by_weights(
+    trace: Trace, progress: Progress = silent
+) -> dict[HeadId, Float[Tensor, " dest"]]:
+    """Attention to position 0 where later positions hold their token's embedding alone.
+
+    The first position holds its vector in the run, which is the same in every text that begins with
+    the start token.
+    """
+    config, result = trace.model.config, dict[HeadId, Tensor]()
+    for layer, raw in enumerate(trace.model.weights.layers):
+        progress(layer, config.n_layers, "attention to the first token")
+        stream = trace.streams[0].clone()
+        stream[:, 0] = trace.streams[layer][:, 0]
+        query, key, _, _ = queries_and_keys(config, raw, attention_read(config, raw, stream)[0])
+        first = attend(config, raw, query, key)[..., 0].mean(0)
+        result |= {HeadId(layer, head): values for head, values in enumerate(first)}
+    return result
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of head: the score from data that suggests it, and the check of its weights.
+
+    The score must reach its threshold and `times_chance` times its null, which is above 1 where
+    data and weights depend on the same matrix, so that their agreement is weaker evidence.
+    """
+
+    name: str
+    score: HeadScore
+    check: Check
+    times_chance: float = 1.0
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("induction", INDUCTION_STRIPE, _copies_and_reads_a_lower_head),
+    Kind("previous token", PREVIOUS_TOKEN, position_peak(1)),
+    Kind(
+        "duplicate token",
+        DUPLICATE_TOKEN,
+        positive_score(MATCHING_BY_WEIGHTS, "QK eigenvalue ratio"),
+    ),
+    Kind(
+        "word piece",
+        WORD_PIECE,
+        positive_score(WORD_PIECE_BY_WEIGHTS, "OV raises the second piece"),
+    ),
+    Kind("current token", CURRENT_TOKEN, position_peak(0)),
+    Kind("local window", LOCAL_WINDOW, _position_window),
+    Kind("copying", COPYING_BY_DATA, _copies, times_chance=2.0),
+    Kind(
+        "deleting",
+        DELETING,
+        positive_score(DELETING_BY_WEIGHTS, "OV eigenvalue ratio, negated,"),
+    ),
+    Kind("positional", POSITIONAL, _position_variance),
+    Kind("first token", FIRST_TOKEN, _first_by_tokens_and_positions),
+)
+"""Every kind, the most specific first; heads of every kind rest on the first token, the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEntry(Record, kind="atlas-head"):
+    """One head: its scores by name, its kind, every kind that fits it, and the evidence.
+
+    `against` are the lines of the evidence in which the weights disagree with the data.
+    """
+
+    head: HeadId
+    kind: str
+    kinds: tuple[str, ...]
+    scores: dict[str, Score]
+    evidence: tuple[str, ...]
+    against: tuple[str, ...]
+
+    def value(self, score: str) -> float | None:
+        """A score's value; None where this head has no such score."""
+        found = self.scores.get(score)
+        return None if found is None else found.value
+
+    def to_table(self) -> Table:
+        """One row per score, and the evidence below."""
+        meaning = "p: of random rotations of this head, the share that scores as much"
+        note = "\n".join((*self.evidence, meaning))
+        return Table(SCORE_COLUMNS, self.score_rows(), f"{self.head}: {self.kind}", note)
+
+    def score_rows(self) -> tuple[tuple[Cell, ...], ...]:
+        """One row per score: value, 95% interval, null, p, best part of the context."""
+        return tuple(
+            (
+                *(TITLES[name], *score.with_interval, score.null),
+                BoundedP.counted(score.p, score.draws),
+                score.part.value if score.part else None,
+                f"{score.part.first}–{score.part.last}" if score.part else None,
+            )
+            for name, score in self.scores.items()
+        )
+
+
+def judge(known: HeadEvidence) -> HeadEntry:
+    """A head with the most specific kind on which data and weights agree, else mixed or unknown."""
+    kinds: list[str] = []
+    evidence: list[str] = []
+    against: list[str] = []
+    for kind in KINDS:
+        passed = list(_passed(known, kind))
+        if not passed:
+            continue
+        # The claim is about a part of the context only if no score holds over all of it.
+        part = passed[0][1] if all(part for _, part in passed) else None
+        finding = kind.check(replace(known, part=part))
+        word = "agree" if finding.agrees else "do not agree"
+        scores = ", ".join(text for text, _ in passed)
+        evidence.append(f"{kind.name}: {scores}; weights {word}: {finding.because}")
+        if finding.agrees:
+            kinds.append(kind.name)
+        else:
+            against.append(evidence[-1])
+    name = kinds[0] if kinds else MIXED if evidence else UNKNOWN
+    head = known.head.id
+    return HeadEntry(head, name, tuple(kinds), known.scores, tuple(evidence), tuple(against))
+
+
+def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, Part | None]]:
+    """Scores that suggest a kind, on random tokens or on text, as text.
+
+    Each with the part of the context where it passes, or None if it passes over all of it.
+    """
+    for name, where in ((kind.score.name, ""), (text_name(kind.score.name), " on text")):
+        score = known.scores.get(name)
+        if score is None:
+            continue
+        threshold = known.thresholds[name]
+        if score.passes(max(threshold, kind.times_chance * (score.null or 0.0)), known.alpha):
+            yield f"{score}{where}", None
+        elif score.part is not None and score.part.passes(threshold, known.alpha):
+            whole = f"{score.value:.2f} over the whole context"
+            yield f"{score.part}{where} ({whole})", score.part
+
+
+def without_kind(
+    model: Model, scores: Mapping[HeadId, dict[str, Score]], progress: Progress = silent
+) -> dict[HeadId, HeadEntry]:
+    """Heads that get no kind, whatever they attend to: they write nothing, or are duplicates.
+
+    Heads with identical weights cannot be distinguished, so none of them gets a kind.
+    """
+    reasons: dict[HeadId, str] = {}
+    same: dict[tuple[bytes, ...], list[HeadId]] = {}
+    for number, head in enumerate(model.heads):
+        progress(number, len(model.heads), "comparing heads")
+        if why := why_silent(model, head.id):
+            reasons[head.id] = f"no kind: it writes nothing ({why})"
+            continue
+        factors = (head.W_Q, head.W_K, head.W_V, head.W_O)
+        key = tuple(factor.double().cpu().numpy().tobytes() for factor in factors)
+        same.setdefault((bytes([head.id.layer % 256]), *key), []).append(head.id)
+    for group in same.values():
+        for head in group if len(group) > 1 else ():
+            others = ", ".join(other for other in group if other != head)
+            reasons[head] = f"no kind: its weights are those of {others}, so they act as one head"
+    return {
+        head: HeadEntry(head, UNKNOWN, (), scores[head], (why,), ())
+        for head, why in reasons.items()
+    }
+
+
+def why_silent(model: Model, name: HeadId) -> str:
+    """Why a head moves nothing from source to destination; empty if it moves something."""
+    head = model.head(name)
+    for matrix, weight in (("W_O", head.W_O), ("W_V", head.W_V)):
+        if not bool(weight.any()):
+            return f"its {matrix} is zero"
+    return "" if bool((head.W_V @ head.W_O).any()) else "its OV = W_V W_O is zero"

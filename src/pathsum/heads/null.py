@@ -1,0 +1,236 @@
+"""The null of every score from data: random versions of each head.
+
+A random head is a copy of a head in which the stream is rotated at random, and independently,
+before the queries, keys and values and after the write. It keeps the head's scale, singular values,
+biases, norms and positions, reads the same stream, and goes through the transformer's own
+attention.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.algebra.decompositions import triangle
+from pathsum.algebra.rotations import random_frames, root
+from pathsum.algebra.seeds import seeded
+from pathsum.base import Side
+from pathsum.base.batching import batched
+from pathsum.heads.layer_view import LayerView
+from pathsum.model import Model
+from pathsum.model.folding import centered_unembedding, unfolded
+from pathsum.model.grouped_query import kv_head
+from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
+from pathsum.model.weights import layer_of_one_head, one_head
+
+# Bytes of one head's random patterns computed at a time, so that they stay in a core's cache.
+CACHE_BYTES = 1 << 22
+# Blocks of rows in a product with a triangular matrix.
+_BLOCKS = 4
+
+Direction = Literal["query", "key", "value", "write"]
+DIRECTIONS: tuple[Direction, ...] = ("query", "key", "value", "write")
+
+
+def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
+    """x in an orthonormal basis in which it is lower triangular: x = L Q, L of min(n, d) columns.
+
+    Uniformly random frames have the same distribution in every basis, so L F is distributed as x F,
+    and `FrameProjector` skips the zeros of L. Inner products of rows do not change.
+    """
+    return triangle(x.flatten(0, 1).mT).mT.unflatten(0, x.shape[:2])
+
+
+class FrameProjector:
+    """x F for some random frames F; caches the last product, which all heads of a layer share.
+
+    x is lower triangular (`to_triangular`) and may have fewer columns than F has rows. `frames`
+    is called when they are needed.
+    """
+
+    def __init__(self, frames: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
+        self._frames = frames
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def project(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
+        """x in the frame of each draw."""
+        if self._last is None or self._last[0] is not x:
+            rows, frames = x.flatten(0, 1), self._frames()
+            step = -(-len(rows) // _BLOCKS)
+            parts = [
+                torch.bmm(
+                    rows[start : start + step, : start + step].expand(len(frames), -1, -1),
+                    frames[:, : min(start + step, rows.shape[1])],
+                )
+                for start in range(0, len(rows), step)
+            ]
+            in_order = torch.cat(parts, 1).unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
+            self._last = (x, in_order)
+        return self._last[1]
+
+
+@dataclass(frozen=True, eq=False)
+class RandomOV:
+    """Random versions of one head's OV circuit; draws take the place of heads.
+
+    With a random frame F times a root R for each read and write, the overlap of the value of x with
+    y is x F (R Rᵀ) F yᵀ: only the k × k product in the middle, `core`, differs between heads, which
+    share the products with frames. `effects` are those of the write frames on the logits of tokens.
+    """
+
+    value: FrameProjector
+    write: FrameProjector
+    core: Float[Tensor, "r r"]
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]]
+
+    def values(
+        self, read: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence drawn pos r"]:
+        """The value of each position, without biases, in the basis of the write frame."""
+        return self.value.project(read) @ self.core
+
+    def overlaps(
+        self, z: Float[Tensor, "sequence drawn pos r"], stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence drawn pos"]:
+        """⟨z W_O, stream⟩ at each position."""
+        return (z * self.write.project(stream)).sum(-1)
+
+    def logits(
+        self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence drawn n m"]:
+        """The effect of values on the logits of some tokens, relative to the mean logit."""
+        return values @ self.effects(tokens)
+
+
+class RandomHeads:
+    """`draws` random versions of every head of a model.
+
+    Each direction (query, key, value, write) has `draws` orthonormal frames of R^d, uniformly
+    random. A layer's null combines them with its singular values, so nothing is drawn per layer.
+    """
+
+    def __init__(self, model: Model, draws: int, seed: int) -> None:
+        config = model.config
+        self.model, self.draws = model, draws
+        self._shape = (draws, config.d_model, min(config.d_model, config.d_head))
+        self._generator = seeded(seed)
+        self._drawn: list[Float[Tensor, "drawn d r"]] = []
+        self._effects: dict[tuple[int, ...], Float[Tensor, "sequence drawn r m"]] = {}
+        self._lock = RLock()  # several threads may compute layers that share these
+
+    def frames(self, direction: Direction) -> Float[Tensor, "drawn d r"]:
+        """The frames of a direction, drawn in a fixed order when one is first needed."""
+        number = DIRECTIONS.index(direction)
+        with self._lock:
+            while len(self._drawn) <= number:
+                drawn = random_frames(*self._shape, self._generator)
+                self._drawn.append(drawn.to(self.model.weights.W_E[:0]))
+        return self._drawn[number]
+
+    def projector(self, direction: Direction, part: slice = slice(None)) -> FrameProjector:
+        """Products with the frames of a direction, all or some draws."""
+        return FrameProjector(lambda: self.frames(direction)[part])
+
+    def effects(self, tokens: Int[Tensor, "sequence m"]) -> Float[Tensor, "sequence drawn r m"]:
+        """The effect of a write along each direction on the centered logits of some tokens."""
+        key = (len(tokens), *tokens.flatten().tolist())
+        with self._lock:
+            if key not in self._effects:
+                W_U = centered_unembedding(self.model.weights)
+                columns = W_U[:, tokens.to(W_U.device)].permute(1, 2, 0).contiguous()
+                written = self.projector("write").project(to_triangular(columns))
+                self._effects[key] = written.mT.contiguous()
+            return self._effects[key]
+
+    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[RandomOV]]]:
+        """Random versions of each head's OV, some draws at a time, with the slice of those draws.
+
+        Their input is `random_read`. `bytes_per_draw` is the memory of one draw of a head.
+        """
+        raw = self.model.weights.attention[layer]
+        write_roots = root(raw.W_O.mT)
+        cores = for_query_heads(root(raw.W_V), len(write_roots)) @ write_roots.mT
+        for draws in batched(range(self.draws), bytes_per_draw, CACHE_BYTES):
+            part = slice(draws[0], draws[-1] + 1)
+            value, write = self.projector("value", part), self.projector("write", part)
+
+            def effects(tokens: Tensor, part: slice = part) -> Tensor:
+                return self.effects(tokens)[:, part]
+
+            yield part, [RandomOV(value, write, core, effects) for core in cores]
+
+    def random_read(
+        self, layer: int, read: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence pos q"]:
+        """The values' input for random heads: of the stored W_V, not of the folded one."""
+        gain = self.model.weights.attention[layer].ln1_w
+        return to_triangular(unfolded(self.model.config.norm, read, gain))
+
+    def views(
+        self,
+        layer: int,
+        view: LayerView,
+        last: int | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Iterator[tuple[int, LayerView]]:
+        """Random versions of a layer's heads, all or these, some draws at a time.
+
+        Draws take the place of heads in a view. Patterns are those of the `last` destinations, by
+        default of all.
+        """
+        config, raw = self.model.config, self.model.weights.attention[layer]
+        placed = attention_read(config, raw, view.stream)[0]
+        if raw.W_pos is not None:
+            placed = placed + raw.W_pos[: placed.shape[1]]
+        positions = torch.arange(placed.shape[1], device=placed.device)
+        first = 0 if last is None else len(positions) - last
+        late, placed = to_triangular(placed[:, first:]), to_triangular(placed)
+        # Measures use only inner products of rows of both.
+        read = self.random_read(layer, view.read)
+        view = replace(view, stream=to_triangular(view.stream), read=read)
+        roots = root(raw.W_Q), root(raw.W_K)
+        heads = range(config.n_heads) if heads is None else heads
+        kv_heads = list(dict.fromkeys(kv_head(config, head) for head in heads))
+        bytes_per_draw = late.shape[0] * late.shape[1] * len(positions) * 4
+        for part, ovs in self.ovs(layer, bytes_per_draw):
+            projected = self.projector("query", part).project(late)
+            queries = self._reads(layer, Side.Q, roots[0], projected, positions[first:], heads)
+            sources = self.projector("key", part).project(placed)
+            keys = self._reads(layer, Side.K, roots[1], sources, positions, kv_heads)
+            of, key = -1, late[:0]
+            for head, query in zip(heads, queries, strict=True):
+                if kv_head(config, head) != of:
+                    of, key = kv_head(config, head), next(keys)
+                alone = layer_of_one_head(config, raw, head)
+                pattern = attend(one_head(config), alone, query[:, None], key[:, None])
+                pattern = pattern[:, 0].unflatten(0, projected.shape[:2])
+                yield head, replace(view, pattern=pattern, ov=ovs[head])
+
+    def _reads(
+        self,
+        layer: int,
+        side: Side,
+        roots: Float[Tensor, "head r k"],
+        projected: Float[Tensor, "sequence drawn pos r"],
+        positions: Int[Tensor, " pos"],
+        heads: Sequence[int],
+    ) -> Iterator[Float[Tensor, "batch pos k"]]:
+        """Queries or keys of some heads in turn, from the stream in random frames."""
+        config, raw = self.model.config, self.model.weights.attention[layer]
+        bias = raw.b_Q if side is Side.Q else raw.b_K
+
+        def read(head: int) -> Float[Tensor, "batch pos k"]:
+            product = projected.flatten(0, 1) @ roots[head]
+            return product if bias is None else product.add_(bias[head])
+
+        if config.qk_norm == "rms_all":
+            every = torch.stack([read(head) for head in range(len(roots))], 1)
+            rotated = normed_and_rotated(config, raw, side, every, positions)[0]
+            yield from rotated[:, list(heads)].unbind(1)
+            return
+        for head in heads:
+            yield normed_and_rotated(config, raw, side, read(head)[:, None], positions)[0][:, 0]

@@ -1,0 +1,231 @@
+"""Scores of attention patterns, measured on repeated random tokens, most of them on text too.
+
+A[i, j] is the attention of destination i to source j. A threshold of 0.5 means half of the
+attention, so that no other single position can have as much. Thresholds of 0.3 are far above the
+scores of random heads, while trained heads reach 0.4 to 1.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pathsum.heads.layer_view import LayerView
+from pathsum.heads.score import PAPER, PAPER_2022, data_score
+from pathsum.text.probes import RepeatedTokens
+
+HALF = 0.5
+WINDOW = 5
+_HALF_REASON = "half of the attention: no other single position can have as much"
+
+
+def attention_to(
+    pattern: Float[Tensor, "sequence head dest src"], wanted: Bool[Tensor, "sequence dest src"]
+) -> Float[Tensor, "sequence head dest"]:
+    """The sum of each row over the wanted sources, NaN at destinations without one.
+
+    Reads only those entries: they are few, and the patterns of random heads are many.
+    """
+    result = pattern.new_zeros(pattern.shape[:-1])
+    for sums, rows, sources in zip(result, pattern, wanted.to(pattern.device), strict=True):
+        dest, src = sources.nonzero(as_tuple=True)
+        sums.index_add_(-1, dest, rows[:, dest, src])
+    return result.masked_fill_(~wanted.any(-1).to(result.device)[:, None], torch.nan)
+
+
+def _from_second(
+    values: Float[Tensor, "sequence head row"],
+) -> Float[Tensor, "sequence head dest"]:
+    """Values of the destinations after the first, which gets NaN."""
+    return F.pad(values, (1, 0), value=torch.nan)
+
+
+def _previous_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    return _from_second(view.pattern.diagonal(-1, dim1=-2, dim2=-1))
+
+
+PREVIOUS_TOKEN = data_score(
+    by_position=_previous_token,
+    name="previous_token",
+    title="previous token",
+    about="How much the head attends to the token just before.",
+    formula="mean over i ≥ 1 of A[i, i−1]",
+    threshold=HALF,
+    reason=_HALF_REASON,
+    citation=PAPER_2022,
+)
+
+
+def _current_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    return _from_second(view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:])
+
+
+CURRENT_TOKEN = data_score(
+    by_position=_current_token,
+    name="current_token",
+    title="current token",
+    about="How much the head attends to its own position.",
+    formula="mean over i ≥ 1 of A[i, i]",
+    threshold=HALF,
+    reason=_HALF_REASON,
+    citation=PAPER_2022,
+)
+
+
+def _first_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    return _from_second(view.pattern[:, :, 1:, 0])
+
+
+FIRST_TOKEN = data_score(
+    by_position=_first_token,
+    name="first_token",
+    title="first token",
+    about="How much the head rests on the first token, as heads do when nothing matches.",
+    formula="mean over i ≥ 1 of A[i, 0]",
+    threshold=HALF,
+    reason=_HALF_REASON,
+)
+
+
+def _duplicate_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    tokens = view.probe.tokens
+    return attention_to(view.pattern, (tokens[:, :, None] == tokens[:, None, :]).tril(-1))
+
+
+DUPLICATE_TOKEN = data_score(
+    by_position=_duplicate_token,
+    name="duplicate_token",
+    title="duplicate token",
+    about="How much the head attends to earlier copies of the current token.",
+    formula="mean over i with an earlier copy of Σ A[i, j], j < i with the token of i",
+    threshold=0.3,
+    reason="attention without matching gives the copies about 1/n",
+    citation="Wang et al. 2022, Interpretability in the Wild",
+    needs="an earlier copy of its token",
+)
+
+
+def stripe(
+    pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
+) -> Float[Tensor, "sequence head"]:
+    """Mean attention from the second copy to L − 1 positions back, L the length of a copy."""
+    return _in_second_copy(pattern, probe).mean(-1)
+
+
+def _in_second_copy(
+    pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
+) -> Float[Tensor, "sequence head length"]:
+    start = probe.first + probe.length
+    second = pattern[:, :, start : start + probe.length, probe.first + 1 :]
+    return second.diagonal(dim1=-2, dim2=-1)
+
+
+def _stripe_by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    start = view.probe.first + view.probe.length
+    values = torch.full_like(view.pattern[..., 0], torch.nan)
+    values[..., start : start + view.probe.length] = _in_second_copy(view.pattern, view.probe)
+    return values
+
+
+INDUCTION_STRIPE = data_score(
+    by_position=_stripe_by_position,
+    name="induction",
+    title="induction stripe",
+    about="In a repeat, how much the head attends to the token that came next the first time.",
+    formula="mean over i in the second of two repeats of length L of A[i, i−L+1]",
+    threshold=0.3,
+    reason="far above what random heads give; trained induction heads reach 0.4 to 1",
+)
+
+
+def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """For each query with an earlier copy, the sum of attention over all such positions.
+
+    The sum, not the mean over entries: with n repeats a query has up to n − 1 such positions, and a
+    mean over entries could not exceed 0.5 on four repeats for a head that does nothing else.
+    """
+    tokens = view.probe.tokens
+    followed = (tokens[:, :, None] == tokens[:, None, :-1]).tril(-1)
+    return attention_to(view.pattern[..., 1:], followed)
+
+
+PREFIX_MATCHING = data_score(
+    by_position=_prefix_matching,
+    name="prefix_matching",
+    title="prefix matching",
+    about="How much the head attends to all tokens that came after earlier copies of this one.",
+    formula="mean over queries with an earlier copy of Σ A[i, j+1], j < i with the token of i",
+    threshold=0.3,
+    reason="far above what random heads give; the 2022 paper's heads reach 0.94",
+    citation=PAPER_2022,
+    needs="an earlier copy of its token",
+)
+
+
+def _positional(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """The share of the pattern's variance around its row means that the offset explains.
+
+    Over the first copy alone, because in a repeat matching resembles an offset. The first column,
+    where heads rest, is left out. Uniform attention has nothing to explain and scores 0.
+    """
+    end = view.probe.first + view.probe.length
+    pattern = view.pattern[:, :, 1:end, 1:end]
+    size = pattern.shape[-1]
+    square = pattern.square().sum((-1, -2))
+    at_offset = offset_sums(pattern)
+    counts = torch.arange(size, 0, -1).to(pattern)
+    profile = at_offset.mean(0) / counts
+    # Σ(A − a)², with a the mean of each offset or row, is ΣA² − 2Σ a·A + Σ a².
+    residual = square - 2 * (at_offset * profile).sum(-1) + (profile.square() * counts).sum(-1)
+    total = square - (pattern.sum(-1).square() / counts.flip(0)).sum(-1)
+    # A pattern that hardly differs from uniform attention has no variance to explain.
+    varies = total > 1e-2 * square
+    # A profile that fits worse than the row's mean explains nothing, however much worse it is.
+    return torch.where(varies, 1 - residual / total.clamp_min(1e-30), 0.0).clamp_min(0.0)
+
+
+def offset_sums(pattern: Float[Tensor, "*some n n"]) -> Float[Tensor, "*some n"]:
+    """Sums of causal patterns over pairs of each offset, from 0 on.
+
+    >>> offset_sums(torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
+    tensor([1.7500, 0.2500])
+    """
+    size = pattern.shape[-1]
+    # A row one longer than the matrix is wide moves each row of the flipped pattern on by one, so
+    # that an offset is a column, the last for offset 0; above the diagonal everything is 0.
+    rows = F.pad(pattern.flip(-1), (0, 1)).flatten(-2).unflatten(-1, (size + 1, size))
+    return rows.sum(-2).roll(1, -1)
+
+
+POSITIONAL = data_score(
+    _positional,
+    name="positional",
+    title="positional",
+    about="How much the offset alone decides where the head attends, whatever the tokens are.",
+    formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first copy, "
+    "and 0 where that is negative",
+    threshold=HALF,
+    reason="the offset explains more of the pattern than everything else together",
+)
+
+
+def _local_window(view: LayerView) -> Float[Tensor, "sequence head dest"]:
+    """Attention to the five positions before, from positions that have more than five."""
+    attended = view.pattern.new_zeros(view.pattern.shape[:-1])
+    for back in range(1, min(WINDOW + 1, attended.shape[-1])):
+        attended[..., back:] += view.pattern.diagonal(-back, dim1=-2, dim2=-1)
+    attended[..., : WINDOW + 1] = torch.nan
+    return attended
+
+
+LOCAL_WINDOW = data_score(
+    by_position=_local_window,
+    name="local_window",
+    title="local window",
+    about="How much the head attends to the five tokens just before, whatever they are.",
+    formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
+    threshold=0.7,
+    reason="most of the attention, over more than one position, or it is a previous-token head",
+    citation=PAPER + " (erratum: heads that attend to the last several tokens)",
+    needs=f"more than {WINDOW} positions before it",
+)

@@ -1,0 +1,384 @@
+"""Probes and the scores measured on them: repeats, text, similar tokens and split words.
+
+Fuzzy induction is attention to what followed a *similar* token. Induction heads of larger models
+also complete [a*][b*] … [a] → [b] with a* like a. Two tokens are similar here if one has the other
+as its nearest neighbor by the cosine of their embeddings, W_E with the mean over the vocabulary
+removed, and that cosine is at least 0.3.
+
+Word-piece heads predict a word's second piece from its first: `[ab] … [a] → [b]`. " Ralph" is one
+token and "Ralph" is "R" + "alph", so a head that has seen the whole word earlier knows what follows
+the first piece. It attends from the piece to the whole word, and its OV turns the whole word into
+the second piece.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.algebra.seeds import seeded
+from pathsum.base import Progress
+from pathsum.base.batching import batch_size
+from pathsum.base.errors import InputError
+from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
+from pathsum.heads.layer_view import LayerOV, LayerView, layer_view
+from pathsum.heads.measure import by_draw, score_on_runs
+from pathsum.heads.null import RandomHeads
+from pathsum.heads.pattern_scores import (
+    CURRENT_TOKEN,
+    DUPLICATE_TOKEN,
+    FIRST_TOKEN,
+    INDUCTION_STRIPE,
+    LOCAL_WINDOW,
+    POSITIONAL,
+    PREFIX_MATCHING,
+    PREVIOUS_TOKEN,
+)
+from pathsum.heads.probe import attention_trace
+from pathsum.heads.score import (
+    PAPER_2022,
+    DataScore,
+    HeadScore,
+    HeadScores,
+    Score,
+    against_null,
+    data_score,
+    on_text,
+    weight_info,
+)
+from pathsum.model import Model, Trace
+from pathsum.model.folding import centered_unembedding, embeddings_as_read
+from pathsum.model.sequences import TextOrTokens, token_batches
+from pathsum.text.probes import RepeatedTokens, with_start
+from pathsum.text.shards import spaced
+
+REPEATS_SCORES: tuple[DataScore, ...] = (
+    *(PREVIOUS_TOKEN, CURRENT_TOKEN, FIRST_TOKEN, DUPLICATE_TOKEN, INDUCTION_STRIPE),
+    *(PREFIX_MATCHING, COPYING_BY_DATA, POSITIONAL, LOCAL_WINDOW, DELETING),
+)
+"""Scores on repeated random tokens."""
+
+TEXT_SCORES: tuple[DataScore, ...] = tuple(
+    on_text(score)
+    for score in REPEATS_SCORES
+    if score not in (INDUCTION_STRIPE, COPYING_BY_DATA)  # which need repeats
+)
+"""The same on text, for those that need no repeats."""
+
+TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
+# Bytes of a run's patterns held at a time.
+_PATTERN_BYTES = 1 << 28
+
+
+def score_on_repeats(
+    null: RandomHeads,
+    names: Collection[str],
+    trace: Trace,
+    probe: RepeatedTokens,
+    progress: Progress,
+) -> HeadScores:
+    """Scores on a run of repeated random tokens."""
+    wanted = [score for score in REPEATS_SCORES if score.name in names]
+    if not wanted:
+        return HeadScores({}, {})
+    return score_on_runs([(trace, probe)], wanted, null, what="random tokens", progress=progress)
+
+
+def score_on_text(
+    null: RandomHeads, names: Collection[str], text: TextOrTokens | None, progress: Progress
+) -> HeadScores:
+    """Scores on text: the text given, else the model's held-out text."""
+    model = null.model
+    wanted = [score for score in TEXT_SCORES if score.name in names]
+    if not wanted:
+        return HeadScores({}, {})
+    whose = "held-out text" if text is None else "the given tokens"
+    if text is None:
+        if model.held_out is None:
+            why = "the model comes with no held-out text; give some, tokens=…"
+            return HeadScores({}, {score.name: why for score in wanted})
+        text = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)]
+    # Nothing is predicted here, so outputs need not be tokens.
+    batches = token_batches(model, text, targets_given=True)
+    cut = [batch[:, :TEXT_LENGTH] for batch in batches]
+
+    def runs() -> Iterator[tuple[Trace, RepeatedTokens]]:
+        start = int(model.config.start_token is not None)
+        for batch in cut:
+            length = batch.shape[1]
+            size = batch_size(len(model.heads) * length**2 * 4, _PATTERN_BYTES)
+            for part in batch.split(max(TEXT_NULL_SEQUENCES, size)):
+                # Text as a probe whose first copy is all of it.
+                probe = RepeatedTokens(part.cpu(), length - start, repeats=1, first=start)
+                yield attention_trace(model, part, progress, "text"), probe
+
+    count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
+    first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
+    measured = score_on_runs(
+        *(runs(), wanted, null),
+        what="text",
+        null_sequences=TEXT_NULL_SEQUENCES,
+        progress=progress,
+    )
+    return replace(measured, measured_on=f"{count} sequences of {whose} ({first}{longest} tokens)")
+
+
+LEAST_COSINE, FEWEST_PAIRS, COPY_LENGTH = 0.3, 4, 25
+# A probe needs a few hundred pairs, and all of them would take vocabulary² products. So only some
+# tokens of a large vocabulary are drawn, at least FEWEST_DRAWN and more while they take at most
+# PRODUCTS products, and each is paired with its nearest neighbor among all tokens.
+PRODUCTS, FEWEST_DRAWN = 1 << 25, 1024
+
+
+def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
+    """The induction stripe in the last rows, those of the second block."""
+    rows = view.pattern[:, :, -view.probe.length :, view.probe.first + 1 :]
+    return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
+FUZZY_INDUCTION = data_score(
+    _similar_stripe,
+    name="fuzzy_induction",
+    title="fuzzy induction",
+    about="How much the head attends to what came next after a token similar to the current one.",
+    formula="mean over i in the second block of A[i, i−L+1], the second block being the nearest "
+    "neighbors of the first by the cosine of centered embeddings",
+    probe="a block of random tokens, then a block of their nearest neighbors by embedding",
+    threshold=0.3,
+    reason="that of the induction stripe",
+    citation=PAPER_2022 + " (heads that match similar tokens)",
+)
+
+
+def score_on_similar_tokens(
+    null: RandomHeads, names: Collection[str], sequences: int, seed: int, progress: Progress
+) -> HeadScores:
+    """Fuzzy induction of every head."""
+    if FUZZY_INDUCTION.name not in names:
+        return HeadScores({}, {})
+    model = null.model
+    progress(0, model.config.n_layers, "finding similar tokens")
+    try:
+        probe = similar_tokens_probe(model, sequences, seed)
+    except InputError as error:
+        return HeadScores({}, {FUZZY_INDUCTION.name: str(error)})
+    trace = attention_trace(model, probe.tokens, progress, "similar tokens")
+    return score_on_runs(
+        *([(trace, probe)], [FUZZY_INDUCTION], null),
+        what="similar tokens",
+        last=probe.length,
+        progress=progress,
+    )
+
+
+def similar_tokens_probe(model: Model, sequences: int, seed: int) -> RepeatedTokens:
+    """Random pairs of similar tokens: a block of one token of each, then a block of the other."""
+    pairs = similar_pairs(model, seed)
+    start = model.config.start_token
+    room = (model.config.n_ctx - (start is not None)) // 2
+    length = min(COPY_LENGTH, room, len(pairs))
+    if len(pairs) < FEWEST_PAIRS:
+        raise InputError(
+            f"{len(pairs)} pairs of tokens have embeddings with a cosine of at least "
+            f"{LEAST_COSINE}, and the probe needs {FEWEST_PAIRS}"
+        )
+    if length < 2:
+        raise InputError(f"two blocks of 2 tokens do not fit into {room * 2} positions")
+    generator = seeded(seed)
+    rows: list[Tensor] = []
+    for _ in range(sequences):
+        chosen = pairs[torch.randperm(len(pairs), generator=generator)[:length]]
+        swap = torch.rand(length, generator=generator) < 0.5
+        rows.append(torch.where(swap[:, None], chosen.flip(1), chosen).mT.flatten())
+    tokens = with_start(torch.stack(rows), start)
+    return RepeatedTokens(tokens, length, repeats=2, first=int(start is not None))
+
+
+def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
+    """Tokens that may be drawn, each with its nearest neighbor among them, no token twice.
+
+    The most similar pairs come first. In a large vocabulary these are the pairs of some tokens
+    drawn at random.
+    """
+    ids = model.token_pool().ids()
+    W_E = model.weights.W_E
+    vectors = (W_E[ids] - W_E.mean(0)).float()
+    vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    many = max(FEWEST_DRAWN, PRODUCTS // max(1, len(ids)))
+    drawn = torch.randperm(len(ids), generator=seeded(seed))[:many].sort().values
+    products = vectors[drawn] @ vectors.mT
+    products[torch.arange(len(drawn)), drawn] = -1.0
+    best = products.max(-1)
+    cosine, neighbor = best.values.cpu(), best.indices.cpu()
+    taken: set[int] = set()
+    pairs: list[tuple[int, int]] = []
+    for row in cosine.argsort(descending=True, stable=True).tolist():
+        token, other = int(drawn[row]), int(neighbor[row])
+        if float(cosine[row]) < LEAST_COSINE:
+            break
+        if token not in taken and other not in taken:
+            taken |= {token, other}
+            pairs.append((int(ids[token]), int(ids[other])))
+    return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
+
+
+# Random heads run on a few words, and p compares heads on the same few.
+MOST_WORDS, WORDS_FOR_NULL, FEWEST_WORDS = 64, 16, 5
+# p ranks the second piece among RIVALS tokens, the value among at most MOST_RANKED. The error of a
+# rank among 8,192 tokens is below .006, a tenth of that of a mean over 64 words.
+RIVALS, MOST_RANKED = 256, 8192
+WORD_PROBE_LENGTH = 24
+TOO_FEW_WORDS = "the tokenizer splits too few words into two pieces"
+
+
+def _attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
+    probe = view.probe
+    assert isinstance(probe, SplitWordsProbe)
+    rows = torch.arange(len(view.pattern))
+    return view.pattern[rows, :, -1, probe.positions[: len(view.pattern)]]
+
+
+WORD_PIECE = data_score(
+    _attention_to_word,
+    name="word_piece",
+    title="word piece",
+    about="How much the first piece of a split word attends to the whole word earlier in the text.",
+    formula="mean over split words of A[last, position of ab], the last token being a",
+    probe="random tokens with a whole word ab somewhere and its first piece a at the end",
+    threshold=0.3,
+    reason="attention without matching gives the word about 1/n",
+    of_tokens_out=True,
+)
+WORD_PIECE_BY_WEIGHTS = HeadScore(
+    weight_info(
+        name="word_piece_weights",
+        title="word piece (weights)",
+        about="Whether attending to a whole word raises the second piece of the word when it is "
+        "split.",
+        formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], "
+        "− 1",
+        null="this head's reads and writes, rotated at random between this model's embeddings",
+        reason="any excess over the middle rank that chance does not explain",
+    ),
+    of_ov=True,
+    of_tokens_out=True,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitWords:
+    """Words that are one token after a space and two tokens without it."""
+
+    whole: Int[Tensor, " word"]
+    first: Int[Tensor, " word"]
+    second: Int[Tensor, " word"]
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitWordsProbe(RepeatedTokens):
+    """One sequence per word; `positions` are those of the whole words."""
+
+    positions: Int[Tensor, " word"]
+
+
+def score_on_split_words(
+    null: RandomHeads, names: Collection[str], seed: int, progress: Progress
+) -> HeadScores:
+    """Word-piece scores of every head; absent if the tokenizer splits too few words."""
+    wanted = {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.intersection(names)
+    if not wanted:
+        return HeadScores({}, {})
+    model = null.model
+    progress(0, model.config.n_layers, "finding split words")
+    words = split_words(model)
+    if len(words) < FEWEST_WORDS:
+        return HeadScores({}, dict.fromkeys(wanted, TOO_FEW_WORDS))
+    generator = seeded(seed)
+    probe = split_words_probe(model, words, generator)
+    trace = attention_trace(model, probe.tokens, progress, "split words")
+    measured = score_on_runs(
+        *([(trace, probe)], [WORD_PIECE] if WORD_PIECE.name in wanted else [], null),
+        what="split words",
+        null_sequences=WORDS_FOR_NULL,
+        last=1,
+        progress=progress,
+    )
+    if WORD_PIECE_BY_WEIGHTS.name in wanted:
+        rivals = model.token_pool().draw(1, RIVALS, generator)[0]
+        every = torch.randperm(model.config.d_vocab, generator=generator)[:MOST_RANKED]
+        W_U = centered_unembedding(model.weights)
+
+        def rank(layer: int) -> Sequence[Score]:
+            own = layer_view(trace, probe, layer, W_U).ov
+            return rank_second_pieces(null, layer, own, words, (rivals, every))
+
+        ranked = score_layers(model, rank, progress, "ranks of second pieces")
+        for head, score in ranked.items():
+            measured.scores[head][WORD_PIECE_BY_WEIGHTS.name] = score
+    return measured
+
+
+def split_words(model: Model) -> SplitWords:
+    """Split words among the common tokens, the most common first."""
+    words: list[tuple[int, int, int]] = []
+    tokenizer = model.tokenizer
+    if tokenizer is not None:
+        pool = model.token_pool()
+        for token in pool.by_count[pool.common[pool.by_count]].tolist():
+            text = tokenizer.text(token)
+            if not text.startswith(" ") or len(text) < 3:
+                continue
+            pieces = tokenizer.encode(text[1:])
+            if len(pieces) == 2 and all(bool(pool.common[piece]) for piece in pieces):
+                words.append((token, pieces[0], pieces[1]))
+            if len(words) == MOST_WORDS:
+                break
+    whole, first, second = torch.tensor(words, dtype=torch.long).reshape(-1, 3).T
+    return SplitWords(whole, first, second)
+
+
+def split_words_probe(
+    model: Model, words: SplitWords, generator: torch.Generator
+) -> SplitWordsProbe:
+    """One sequence per word: random tokens, the whole word among them, its first piece last."""
+    config = model.config
+    first = int(config.start_token is not None)
+    length = min(WORD_PROBE_LENGTH, config.n_ctx - first)
+    tokens = model.token_pool().draw(len(words), length, generator)
+    positions = torch.randint(length - 1, (len(words),), generator=generator)
+    tokens[torch.arange(len(words)), positions] = words.whole
+    tokens[:, -1] = words.first
+    tokens = with_start(tokens, config.start_token)
+    return SplitWordsProbe(tokens, length, repeats=1, first=first, positions=positions + first)
+
+
+def rank_second_pieces(
+    null: RandomHeads,
+    layer: int,
+    own: LayerOV,
+    words: SplitWords,
+    among: tuple[Int[Tensor, " rival"], Int[Tensor, " token"]],
+) -> list[Score]:
+    """How high OV ranks the second piece; p by ranks among rivals, the value among more tokens."""
+    read = embeddings_as_read(null.model.weights, layer, words.whole)[None]
+    tokens, more = (torch.cat((words.second, others)) for others in among)
+
+    def rank(
+        ov: LayerOV, read: Float[Tensor, "1 word q"], tokens: Int[Tensor, " n"] = tokens
+    ) -> Float[Tensor, "word heads"]:
+        logits = ov.logits(ov.values(read), tokens[None])[0]
+        second = logits.diagonal(dim1=-2, dim2=-1)
+        below = logits[..., len(words) :] < second[..., None]
+        return (2 * below.to(read.dtype).mean(-1) - 1).T
+
+    rotated = null.random_read(layer, read)
+    drawn = [list[Tensor]() for _ in range(null.model.config.n_heads)]
+    for _, ovs in null.ovs(layer, len(words) * len(tokens) * 4):
+        for head, ov in enumerate(ovs):
+            drawn[head].append(rank(ov, rotated).mean(0))
+    return against_null(rank(own, read, more), by_draw(drawn), rank(own, read).mean(0))
