@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked, parse_option
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.files import check_output, write_output
+from pathsum.base.options import parse_option
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, answer_key
