@@ -13,7 +13,8 @@ sentence    sentences about numbers: templates, filled into spans that refer to 
 table       Table and its columns, described by the fields of records: terminal and HTML views
 json_schema the JSON schema of a record, from its fields
 batching    batches that fit into memory
-arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
+options     options, positions, counts and draws: one parser each; progress callbacks
+arguments   arguments checked by their annotations when a public function is called
 files       reading and writing files
 terminal    consoles that escape control characters
 
@@ -37,11 +38,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathsum.base.arguments import Progress, parse_choice, parse_option, silent
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
     from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
+    from pathsum.base.options import Progress, parse_choice, parse_option, silent
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
     from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
-    "arguments": "Progress parse_choice parse_option silent",
+    "options": "Progress parse_choice parse_option silent",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",
     "head_mapping": "HeadMapping",

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import Progress, Source, silent
-from pathsum.base.arguments import parse_option
+from pathsum.base.options import parse_option
 from pathsum.base.shapes import PerHead, Stream, Tokens
 from pathsum.base.site import LOGITS, Site
 from pathsum.model import transformer
