@@ -31,16 +31,17 @@ from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
-from pathsum.paths.edge_cuts import (
+from pathsum.paths.edges import (
     Reference,
     is_written,
+    random_order,
     reference_writes,
     values_with_only,
     values_without,
 )
-from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
-from pathsum.paths.graph import Graph, Prediction
+from pathsum.paths.graph import Graph
+from pathsum.paths.target import Prediction
 
 # Sizes that a curve has by default.
 _POINTS = 8
