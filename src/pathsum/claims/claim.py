@@ -2,7 +2,7 @@
 
 A claim is one function, decorated with its words and its rule:
 
-    @statement("two-k", "title", "text", at_most("the number of …", 0.0, 2.0), "the paper's value")
+    @statement("two-k", "title", "text", ClaimRule("the number of …", "at most", 0.0, 2.0))
     def strongest_edge(subject: Subject) -> Measurement: …
 """
 
@@ -17,7 +17,7 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.claims.examples import Example
 from pathsum.claims.picture import PatternPicture, Picture
-from pathsum.claims.verdict import OverSeeds, Rule, Verdict, over_seeds
+from pathsum.claims.verdict import ClaimRule, OverSeeds, Verdict, over_seeds
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
 from pathsum.sources.named import BUNDLED, bundled_names
@@ -38,7 +38,7 @@ class Outline:
     section: str
     title: str
     text: str
-    rule: Rule
+    rule: ClaimRule
     rule_text: str
     paper_value: str
     paper_number: float | None
@@ -160,7 +160,7 @@ class Statement:
     id: str
     title: str
     text: str
-    rule: Rule
+    rule: ClaimRule
     measure: Callable[[Subject], Measurement] = field(repr=False)
     paper_value: str = ""
     paper_number: float | None = None
@@ -180,7 +180,7 @@ def statement(
     name: str,
     title: str,
     text: str,
-    rule: Rule,
+    rule: ClaimRule,
     paper_value: str = "",
     paper_number: float | None = None,
 ) -> Callable[[Callable[[Subject], Measurement]], Statement]:
